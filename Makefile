@@ -1,0 +1,40 @@
+# The two commands a newcomer needs: `make demo` and `make test`. Everything else is for developers.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check docs bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(VENV)/base.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "strata needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/base.stamp
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, no GPU)
+	$(BIN)/strata demo
+
+test: $(VENV)/dev.stamp  ## run all tests
+	$(BIN)/python -m pytest -n auto
+
+check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python docs/generate.py --check
+
+docs: $(VENV)/dev.stamp  ## write the generated pages of docs/
+	$(BIN)/python docs/generate.py
+
+clean:  ## forget the venv and everything generated
+	rm -rf $(VENV) out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m strata` is `strata`."""
+
+from strata.cli.main import main
+
+main()

@@ -1,0 +1,105 @@
+"""Everything strata raises on purpose.
+
+    StrataError                exit 1    the root; catch this one
+    ├── UsageError             exit 2    a bad argument, unit, file or name
+    │   └── BadFile            exit 2    all faults of one file, each with file:line:col
+    ├── Infeasible             exit 3    nothing satisfies the request (a room's Decision says why)
+    ├── GoalMissed             exit 4    a plan exists but misses a stated goal
+    ├── MissingPart            exit 5    something the command needs is not here
+    └── OutOfTime              exit 6    the time limit passed before there was any plan
+
+An error knows its exit code and its one `try:` line; the command line has no ladder of excepts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+
+class StrataError(Exception):
+    """Root of all errors a user may see. `hint` is one thing to try, without the word "try"."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def lines(self) -> list[str]:
+        """Return the lines shown to the user."""
+        shown = [str(self)]
+        if self.hint:
+            shown.append(f"try: {self.hint}")
+        return shown
+
+
+class UsageError(StrataError):
+    """The request itself is wrong: an argument, a unit, a name."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a file. `line` and `column` count from 1; 0 means the place is not known."""
+
+    path: str
+    message: str
+    line: int = 0
+    column: int = 0
+    where: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        return f"{place}: {self.where}: {self.message}" if self.where else f"{place}: {self.message}"
+
+
+class BadFile(UsageError):
+    """A file cannot be used. Carries all its faults, not only the first."""
+
+    def __init__(self, faults: list[Fault] | tuple[Fault, ...], *, hint: str | None = None) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults), hint=hint)
+
+
+class Infeasible(StrataError):
+    """Nothing satisfies the request."""
+
+    exit_code = 3
+
+
+class GoalMissed(StrataError):
+    """There is a plan, but it misses a goal the user stated."""
+
+    exit_code = 4
+
+
+class MissingPart(StrataError):
+    """A library, a right or a kernel feature the command needs is not here."""
+
+    exit_code = 5
+
+
+class OutOfTime(StrataError):
+    """The time limit passed before any plan was found."""
+
+    exit_code = 6
+
+
+def need(module: str, *, extra: str) -> ModuleType:
+    """Import an optional library, or say how to install it.
+
+    Raises MissingPart (exit 5) naming the extra that brings `module`.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or module.split(".")[0] != missing.name.split(".")[0]:
+            raise
+        raise MissingPart(
+            f"this command needs {module.split('.')[0]}, which is not installed",
+            hint=f"pip install 'strata-compute[{extra}]'",
+        ) from missing

@@ -1,0 +1,1 @@
+"""What there is: accelerators, domains, links and how they change."""

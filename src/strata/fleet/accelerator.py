@@ -1,0 +1,36 @@
+"""One kind of accelerator: its published and measured figures, and how far each can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strata.decision import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An accelerator as the operating system sees it: one allocatable device.
+
+    None means the figure is not known or disputed; strata never fills it in. Rates are dense (no sparsity).
+    `*_measured` figures were read off a real device by somebody who published how.
+    """
+
+    name: str
+    vendor: str
+    memory_bytes: float
+    fp16_flops: float | None = None
+    fp32_flops: float | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    interconnect: str = ""
+    interconnect_bytes_per_s: float | None = None
+    fp16_flops_measured: float | None = None
+    fp32_flops_measured: float | None = None
+    memory_bandwidth_measured_bytes_per_s: float | None = None
+    trust: Trust = Trust.ASSUMED
+    source: str = ""
+    aliases: tuple[str, ...] = field(default=())
+
+    @property
+    def memory_gib(self) -> float:
+        """Memory in GiB, for tables."""
+        return self.memory_bytes / 2**30

@@ -1,0 +1,126 @@
+"""The hardware: domains of like accelerators and the directed links between them.
+
+A *domain* is one site with a pool of like accelerators; a site with two kinds is two domains joined by a
+fast link. Plain frozen data; files are read in `schema.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Trust
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.bandwidth import BandwidthCurve
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """One site and its pool of like accelerators.
+
+    intra_bandwidth_bytes_per_s: per device, one direction, between devices of one node.
+    network_bandwidth_bytes_per_s: per node, one direction, between nodes of the domain.
+    price_usd_per_device_hour: None where no price is known; money is then reported as unknown, not as zero.
+    """
+
+    name: str
+    accelerator: Accelerator
+    num_devices: int
+    devices_per_node: int
+    intra_bandwidth_bytes_per_s: float
+    intra_latency_s: float
+    network_bandwidth_bytes_per_s: float
+    network_latency_s: float
+    price_usd_per_device_hour: float | None = None
+    region: str = ""
+
+    @property
+    def num_nodes(self) -> int:
+        """Whole nodes; a last node that is not full is left out."""
+        return self.num_devices // self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed pair of domains. `latency_s` is one-way; `price_usd_per_byte` is billed to this direction."""
+
+    source: str
+    dest: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    price_usd_per_byte: float = 0.0
+    curve: BandwidthCurve | None = None
+    trust: Trust = Trust.ASSUMED
+
+    def serialisation_s(self, message_bytes: float) -> float:
+        """Return the time a message occupies the link, latency left out [s]."""
+        if self.curve is not None:
+            return self.curve.transfer_s(message_bytes)
+        return message_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All domains and the links between them."""
+
+    name: str
+    domains: tuple[Domain, ...]
+    links: Mapping[Pair, Link]
+    _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_index", {domain.name: i for i, domain in enumerate(self.domains)})
+
+    def domain(self, name: str) -> Domain:
+        """Return a domain by name (KeyError if there is none)."""
+        return self.domains[self._index[name]]
+
+    def index(self, name: str) -> int:
+        """Return the position of a domain in `domains` and in the matrices below."""
+        return self._index[name]
+
+    def link(self, source: str, dest: str) -> Link | None:
+        """Return the link of a directed pair, or None."""
+        return self.links.get((source, dest))
+
+    @property
+    def num_devices(self) -> int:
+        """Accelerators of all domains."""
+        return sum(domain.num_devices for domain in self.domains)
+
+    def bandwidth_bytes_per_s(self) -> NDArray[np.float64]:
+        """Return B[i, j], 0 where there is no link, inf on the diagonal."""
+        return self._matrix("bandwidth_bytes_per_s", missing=0.0, diagonal=np.inf)
+
+    def latency_s(self) -> NDArray[np.float64]:
+        """Return one-way L[i, j], inf where there is no link, 0 on the diagonal."""
+        return self._matrix("latency_s", missing=np.inf, diagonal=0.0)
+
+    def price_usd_per_byte(self) -> NDArray[np.float64]:
+        """Return the price per byte sent i -> j, 0 where there is no link and on the diagonal."""
+        return self._matrix("price_usd_per_byte", missing=0.0, diagonal=0.0)
+
+    def _matrix(self, attribute: str, *, missing: float, diagonal: float) -> NDArray[np.float64]:
+        matrix = np.full((len(self.domains), len(self.domains)), missing)
+        np.fill_diagonal(matrix, diagonal)
+        for (source, dest), link in self.links.items():
+            matrix[self._index[source], self._index[dest]] = getattr(link, attribute)
+        return matrix
+
+    def only(self, names: Iterable[str]) -> Fleet:
+        """Return the fleet of some of its domains, order kept."""
+        keep = set(names)
+        return replace(
+            self,
+            domains=tuple(domain for domain in self.domains if domain.name in keep),
+            links={pair: link for pair, link in self.links.items() if keep.issuperset(pair)},
+        )
+
+    def with_links(self, changed: Iterable[Link]) -> Fleet:
+        """Return the fleet with some links replaced or added."""
+        return replace(self, links={**self.links, **{(link.source, link.dest): link for link in changed}})

@@ -1,0 +1,1 @@
+"""How long, how busy, how dear: one cost model for every planner."""

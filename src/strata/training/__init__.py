@@ -1,0 +1,1 @@
+"""Jobs across data centres: plan space, exact planner, baselines, launch files."""

@@ -1,0 +1,1 @@
+"""What is asked: models, jobs, plans and their measured profiles."""

@@ -1,0 +1,89 @@
+"""A training job: what is to be trained, how it may be trained, and what counts as good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from strata.workload.layers import LayerTable
+
+
+class Objective(StrEnum):
+    """What a planner minimises: step time, money per token, the seeds' linear reward, or Tchebycheff."""
+
+    TIME = "time"
+    COST = "cost"
+    REWARD = "reward"
+    TCHEBYCHEFF = "tchebycheff"
+
+
+class Recompute(StrEnum):
+    """Which activations are dropped in the forward pass and computed again in the backward pass."""
+
+    NONE = "none"
+    FULL = "full"
+
+
+class Schedule(StrEnum):
+    """Order of forwards and backwards in a pipeline. `1f1b-la` hides link latency by deeper warm-up."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    LATENCY_AWARE = "1f1b-la"
+    INTERLEAVED = "interleaved"
+
+
+PRECISION_BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+
+OPTIMIZER_BYTES: Final = {"adamw": 12.0, "adam": 12.0, "sgd": 4.0}
+"""fp32 master copy and moments per parameter: Adam 4 + 4 + 4, plain SGD 4 (ZeRO, arXiv 1910.02054, §3.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds a plan must keep; None is no bound. `memory_headroom` is the share of memory left free."""
+
+    cost_usd_per_step: float | None = None
+    tokens_per_s: float | None = None
+    domains: frozenset[str] | None = None
+    memory_headroom: float = 0.08
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A training run. `global_batch` counts sequences of `sequence_length` tokens.
+
+    weights: of (efficiency, utilisation, communication cost) in the seeds' reward and in Tchebycheff.
+    flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded.
+    local_steps: the H values DiLoCo may use; empty allows synchronous training only.
+    gradient_compression: factors by which gradients between domains may shrink (1 = none).
+    """
+
+    name: str
+    layers: LayerTable
+    sequence_length: int
+    num_heads: int
+    global_batch: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE)
+    zero_stages: tuple[int, ...] = (0, 1)
+    local_steps: tuple[int, ...] = ()
+    gradient_compression: tuple[float, ...] = (1.0,)
+    home: str | None = None
+    objective: Objective = Objective.TIME
+    weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    limits: Limits = field(default_factory=Limits)
+    flops_efficiency: float = 0.45
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one global batch."""
+        return self.global_batch * self.sequence_length
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of one parameter, gradient or activation element in compute precision."""
+        return PRECISION_BYTES[self.precision]

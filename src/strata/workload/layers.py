@@ -1,0 +1,43 @@
+"""What the cost model needs of a model: one row per layer, whatever the architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Per-layer figures of one model at one sequence length; layer 0 is the embedding, the last the head.
+
+    All arrays have shape [L]. FLOPs, activations and boundary are per *sample* (one sequence), unsharded.
+    `forward_flops` counts a multiply-add as 2. `params` are all that are stored (all experts),
+    `activation_bytes` what a layer keeps for its backward without recomputation,
+    `checkpoint_bytes` what it keeps with full recomputation (its input),
+    `boundary_bytes` what it sends to the next layer (16-bit).
+    """
+
+    kinds: tuple[str, ...]
+    forward_flops: Floats
+    params: Floats
+    activation_bytes: Floats
+    checkpoint_bytes: Floats
+    boundary_bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @cached_property
+    def flops_before(self) -> Floats:
+        """Prefix sums of forward FLOPs, shape [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.forward_flops)])
+
+    @cached_property
+    def params_before(self) -> Floats:
+        """Prefix sums of parameters, shape [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.params)])

@@ -1,0 +1,108 @@
+"""A training plan: where each layer runs, how often it is copied, and in which order microbatches flow.
+
+    TrainingPlan ── one or more pipelines; more than one means data parallel between them
+    └── Pipeline ── a chain of stages, in `replicas` identical copies (data parallel inside its domains)
+        └── Stage ── consecutive layers on `tensor_parallel` devices of one domain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from strata.workload.job import Recompute, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Layers [first_layer, first_layer + num_layers) on `tensor_parallel` devices of `domain`, per copy.
+
+    `warmup`: forwards in flight before the first backward; 1F1B keeps `warmup + 1` activations.
+    """
+
+    domain: str
+    first_layer: int
+    num_layers: int
+    tensor_parallel: int
+    warmup: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A chain of stages in `replicas` copies; each copy works through `microbatches` per step."""
+
+    stages: tuple[Stage, ...]
+    replicas: int
+    microbatches: int
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Domains in pipeline order, each once per visit."""
+        seen: list[str] = []
+        for stage in self.stages:
+            if not seen or seen[-1] != stage.domain:
+                seen.append(stage.domain)
+        return tuple(seen)
+
+    def devices(self) -> dict[str, int]:
+        """Devices used per domain, all copies together."""
+        used: dict[str, int] = {}
+        for stage in self.stages:
+            used[stage.domain] = used.get(stage.domain, 0) + stage.tensor_parallel * self.replicas
+        return used
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """How one training job runs. `local_steps` > 1 is DiLoCo: gradients cross domains every H steps."""
+
+    pipelines: tuple[Pipeline, ...]
+    microbatch_size: int
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    recompute: Recompute = Recompute.NONE
+    zero_stage: int = 0
+    gradient_compression: float = 1.0
+    local_steps: int = 1
+    virtual_stages: int = 1
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """All domains used, in order of first use."""
+        return tuple(dict.fromkeys(name for pipeline in self.pipelines for name in pipeline.domains))
+
+    @property
+    def kind(self) -> str:
+        """One of single, pp, dp, nested; `+diloco` where gradients cross domains every H steps."""
+        crosses = any(len(set(pipeline.domains)) > 1 for pipeline in self.pipelines)
+        if len(self.pipelines) == 1:
+            return "pp" if crosses else "single"
+        return ("nested" if crosses else "dp") + ("+diloco" if self.local_steps > 1 else "")
+
+    def devices(self) -> dict[str, int]:
+        """Devices used per domain."""
+        used: dict[str, int] = {}
+        for pipeline in self.pipelines:
+            for name, count in pipeline.devices().items():
+                used[name] = used.get(name, 0) + count
+        return used
+
+    @property
+    def num_devices(self) -> int:
+        """Devices used in all domains."""
+        return sum(self.devices().values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; `from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:
+        """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError on another shape."""
+        pipelines = tuple(
+            Pipeline(tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"])
+            for item in data["pipelines"]
+        )
+        rest = {key: value for key, value in data.items() if key != "pipelines"}
+        rest["schedule"], rest["recompute"] = Schedule(rest["schedule"]), Recompute(rest["recompute"])
+        return cls(pipelines=pipelines, **rest)
