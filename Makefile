@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs bench clean
+.PHONY: help demo test check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets

@@ -93,8 +93,12 @@ def parse(text: str | float, dimension: Dimension) -> float:
         return _finite(number, text)
     scale = _UNITS[dimension].get(unit)
     if scale is None:
-        bits = " ('b' is bits; memory is counted in bytes, 'B')" if dimension == "bytes" and "b" in unit else ""
-        raise UsageError(f"unit {unit!r} in {text!r} is not one of {dimension}{bits}; write {_EXAMPLE[dimension]}")
+        bits = (
+            " ('b' is bits; memory is counted in bytes, 'B')" if dimension == "bytes" and "b" in unit else ""
+        )
+        raise UsageError(
+            f"unit {unit!r} in {text!r} is not one of {dimension}{bits}; write {_EXAMPLE[dimension]}"
+        )
     return _finite(number * scale, text)
 
 

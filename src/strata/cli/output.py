@@ -58,7 +58,11 @@ def terminal_width() -> int:
 
 
 def rows(
-    headers: Sequence[str], body: Iterable[Sequence[str]], *, right: Iterable[int] = (), title: str | None = None
+    headers: Sequence[str],
+    body: Iterable[Sequence[str]],
+    *,
+    right: Iterable[int] = (),
+    title: str | None = None,
 ) -> Any:
     """Return a plain rich table: one header line, no boxes, `right` columns right-aligned."""
     from rich.table import Table

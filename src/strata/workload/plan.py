@@ -1,8 +1,8 @@
 """A training plan: where each layer runs, how often it is copied, and in which order microbatches flow.
 
-    TrainingPlan ── one or more pipelines; more than one means data parallel between them
-    └── Pipeline ── a chain of stages, in `replicas` identical copies (data parallel inside its domains)
-        └── Stage ── consecutive layers on `tensor_parallel` devices of one domain
+TrainingPlan ── one or more pipelines; more than one means data parallel between them
+└── Pipeline ── a chain of stages, in `replicas` identical copies (data parallel inside its domains)
+    └── Stage ── consecutive layers on `tensor_parallel` devices of one domain
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class TrainingPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError on another shape."""
         pipelines = tuple(
-            Pipeline(tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"])
+            Pipeline(
+                tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"]
+            )
             for item in data["pipelines"]
         )
         rest = {key: value for key, value in data.items() if key != "pipelines"}
