@@ -140,7 +140,7 @@ REASONS: Final[Mapping[str, Meaning]] = {
     ),
     "tokens-penalty": Meaning(
         "local steps H={steps} need {eta:.3f}x the tokens (assumed)",
-        "DiLoCo-like training trades wide-area traffic for extra tokens; the factor is a declared table, not a law.",
+        "DiLoCo trades wide-area traffic for extra tokens; the factor is a declared table, not a law.",
         "Compare with the synchronous plans shown beside it.",
     ),
     "schedule-memory": Meaning(

@@ -157,9 +157,7 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Any:
         raise BadFile([Fault(str(path), "not usable JSON: nested too deeply")]) from None
 
 
-def _build(
-    node: Node, where: Path_, places: dict[Path_, tuple[int, int]], faults: list[Fault], name: str
-) -> Any:
+def _build(node: Node, where: Path_, places: dict[Path_, tuple[int, int]], faults: list[Fault], name: str) -> Any:
     places.setdefault(where, (node.start_mark.line + 1, node.start_mark.column + 1))
     if isinstance(node, MappingNode):
         result: dict[str, Any] = {}
@@ -187,7 +185,7 @@ def _scalar(node: Node) -> Any:
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value
     try:
-        return _constructor.construct_object(node)  # type: ignore[no-untyped-call]
+        return _constructor.construct_object(node)
     except (yaml.YAMLError, ValueError):
         return node.value
 
@@ -198,9 +196,7 @@ def _is_union_tag(part: str | int, data: Any, loc: tuple[str | int, ...]) -> boo
     for step in loc:
         if step is part and isinstance(part, str) and (part.startswith("function-") or "[" in part):
             return True
-        if isinstance(current, dict) and step in current:
-            current = current[step]
-        elif isinstance(current, list) and isinstance(step, int) and step < len(current):
+        with contextlib.suppress(KeyError, IndexError, TypeError):
             current = current[step]
     return False
 

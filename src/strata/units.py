@@ -15,9 +15,7 @@ from typing import Final, Literal
 
 from strata.errors import UsageError
 
-Dimension = Literal[
-    "bandwidth", "bytes", "time", "flops", "flop", "usd", "usd_per_hour", "usd_per_byte", "tokens"
-]
+Dimension = Literal["bandwidth", "bytes", "time", "flops", "flop", "usd", "usd_per_hour", "usd_per_byte", "tokens"]
 
 _PREFIX: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -93,12 +91,8 @@ def parse(text: str | float, dimension: Dimension) -> float:
         return _finite(number, text)
     scale = _UNITS[dimension].get(unit)
     if scale is None:
-        bits = (
-            " ('b' is bits; memory is counted in bytes, 'B')" if dimension == "bytes" and "b" in unit else ""
-        )
-        raise UsageError(
-            f"unit {unit!r} in {text!r} is not one of {dimension}{bits}; write {_EXAMPLE[dimension]}"
-        )
+        bits = " ('b' is bits; memory is counted in bytes, 'B')" if dimension == "bytes" and "b" in unit else ""
+        raise UsageError(f"unit {unit!r} in {text!r} is not one of {dimension}{bits}; write {_EXAMPLE[dimension]}")
     return _finite(number * scale, text)
 
 

@@ -100,9 +100,7 @@ class TrainingPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError on another shape."""
         pipelines = tuple(
-            Pipeline(
-                tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"]
-            )
+            Pipeline(tuple(Stage(**stage) for stage in item["stages"]), item["replicas"], item["microbatches"])
             for item in data["pipelines"]
         )
         rest = {key: value for key, value in data.items() if key != "pipelines"}
