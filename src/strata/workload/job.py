@@ -87,3 +87,14 @@ class TrainingJob:
     def element_bytes(self) -> float:
         """Bytes of one parameter, gradient or activation element in compute precision."""
         return PRECISION_BYTES[self.precision]
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes of optimizer state per parameter, the fp32 master copy included where compute is 16-bit."""
+        state = OPTIMIZER_BYTES[self.optimizer]
+        return state if self.precision != "fp32" else state - 4.0
+
+    @property
+    def state_bytes_per_param(self) -> float:
+        """Bytes of weight, gradient and optimizer state per parameter."""
+        return 2 * self.element_bytes + self.optimizer_bytes

@@ -41,3 +41,13 @@ class LayerTable:
     def params_before(self) -> Floats:
         """Prefix sums of parameters, shape [L + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.params)])
+
+    @cached_property
+    def activation_before(self) -> Floats:
+        """Prefix sums of activation bytes, shape [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.activation_bytes)])
+
+    @cached_property
+    def checkpoint_before(self) -> Floats:
+        """Prefix sums of checkpoint bytes, shape [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.checkpoint_bytes)])

@@ -1,0 +1,91 @@
+"""How long each layer computes on one stage's devices: a measured profile where there is one, else FLOPs.
+
+Source of the FLOP form: time = FLOPs / (devices × peak × efficiency) plus the tensor-parallel all-reduces of
+Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), ring-shaped inside the node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Trust, worst
+from strata.fleet.fleet import Domain
+from strata.workload.job import Recompute, TrainingJob
+
+Floats = NDArray[np.float64]
+
+_REDUCTIONS = {"embedding": 1.0, "head": 1.0}
+"""Tensor-parallel all-reduces per direction; every other kind of layer has 2 (attention and MLP)."""
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Prefix sums over layers, shape [L + 1], of one microbatch on one stage's devices [s].
+
+    `forward` and `backward` include tensor-parallel communication, `backward` also recomputation;
+    `useful` is what the same work takes without either: what utilisation counts.
+    """
+
+    forward: Floats
+    backward: Floats
+    useful: Floats
+    update: Floats
+    trust: Trust
+
+
+def peak_flops(domain: Domain, job: TrainingJob) -> float | None:
+    """Return the dense peak of one device in the job's precision, or None where it is not known [FLOP/s]."""
+    card = domain.accelerator
+    return card.fp32_flops if job.precision == "fp32" else card.fp16_flops
+
+
+def layer_times(
+    job: TrainingJob, domain: Domain, *, tensor_parallel: int, microbatch_size: int, recompute: Recompute
+) -> LayerTimes | None:
+    """Return per-layer times of a stage in `domain`; None where neither profile nor peak is known."""
+    measured = None
+    if job.profile is not None:
+        measured = job.profile.lookup(domain.accelerator.name, microbatch_size, tensor_parallel)
+    if measured is not None:
+        # A profile already holds the tensor-parallel communication of the machine it was read on.
+        forward, backward = measured.forward_s, measured.backward_s
+        useful, update, trust = forward + backward, measured.update_s, Trust.CALIBRATED
+        again = forward
+    else:
+        peak = peak_flops(domain, job)
+        if peak is None:
+            return None
+        rate = tensor_parallel * peak * job.flops_efficiency
+        compute = job.layers.forward_flops * (microbatch_size / rate)
+        reduction = _reductions_s(job, domain, tensor_parallel, microbatch_size)
+        forward, backward = compute + reduction, 2 * compute + reduction
+        useful, again = 3 * compute, forward
+        update = _update_s(job, domain, tensor_parallel)
+        trust = worst(domain.accelerator.trust, Trust.ASSUMED)
+    if recompute is Recompute.FULL:
+        backward = backward + again
+    return LayerTimes(_prefix(forward), _prefix(backward), _prefix(useful), _prefix(update), trust)
+
+
+def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int) -> Floats:
+    if ranks == 1:
+        return np.zeros(len(job.layers))
+    count = np.array([_REDUCTIONS.get(kind, 2.0) for kind in job.layers.kinds])
+    message = job.layers.boundary_bytes.min() * microbatch_size
+    once = 2 * (ranks - 1) * (message / ranks / domain.intra_bandwidth_bytes_per_s + domain.intra_latency_s)
+    return np.asarray(count * once)
+
+
+def _update_s(job: TrainingJob, domain: Domain, tensor_parallel: int) -> Floats:
+    """Return the optimizer's time per layer: it streams weights, gradients and state once, read and write."""
+    bandwidth = domain.accelerator.memory_bandwidth_bytes_per_s
+    if bandwidth is None:
+        return np.zeros(len(job.layers))
+    return np.asarray(job.layers.params * (2 * job.state_bytes_per_param / tensor_parallel / bandwidth))
+
+
+def _prefix(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])
