@@ -1,0 +1,207 @@
+"""Step time of a pipeline, exactly: a recurrence over forwards, backwards and messages, many plans at once.
+
+Every stage works through a fixed order: `w` forwards, then one forward and one backward in turn, then the
+backwards that are left (1F1B; `w >= microbatches - 1` is GPipe). Links are full duplex and FIFO, sends are
+asynchronous: a message holds its link for `link_s` and arrives `latency_s` later. Nothing is averaged, so
+the one-way latency that classic 1F1B pays *per microbatch* across a WAN is there.
+
+Letters: P plans, S stages, M microbatches. Arrays are NumPy's or torch's; the answer is of the same kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from array_api_compat import array_namespace, device, is_numpy_array
+
+from strata.errors import UsageError
+
+Array = Any
+
+# Plans worked on together: on a CPU the state of a chunk should stay in the cache, elsewhere in 64 MB.
+_CACHE_CELLS: Final = 2**14
+_MEMORY_CELLS: Final = 2**23
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What one microbatch costs on each stage and on each link, for P plans of S stages.
+
+    forward_s, backward_s      [P, S]    compute of one microbatch [s]
+    link_s, latency_s          [P, S-1]  activations to the next stage: serialisation, one-way latency [s]
+    link_back_s, latency_back_s          the same for gradients to the previous stage; default: as forward
+    """
+
+    forward_s: Array
+    backward_s: Array
+    link_s: Array
+    latency_s: Array
+    link_back_s: Array = None
+    latency_back_s: Array = None
+
+    def __post_init__(self) -> None:
+        for back, there in (("link_back_s", self.link_s), ("latency_back_s", self.latency_s)):
+            if getattr(self, back) is None:
+                object.__setattr__(self, back, there)
+        plans, stages = self.forward_s.shape
+        assert self.backward_s.shape == (plans, stages), "backward_s must be [P, S]"
+        for name in ("link_s", "latency_s", "link_back_s", "latency_back_s"):
+            assert getattr(self, name).shape == (plans, stages - 1), f"{name} must be [P, S-1]"
+
+
+def classic_warmup(stages: int) -> tuple[int, ...]:
+    """Return the forwards each stage runs before its first backward in 1F1B (arXiv 2006.09503, fig. 2b)."""
+    return tuple(range(stages - 1, -1, -1))
+
+
+def latency_aware_warmup(times: StageTimes, microbatches: int | Array) -> Array:
+    """Return the warm-ups [P, S] that hide each link's round trip behind work, at most `microbatches`.
+
+    w_i - w_{i+1} = 1 + ceil(round trip of link i / period), period = max(max(f+b), max x): the microbatches
+    that must be in flight for the sender never to wait. Stage i keeps w_i + 1 activations in memory.
+    """
+    xp = array_namespace(times.forward_s)
+    period = xp.max(times.forward_s + times.backward_s, axis=1)
+    steps = xp.ones_like(times.forward_s, dtype=xp.int64)
+    steps[:, -1] = 0
+    if times.link_s.shape[1]:
+        serial = xp.maximum(times.link_s, times.link_back_s)
+        period = xp.maximum(period, xp.max(serial, axis=1))
+        round_trip = times.link_s + times.latency_s + times.link_back_s + times.latency_back_s
+        steps[:, :-1] += xp.astype(xp.ceil(round_trip / period[:, None]), xp.int64)
+    warmup = xp.flip(xp.cumulative_sum(xp.flip(steps, axis=1), axis=1), axis=1)
+    return xp.minimum(warmup, _counts(xp, microbatches, times)[:, None])
+
+
+def recurrence_s(times: StageTimes, microbatches: int | Array, warmup: Array) -> Array:
+    """Return the exact step time of each plan [P], in seconds.
+
+    microbatches: one count, or [P]. warmup: forwards before the first backward, [S] or [P, S] or one
+    number, falling by at least 1 from stage to stage where below `microbatches - 1` (above that all values
+    mean "all forwards first"). Raises UsageError on another warm-up.
+
+    A stage's idle time is this minus M (f_i + b_i): the first stage starts first and ends last.
+    """
+    xp = array_namespace(times.forward_s)
+    plans, stages = times.forward_s.shape
+    counts = _counts(xp, microbatches, times)
+    depth = _strict_warmup(xp, warmup, counts, times)
+    rows = max(1, (_CACHE_CELLS if is_numpy_array(times.forward_s) else _MEMORY_CELLS) // stages)
+    # Plans of like depth share a chunk, so that few slots have idle plans.
+    order = xp.argsort(depth[:, 0], stable=True)
+    step_s = xp.zeros_like(times.forward_s[:, 0])
+    for first in range(0, plans, rows):
+        chunk = order[first : first + rows]
+        step_s[chunk] = _wave(xp, _take(times, chunk), counts[chunk], depth[chunk, :])
+    return step_s
+
+
+def _counts(xp: Any, microbatches: int | Array, times: StageTimes) -> Array:
+    counts = xp.asarray(microbatches, dtype=xp.int64, device=device(times.forward_s))
+    return xp.broadcast_to(counts, times.forward_s.shape[:1])
+
+
+def _take(times: StageTimes, chunk: Array) -> StageTimes:
+    return StageTimes(*(getattr(times, name)[chunk, :] for name in StageTimes.__slots__))
+
+
+def _strict_warmup(xp: Any, warmup: Array, counts: Array, times: StageTimes) -> Array:
+    """Return an equal warm-up [P, S] that falls strictly: from M-1 on all depths mean the same order."""
+    given = xp.asarray(warmup, dtype=xp.int64, device=device(times.forward_s))
+    depth = xp.asarray(xp.broadcast_to(given, times.forward_s.shape), copy=True)
+    full = counts - 1
+    depth = xp.minimum(depth, full[:, None])
+    for i in range(depth.shape[1] - 2, -1, -1):
+        depth[:, i] = xp.where(depth[:, i] >= full, xp.maximum(depth[:, i], depth[:, i + 1] + 1), depth[:, i])
+    if bool(xp.any(depth < 0)) or bool(xp.any(depth[:, :-1] <= depth[:, 1:])):
+        raise UsageError(
+            "warm-up must fall by at least 1 from stage to stage, and end at 0 or above",
+            hint=f"{list(classic_warmup(times.forward_s.shape[1]))}, the classic 1F1B warm-up",
+        )
+    return depth
+
+
+def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array) -> Array:
+    """Run one chunk. F(i,m) happens in slot 2m+i, B(i,m) in slot 2m+i+2w_i+1.
+
+    In this order an operation comes after all it waits for, and within a slot all forwards (stages of one
+    parity) and all backwards (the other parity) are independent: the loop runs over slots alone. F(i,m)
+    needs a message of the slot before; B(i,m) one of 2(w_i-w_{i+1})-1 slots before, kept in a ring.
+    """
+    plans, stages = times.forward_s.shape
+    stage = xp.arange(stages, device=device(depth))[:, None]
+    depth = xp.permute_dims(depth, (1, 0))  # (S, P) from here on: plans lie side by side in memory
+    delay = xp.ones_like(depth)
+    delay[:-1, :] = 2 * (depth[:-1, :] - depth[1:, :]) - 1
+    forward = _Direction(
+        xp, times.forward_s, times.link_s, times.latency_s, stage + 0 * depth, counts, to_next=True
+    )
+    backward = _Direction(
+        xp, times.backward_s, times.link_back_s, times.latency_back_s, stage + 2 * depth + 1, counts, to_next=False
+    )
+    free = xp.zeros_like(forward.busy)
+    forward_arrival = xp.zeros((stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: at stage i
+    slots_kept = int(xp.max(delay)) + 1
+    ring = xp.zeros((slots_kept, stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: sent by i
+    flat, size = xp.reshape(ring, (-1,)), (stages + 1) * plans
+    source = (stage + 1) * plans + xp.arange(plans, device=device(depth))[None, :] - delay * size
+    for slot in range(backward.last_slot):
+        if rows := forward.rows(slot):
+            after = slice(rows.start + 1, rows.stop + 1, 2)
+            forward_arrival[after, :] = forward.work(free, forward_arrival[rows, :], rows, slot)
+        if rows := backward.rows(slot):
+            if slots_kept == 2:
+                arrival = ring[(slot - 1) % 2, rows.start + 1 : rows.stop + 1 : 2, :]
+            else:
+                place = source[rows, :] + slot % slots_kept * size
+                place = xp.where(place < 0, place + slots_kept * size, place)
+                arrival = xp.reshape(xp.take(flat, xp.reshape(place, (-1,)), axis=0), place.shape)
+            ring[slot % slots_kept, rows, :] = backward.work(free, arrival, rows, slot)
+    return free[0, :]
+
+
+class _Direction:
+    """All forwards, or all backwards, of a chunk: times by stage (S, P) and the state of the links."""
+
+    def __init__(
+        self, xp: Any, busy: Array, link: Array, latency: Array, start: Array, counts: Array, *, to_next: bool
+    ) -> None:
+        self.xp = xp
+        plans, stages = busy.shape
+        senders = slice(0, stages - 1) if to_next else slice(1, stages)
+        self.busy, self.serial, self.latency, self.link_free = (
+            xp.zeros((stages, plans), dtype=busy.dtype, device=device(busy)) for _ in range(4)
+        )
+        self.busy[...] = xp.permute_dims(busy, (1, 0))
+        self.serial[senders, :] = xp.permute_dims(link, (1, 0))
+        self.latency[senders, :] = xp.permute_dims(latency, (1, 0))
+        self.start, self.stop = start, start + 2 * counts[None, :]
+        bounds = ((xp.min, self.start), (xp.max, self.stop), (xp.max, self.start), (xp.min, self.stop))
+        self.some_from, self.some_to, self.all_from, self.all_to = (
+            [int(value) for value in reduce(slots, axis=1)] for reduce, slots in bounds
+        )
+        self.last_slot = max(self.some_to)
+
+    def rows(self, slot: int) -> slice | None:
+        """Return the stages with an operation in this slot, as a slice of step 2."""
+        active = [
+            i
+            for i, first in enumerate(self.some_from)
+            if first <= slot < self.some_to[i] and (slot - first) % 2 == 0
+        ]
+        return slice(active[0], active[-1] + 1, 2) if active else None
+
+    def work(self, free: Array, arrival: Array, rows: slice, slot: int) -> Array:
+        """Run the operations of these stages: updates `free` and the links, returns when messages arrive."""
+        busy, serial = self.busy[rows, :], self.serial[rows, :]
+        if not all(self.all_from[i] <= slot < self.all_to[i] for i in range(rows.start, rows.stop, 2)):
+            # A plan without an operation here does one of length 0. Its link may be moved up to `free`,
+            # which delays nothing: the next message of this stage is sent later than that.
+            active = self.xp.astype((self.start[rows, :] <= slot) & (slot < self.stop[rows, :]), busy.dtype)
+            busy, serial, arrival = busy * active, serial * active, arrival * active
+        end = self.xp.maximum(free[rows, :], arrival) + busy
+        sent = self.xp.maximum(end, self.link_free[rows, :]) + serial
+        free[rows, :] = end
+        self.link_free[rows, :] = sent
+        return sent + self.latency[rows, :]
