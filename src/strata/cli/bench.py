@@ -1,0 +1,20 @@
+"""`strata bench`: one table of benchmarks, each imported only when it runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from strata.cli.main import LazyGroup, Table
+
+BENCHES: Final[Table] = {
+    "training": ("strata.cli.bench_training:training", "Plan the points of a case file; score them neutrally."),
+    "accuracy": ("strata.cli.bench_accuracy:accuracy", "Predicted against measured step times of real runs."),
+    "simulate": ("strata.cli.bench_simulate:simulate", "How many plans a second the cost model answers."),
+}
+
+
+@click.group(cls=LazyGroup, table=BENCHES)
+def bench() -> None:
+    """Measure strata against published figures and named peers."""

@@ -1,0 +1,1 @@
+"""Planning over measured layer profiles: case files, the neutral formulas, and the search."""
