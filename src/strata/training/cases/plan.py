@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 
 class Run(NamedTuple):
-    """`count` neighbouring replicas of one stage: the same accelerator, tensor parallelism and zone."""
+    """`num_replicas` neighbouring replicas of one stage: the same accelerator, tensor parallelism and zone."""
 
     gpu: str
     tp: int
     zone: str
-    count: int
+    num_replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Stage:
     @property
     def num_replicas(self) -> int:
         """Return the data-parallel degree."""
-        return sum(run.count for run in self.runs)
+        return sum(run.num_replicas for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CasePlan:
         used: dict[tuple[str, str], int] = {}
         for stage in self.stages:
             for run in stage.runs:
-                used[run.zone, run.gpu] = used.get((run.zone, run.gpu), 0) + run.tp * run.count
+                used[run.zone, run.gpu] = used.get((run.zone, run.gpu), 0) + run.tp * run.num_replicas
         return used
 
 
@@ -70,7 +70,7 @@ def plan_from_dict(data: Any) -> CasePlan:
         raise ValueError(f"not a plan of stages and replicas ({error})") from None
     if not plan.stages or any(stage.num_replicas != plan.stages[0].num_replicas for stage in plan.stages):
         raise ValueError("every stage of a plan needs the same number of replicas")
-    if plan.mbs < 1 or plan.stages[0].num_replicas < 1:
+    if plan.mbs < 1 or any(run.num_replicas < 1 for stage in plan.stages for run in stage.runs):
         raise ValueError("a plan needs at least one replica and one sample a microbatch")
     return plan
 
