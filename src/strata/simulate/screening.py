@@ -1,0 +1,122 @@
+"""Step time of a pipeline in closed form: millions of plans a second, to choose which deserve the recurrence.
+
+GPipe's is exact. 1F1B's is exact for one slow link between equal stages; over many random slow links it
+stays within the band that tests/simulate/test_screening.py states. Letters as in `pipeline`:
+f, b forward and backward of a stage, x serialisation and c = x + latency of a link (x', c' backwards).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from strata.simulate.pipeline import Array, StageTimes
+
+
+def gpipe_s(times: StageTimes, microbatches: int | Array) -> Array:
+    """Return the step time [P] of all forwards, then all backwards: exact.
+
+    Σ(f + b) + Σ(c + c') + (M - 1) (max(f, x) + max(b, x')), maxima over all stages and links: each half
+    is a flow shop of one job order, paced by its slowest machine.
+    """
+    xp = array_namespace(times.forward_s)
+    extra = xp.asarray(microbatches, device=device(times.forward_s)) - 1
+    pace = _most(xp, times.forward_s, times.link_s) + _most(xp, times.backward_s, times.link_back_s)
+    return path_s(times) + extra * pace
+
+
+def one_f_one_b_s(times: StageTimes, microbatches: int | Array, warmup: Array) -> Array:
+    """Return the approximate step time [P] of 1F1B with these warm-ups w ([S] or [P, S]).
+
+    Σ(f + b) + Σ(c + c') + (M - 1) T0 + max(0, max over s < e of n (cycle - k T0)), with T0 = max(f + b, x, x'),
+    cycle the round trip from stage s to e, k = w_s - w_e + 1 the microbatches in flight on it, and
+    n = floor((M - 1 - w_e) / k) the times it is waited for (the cycle ratio of a marked graph).
+    """
+    xp = array_namespace(times.forward_s)
+    where = device(times.forward_s)
+    work, link = _by_stage(xp, times.forward_s + times.backward_s), _by_stage(xp, _round_trips(times))
+    stages, plans = work.shape
+    last = xp.asarray(microbatches, dtype=work.dtype, device=where) - 1
+    depth = xp.broadcast_to(xp.asarray(warmup, dtype=work.dtype, device=where), (plans, stages))
+    depth = xp.minimum(_by_stage(xp, depth), last)
+    done = xp.cumulative_sum(work, axis=0)
+    travelled = xp.cumulative_sum(link, axis=0, include_initial=True)
+    pace = _pace(xp, times)
+    waited = xp.zeros_like(pace)
+    for reach in range(1, stages):
+        in_flight = depth[:-reach, :] - depth[reach:, :] + 1
+        cycle = (
+            done[reach:, :] - done[:-reach, :] + work[:-reach, :] + travelled[reach:, :] - travelled[:-reach, :]
+        )
+        rounds = xp.floor((last - depth[reach:, :]) / in_flight)
+        waited = xp.maximum(waited, xp.max(rounds * (cycle - in_flight * pace), axis=0))
+    return path_s(times) + last * pace + waited
+
+
+def latency_aware_s(times: StageTimes, microbatches: int | Array) -> Array:
+    """Return the approximate step time [P] of 1F1B whose warm-up hides the links (`latency_aware_warmup`).
+
+    Σ(f + b) + Σ(c + c') + (M - 1) T0: the latency is paid in the fill and the drain only.
+    """
+    xp = array_namespace(times.forward_s)
+    return path_s(times) + (xp.asarray(microbatches, device=device(times.forward_s)) - 1) * _pace(xp, times)
+
+
+def interleaved_s(times: StageTimes, microbatches: int | Array, virtual_stages: int) -> Array:
+    """Return the step time [P] of 1F1B with `virtual_stages` chunks per device, inside one domain.
+
+    The bubble of Megatron-LM (arXiv 2104.04473 §2.2), (S - 1) / (v M) of the ideal time, for unequal stages:
+    the slowest device is busy throughout and waits 1/v of the others' work; a link is crossed once in the
+    fill and once in the drain. f and b are of all chunks of a device. Not for links slower than a chunk:
+    those are crossed v times by each microbatch, and once more from the last stage to the first.
+    """
+    xp = array_namespace(times.forward_s)
+    work = times.forward_s + times.backward_s
+    slowest = xp.max(work, axis=1)
+    fill = (xp.sum(work, axis=1) - slowest) / virtual_stages + xp.sum(_round_trips(times), axis=1)
+    return xp.asarray(microbatches, device=device(work)) * slowest + fill
+
+
+def lower_bound_s(times: StageTimes, microbatches: int | Array) -> Array:
+    """Return what no warm-up, GPipe included, can beat [P].
+
+    A stage starts when its first microbatch has come down the stages and links before it, then works
+    M (f + b), and its last gradient still goes back up the same way. Any one machine (a stage in one
+    direction, a link) serves all M microbatches in turn, and besides those M services the way of the
+    first microbatch to it and of the last one from it is still to be travelled.
+    """
+    xp = array_namespace(times.forward_s)
+    count = xp.asarray(microbatches, dtype=times.forward_s.dtype, device=device(times.forward_s))
+    work = times.forward_s + times.backward_s
+    before = xp.cumulative_sum(work, axis=1) - work
+    before[:, 1:] += xp.cumulative_sum(_round_trips(times), axis=1)
+    by_stage = xp.max(before + work * xp.reshape(count, (-1, 1)), axis=1)
+    slowest = xp.maximum(_most(xp, times.forward_s, times.link_s), _most(xp, times.backward_s, times.link_back_s))
+    return xp.maximum(by_stage, path_s(times) + (count - 1) * slowest)
+
+
+def path_s(times: StageTimes) -> Array:
+    """Return the time [P] of one microbatch alone: down all stages and links, and back."""
+    xp = array_namespace(times.forward_s)
+    return xp.sum(times.forward_s + times.backward_s, axis=1) + xp.sum(_round_trips(times), axis=1)
+
+
+def _round_trips(times: StageTimes) -> Array:
+    return times.link_s + times.latency_s + times.link_back_s + times.latency_back_s
+
+
+def _most(xp: Any, stages: Array, links: Array) -> Array:
+    """Return the slowest of the stages and links, which may be none."""
+    return xp.max(xp.concat([stages, links], axis=1), axis=1)
+
+
+def _pace(xp: Any, times: StageTimes) -> Array:
+    return _most(xp, times.forward_s + times.backward_s, xp.maximum(times.link_s, times.link_back_s))
+
+
+def _by_stage(xp: Any, array: Array) -> Array:
+    """Return [P, S] as [S, P], copied: reductions over few stages are slow along the short rows."""
+    rows = xp.empty(array.shape[::-1], dtype=array.dtype, device=device(array))
+    rows[...] = xp.permute_dims(array, (1, 0))
+    return rows
