@@ -1,0 +1,274 @@
+"""Fleet files: strata's own form, and the network file of seed 001 as it stands.
+
+What one value may be is said by the pydantic models, what values mean together by `relations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from strata.decision import Trust
+from strata.errors import BadFile
+from strata.files import (
+    Bandwidth,
+    Bytes,
+    Document,
+    FileModel,
+    Flops,
+    Seconds,
+    UsdPerByte,
+    UsdPerHour,
+    read_document,
+)
+from strata.fleet import catalogue
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import Domain, Fleet, Link, Pair
+from strata.fleet.presets import preset_path
+from strata.fleet.relations import pairs, relations
+
+SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
+"""Seed 001 names no accelerator, only that all are alike; its "400Gbps NVLink" and examples fit this one."""
+
+_DEVICES_PER_NODE: Final = 8
+_INTRA_LATENCY_S: Final = 5e-6
+_NETWORK_LATENCY_S: Final = 10e-6
+
+FileT = TypeVar("FileT", bound=FileModel)
+
+
+def _some(count: int) -> int:
+    if count == 0:
+        raise PydanticCustomError("no_accelerators", "has no accelerators")
+    if count < 0:
+        raise PydanticCustomError("no_accelerators", "must be a positive number of accelerators")
+    return count
+
+
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True), AfterValidator(_some)]
+PositiveBandwidth = Annotated[Bandwidth, Field(gt=0)]
+PositiveFlops = Annotated[Flops, Field(gt=0)]
+Latency = Annotated[Seconds, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AcceleratorEntry(FileModel):
+    """An accelerator the catalogue does not know, described in the fleet file."""
+
+    vendor: Name
+    memory: Annotated[Bytes, Field(gt=0)]
+    fp16: PositiveFlops | None = None
+    fp32: PositiveFlops | None = None
+    memory_bandwidth: PositiveBandwidth | None = None
+    trust: Trust = Trust.ASSUMED
+
+
+class DomainEntry(FileModel):
+    """One domain. Bandwidths are one direction: `intra_` per device within a node, `network_` per node."""
+
+    name: Name
+    accelerator: Name
+    num_gpus: Count
+    gpus_per_node: Annotated[int, Field(strict=True, gt=0)] | None = None
+    intra_bandwidth: PositiveBandwidth | None = None
+    intra_latency: Latency = _INTRA_LATENCY_S
+    network_bandwidth: PositiveBandwidth | None = None
+    network_latency: Latency = _NETWORK_LATENCY_S
+    price: Annotated[UsdPerHour, Field(ge=0)] | None = None
+    region: str = ""
+
+
+class LinkEntry(FileModel):
+    """One link: `between` two domains both ways, or from `source` to `dest` (both ways if `symmetric`)."""
+
+    between: tuple[Name, Name] | None = None
+    source: Name | None = None
+    dest: Name | None = None
+    symmetric: bool = False
+    bandwidth: PositiveBandwidth
+    latency: Latency | None = None
+    rtt: Latency | None = None
+    price: Annotated[UsdPerByte, Field(ge=0)] = 0.0
+    curve: tuple[float, float, float] | None = None
+    trust: Trust = Trust.ASSUMED
+
+
+class FleetFile(FileModel):
+    """`kind: Fleet`."""
+
+    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["Fleet"]
+    name: Name
+    accelerators: dict[Name, AcceleratorEntry] = Field(default={})
+    domains: Annotated[list[DomainEntry], Field(min_length=1)]
+    links: list[LinkEntry] = Field(default=[])
+
+
+class SeedDomain(FileModel):
+    """A domain of seed 001's network file; `accelerator` is ours and optional."""
+
+    name: Name
+    num_gpus: Count
+    intra_bandwidth: PositiveBandwidth
+    intra_latency: Latency
+    accelerator: Name = SEED_ACCELERATOR
+
+
+class SeedLink(FileModel):
+    """A cross-domain link of seed 001, read as both directions."""
+
+    source: Name
+    dest: Name
+    bandwidth: PositiveBandwidth
+    latency: Latency
+
+
+class SeedTopology(FileModel):
+    """The `topology` of seed 001's network file."""
+
+    domains: Annotated[list[SeedDomain], Field(min_length=1)]
+    cross_domain_links: list[SeedLink] = Field(default=[])
+
+
+class SeedDynamicsEntry(FileModel):
+    """The `dynamics` of seed 001's network file: i.i.d. uniform, a half-width as a fraction of the base."""
+
+    bandwidth_fluctuation: Fraction = 0.0
+    latency_jitter: Fraction = 0.0
+    update_interval: Literal["per_epoch"] = "per_epoch"
+
+
+class SeedNetworkFile(FileModel):
+    """The network file of seed 001, section 3.1, exactly as it stands."""
+
+    topology: SeedTopology
+    dynamics: SeedDynamicsEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDynamics:
+    """How a seed 001 network changes: uniform noise, drawn once every `update_interval`.
+
+    bandwidth_fluctuation, latency_jitter: half-width as a fraction of the base value, in [0, 1).
+    """
+
+    bandwidth_fluctuation: float
+    latency_jitter: float
+    update_interval: str
+
+
+def load_fleet(source: str | Path) -> Fleet:
+    """Read a fleet file, or a bundled fleet by its name where no such file exists.
+
+    Raises BadFile with every fault, UsageError where there is neither file nor bundled fleet.
+    """
+    return fleet_from_document(_document(source))
+
+
+def load_dynamics(source: str | Path) -> SeedDynamics | None:
+    """Return the `dynamics` of a seed 001 network file, or None where the file states none."""
+    document = _document(source)
+    if not _is_seed_form(document):
+        return None
+    entry = _checked(document, SeedNetworkFile).dynamics
+    if entry is None:
+        return None
+    return SeedDynamics(entry.bandwidth_fluctuation, entry.latency_jitter, entry.update_interval)
+
+
+def fleet_from_document(document: Document) -> Fleet:
+    """Build a fleet from a parsed file of either form. Raises BadFile with every fault."""
+    if _is_seed_form(document):
+        topology = _checked(document, SeedNetworkFile).topology
+        # The two forms differ in what may be left out only, so a seed entry is one of ours with defaults.
+        return Fleet(
+            Path(document.path).stem,
+            tuple(_seed_domain(entry) for entry in topology.domains),
+            _links(LinkEntry.model_construct(symmetric=True, **dict(e)) for e in topology.cross_domain_links),
+        )
+    file = _checked(document, FleetFile)
+    inline = {name: _accelerator(name, entry) for name, entry in file.accelerators.items()}
+    return Fleet(file.name, tuple(_domain(entry, inline) for entry in file.domains), _links(file.links))
+
+
+def _document(source: str | Path) -> Document:
+    path = Path(source)
+    return read_document(
+        path if path.is_file() or path.suffix or len(path.parts) > 1 else preset_path(str(source))
+    )
+
+
+def _is_seed_form(document: Document) -> bool:
+    return isinstance(document.data, Mapping) and "topology" in document.data and "kind" not in document.data
+
+
+def _accelerator(name: str, entry: AcceleratorEntry) -> Accelerator:
+    return Accelerator(
+        name=name,
+        vendor=entry.vendor,
+        memory_bytes=entry.memory,
+        fp16_flops=entry.fp16,
+        fp32_flops=entry.fp32,
+        memory_bandwidth_bytes_per_s=entry.memory_bandwidth,
+        trust=entry.trust,
+        source="given in the fleet file",
+    )
+
+
+def _domain(entry: DomainEntry, inline: Mapping[str, Accelerator]) -> Domain:
+    accelerator = inline.get(entry.accelerator) or catalogue.accelerator(entry.accelerator)
+    # The catalogue counts both directions of an interconnect; `relations` saw to it that one of the two is known.
+    intra = entry.intra_bandwidth or (accelerator.interconnect_bytes_per_s or 0.0) / 2
+    return Domain(
+        name=entry.name,
+        accelerator=accelerator,
+        num_devices=entry.num_gpus,
+        devices_per_node=entry.gpus_per_node or min(_DEVICES_PER_NODE, entry.num_gpus),
+        intra_bandwidth_bytes_per_s=intra,
+        intra_latency_s=entry.intra_latency,
+        network_bandwidth_bytes_per_s=entry.network_bandwidth or intra,
+        network_latency_s=entry.network_latency,
+        price_usd_per_device_hour=entry.price,
+        region=entry.region,
+    )
+
+
+def _seed_domain(entry: SeedDomain) -> Domain:
+    domain = _domain(DomainEntry.model_construct(**dict(entry)), {})
+    if "accelerator" in entry.model_fields_set:
+        return domain
+    return replace(domain, accelerator=replace(domain.accelerator, trust=Trust.ASSUMED))
+
+
+def _links(entries: Iterable[LinkEntry]) -> dict[Pair, Link]:
+    return {
+        (source, dest): Link(
+            source,
+            dest,
+            bandwidth_bytes_per_s=entry.bandwidth,
+            latency_s=entry.latency if entry.latency is not None else (entry.rtt or 0.0) / 2,
+            price_usd_per_byte=entry.price,
+            curve=BandwidthCurve(entry.curve) if entry.curve is not None else None,
+            trust=entry.trust,
+        )
+        for entry in entries
+        for source, dest in pairs(dict(entry))
+    }
+
+
+def _checked(document: Document, model: type[FileT]) -> FileT:
+    faults = list(relations(document, seed=model is SeedNetworkFile))
+    try:
+        file = document.check(model)
+    except BadFile as error:
+        faults.extend(error.faults)
+    if faults:
+        raise BadFile(sorted(faults, key=lambda fault: (fault.line, fault.column)))
+    return file
