@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.errors import BadFile, UsageError
-from strata.fleet.schema import FleetFile, SeedNetworkFile, load_dynamics, load_fleet
+from strata.files import Document
+from strata.fleet.schema import FleetFile, SeedNetworkFile, fleet_from_document, load_dynamics, load_fleet
 from strata.units import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -134,6 +137,7 @@ def test_the_interconnect_of_an_inline_accelerator_must_be_given(faults):
         pytest.param("between: [east, west],", "", 8, "two ends", id="no-ends"),
         pytest.param("rtt: 30ms", "rtt: 30ms, latency: 15ms", 8, "exactly one of latency", id="latency-and-rtt"),
         pytest.param("rtt: 30ms,", "", 8, "exactly one of latency", id="no-latency"),
+        pytest.param("rtt: 30ms,", "rtt: ,", 8, "exactly one of latency", id="empty-latency"),
         pytest.param(
             "east, accelerator: A100-SXM4-80GB", "east, accelerator: A100-SXM-80", 5, "A100", id="accelerator"
         ),
@@ -171,6 +175,28 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file(faults):
 @pytest.mark.parametrize("domains", ["[]", "", "7", "[7]"])
 def test_a_file_without_domains_is_a_fault(faults, domains):
     assert faults(f"apiVersion: strata/v1alpha1\nkind: Fleet\nname: none\ndomains: {domains}\nlinks: [3]\n")
+
+
+junk = (
+    st.none() | st.integers(-1, 9) | st.text("est", max_size=4) | st.just([]) | st.just({"a": [1]}) | st.just([7])
+)
+
+
+@given(st.sampled_from([FLEET, SEED]), st.data())
+def test_a_spoilt_file_is_a_fault_or_a_fleet_never_a_crash(text, data):
+    document = yaml.safe_load(text)
+    spoilt = document
+    while isinstance(spoilt, (dict, list)) and spoilt:
+        key = data.draw(st.sampled_from(list(spoilt) if isinstance(spoilt, dict) else range(len(spoilt))))
+        if not isinstance(spoilt[key], (dict, list)) or data.draw(st.booleans()):
+            spoilt[key] = data.draw(junk)
+            break
+        spoilt = spoilt[key]
+    try:
+        fleet = fleet_from_document(Document("fleet.yaml", document, {}))
+    except BadFile:
+        return
+    assert all(domain.intra_bandwidth_bytes_per_s > 0 for domain in fleet.domains)
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "a: b"])

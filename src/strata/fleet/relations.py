@@ -63,19 +63,20 @@ def _domain_faults(
         try:
             interconnect = catalogue.accelerator(name).interconnect_bytes_per_s
         except UsageError as error:
-            message = f"{error} ({error.hint})" if error.hint else str(error)
+            message = f"{error}; {error.hint}" if error.hint else str(error)
             yield document.fault((*where, "accelerator"), message)
             return
-    if interconnect is None and "intra_bandwidth" not in domain:
+    if interconnect is None and domain.get("intra_bandwidth") is None:
         yield document.fault(where, f"the interconnect of {name} is not known: give intra_bandwidth")
 
 
 def _link_faults(
     document: Document, where: Place, link: Mapping[str, Any], *, names: Sequence[str]
 ) -> Iterator[Fault]:
-    if ("between" in link) == ("source" in link or "dest" in link) or ("source" in link) != ("dest" in link):
+    given = {key for key, value in link.items() if value is not None}
+    if given & {"between", "source", "dest"} not in ({"between"}, {"source", "dest"}):
         yield document.fault(where, "needs its two ends: either between: [a, b], or source: a and dest: b")
-    if ("latency" in link) == ("rtt" in link):
+    if len(given & {"latency", "rtt"}) != 1:
         yield document.fault(where, "needs exactly one of latency (one-way) and rtt (halved)")
     for source, dest in pairs(link)[:1]:
         if source == dest:
@@ -91,7 +92,7 @@ def _link_faults(
 def pairs(link: Mapping[str, Any]) -> list[Pair]:
     """Return the directed pairs a link stands for; none where its ends are not two names."""
     ends = link.get("between") or (link.get("source"), link.get("dest"))
-    match tuple(ends) if isinstance(ends, Sequence) else ():
+    match tuple(ends) if isinstance(ends, (list, tuple)) else ():
         case (str(source), str(dest)) if link.get("between") or link.get("symmetric"):
             return [(source, dest), (dest, source)]
         case (str(source), str(dest)):
