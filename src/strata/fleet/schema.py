@@ -34,7 +34,7 @@ from strata.fleet.presets import preset_path
 from strata.fleet.relations import pairs, relations
 
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
-"""Seed 001 names no accelerator, only that all are alike; its "400Gbps NVLink" and examples fit this one."""
+"""Seed 001 names no accelerator, only that all are alike; this one is our assumption, and graded so."""
 
 _DEVICES_PER_NODE: Final = 8
 _INTRA_LATENCY_S: Final = 5e-6
