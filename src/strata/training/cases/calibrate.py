@@ -20,8 +20,8 @@ from strata.training.cases.file import CaseFile
 
 Array = NDArray[np.float64]
 
-OVERHEADS_S: Final[Array] = np.arange(0, 151) * 1e-3
-HANDOVERS_S_PER_BYTE: Final[Array] = np.arange(0, 61) * 1e-12
+OVERHEADS_S: Final[Array] = np.linspace(0.0, 150e-3, 151)
+HANDOVERS_S_PER_BYTE: Final[Array] = np.linspace(0.0, 60e-12, 61)
 
 OUTLIER: Final = 0.05
 """Log errors well past this count by their size, not their square: one odd run must not set the constants."""

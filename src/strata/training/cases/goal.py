@@ -1,0 +1,62 @@
+"""What a point asks for: the objective and the limits, on single plans and on many estimates at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from strata.training.cases.file import Array, CasePoint
+from strata.training.cases.neutral import Score
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Minimise the money or the time of one iteration, within limits (infinite where there is none)."""
+
+    minimizes_cost: bool
+    max_cost_usd: float
+    max_iteration_s: float
+
+    @classmethod
+    def of(cls, point: CasePoint) -> Goal:
+        """Return what a point of a case file asks for."""
+        floor = point.min_iterations_per_s
+        return cls(
+            minimizes_cost=point.minimize == "cost_usd",
+            max_cost_usd=math.inf if point.max_cost_usd is None else point.max_cost_usd,
+            max_iteration_s=1.0 / floor if floor else math.inf,
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return math.isfinite(self.max_cost_usd) or math.isfinite(self.max_iteration_s)
+
+    def value(self, score: Score) -> float:
+        """Return what is minimised."""
+        return score.cost_usd if self.minimizes_cost else score.iteration_s
+
+    def values(self, iteration_s: Array, usd_per_s: Array) -> Array:
+        """Return what is minimised, egress aside."""
+        return iteration_s * usd_per_s if self.minimizes_cost else iteration_s
+
+    def admits(self, score: Score) -> bool:
+        """Say whether a plan is legal and within the limits."""
+        return (
+            score.fits_memory
+            and not score.crosses_regions
+            and math.isfinite(score.iteration_s)
+            and score.cost_usd <= self.max_cost_usd
+            and score.iteration_s <= self.max_iteration_s
+        )
+
+    def longest_s(self, usd_per_s: Array, best: float) -> Array:
+        """Return the iteration time at which a pipeline of this rate stops being legal or better than `best`."""
+        budget = min(self.max_cost_usd, best) if self.minimizes_cost else self.max_cost_usd
+        with np.errstate(divide="ignore"):
+            affordable = np.where(usd_per_s > 0, budget / usd_per_s, np.inf)
+        return np.minimum(
+            affordable, self.max_iteration_s if self.minimizes_cost else min(self.max_iteration_s, best)
+        )

@@ -1,0 +1,282 @@
+"""The search: bound all structures, split the promising ones, lay them out over zones, improve.
+
+1. Structures (how many stages of which kinds) are bounded for every useful microbatch size and number of
+   replicas at once.
+2. In order of their bounds, until no bound is below the best plan, the orders of each are split into layers.
+3. The best pipelines are laid out over zones and scored by the neutral formulas, which alone decide.
+4. Neighbours of the best (a stage of another kind, one more or one less, two swapped) are tried likewise:
+   they reach orders and mixtures which no structure covers.
+
+Nothing is kept between points, so a plan for what is left after a shrink is as good as a first plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from strata.training.cases.file import CasePoint
+from strata.training.cases.goal import Goal
+from strata.training.cases.kinds import Ints, KindTable, Pools, Rings
+from strata.training.cases.layout import Pipeline, layouts
+from strata.training.cases.neutral import Score, Scorer
+from strata.training.cases.plan import CasePlan
+from strata.training.cases.split import Batch, Splitter
+from strata.training.cases.structures import (
+    MAX_GROUPS,
+    Bounds,
+    Structures,
+    enumerate_structures,
+    most_replicas,
+    orders,
+)
+
+CHUNK: Final = 300
+"""Structures split between two looks at the best plan."""
+MAX_CHUNKS: Final = 12
+REFINE_WITHIN: Final = 1.06
+"""A split is refined where its start is at most this much slower than what would be an improvement."""
+NUM_LAID_OUT: Final = 8
+NUM_SETTLED: Final = 6
+NUM_IMPROVED: Final = 5
+MAX_ROUNDS: Final = 6
+
+
+class Candidate(NamedTuple):
+    """A sequence of stages to be split: the kinds by number in one table, and the replicas."""
+
+    table: int
+    kinds: tuple[int, ...]
+    replicas: int
+
+
+class Promise(NamedTuple):
+    """A structure with its replicas, and what its objective cannot be below."""
+
+    bound: float
+    table: int
+    kinds: Ints
+    counts: Ints
+    replicas: int
+
+
+class Split(NamedTuple):
+    """A split pipeline and its objective: estimated at first, scored once it is laid out."""
+
+    value: float
+    table: int
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The plan for one point and its score, or why there is none."""
+
+    plan: CasePlan | None
+    score: Score | None
+    reason: str
+    num_evaluated: int
+    bound: float | None
+    """No structure considered has a lower value of the objective; None where nothing fits at all."""
+
+
+def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
+    """Return the best plan found for one point, within its quota and limits."""
+    search = _Search(scorer, point)
+    search.run()
+    bound = min(search.bound, search.best)
+    return Answer(
+        plan=search.plan,
+        score=search.score,
+        reason="" if search.plan else _why_not(search),
+        num_evaluated=search.num_evaluated,
+        bound=bound if math.isfinite(bound) else None,
+    )
+
+
+def _why_not(search: _Search) -> str:
+    if not search.tables:
+        return "no accelerator of the quota has a profile of this model that fits a zone"
+    if not search.goal.is_limited:
+        return "no pipeline over the quota fits memory"
+    return "no plan over the quota meets the limits"
+
+
+class _Search:
+    def __init__(self, scorer: Scorer, point: CasePoint) -> None:
+        pools = Pools({key: n for key, n in point.quota.items() if key[1] in scorer.file.gpus})
+        sizes = sorted({mbs for rows in scorer.model.times.values() for mbs, _ in rows})
+        tables = [KindTable(scorer, pools, mbs) for mbs in sizes] if pools.names else []
+        self.scorer, self.goal = scorer, Goal.of(point)
+        self.tables = [table for table in tables if table.kinds]
+        self.rings = [Rings(table) for table in self.tables]
+        self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
+        self.plan: CasePlan | None = None
+        self.score: Score | None = None
+        self.best = self.bound = math.inf
+        self.num_evaluated = 0
+        self.seen: set[Candidate] = set()
+        self.estimated: list[Split] = []
+        self.scored: list[Split] = []
+
+    def run(self) -> None:
+        self._examine(self._promises(max_groups=1)[:CHUNK])
+        todo = self._promises(max_groups=MAX_GROUPS)
+        self.bound = todo[0].bound if todo else math.inf
+        for start in range(0, min(len(todo), CHUNK * MAX_CHUNKS), CHUNK):
+            if todo[start].bound >= self.best:
+                break
+            self._examine(todo[start : start + CHUNK])
+        for _ in range(MAX_ROUNDS):
+            before = self.best
+            self._split(self._neighbours())
+            self._lay_out()
+            if self.best >= before:
+                break
+        self._settle()
+
+    def _promises(self, *, max_groups: int) -> list[Promise]:
+        """Bound every structure for every useful number of replicas; return what may improve, best first."""
+        found: list[Promise] = []
+        for t, table in enumerate(self.tables):
+            bounds = Bounds(table, self.rings[t])
+            for structures in itertools.islice(enumerate_structures(table), max_groups):
+                found += self._promises_of(t, structures, bounds)
+        return sorted(found, key=lambda promise: promise.bound)
+
+    def _promises_of(self, t: int, structures: Structures, bounds: Bounds) -> Iterator[Promise]:
+        table = self.tables[t]
+        replicas = most_replicas(table, structures)
+        structures, replicas = structures.take(replicas > 0), replicas[replicas > 0]
+        if not len(replicas):
+            return
+        busiest_s, pipeline_s = bounds.busiest_s(structures), bounds.pipeline_s(structures)
+        usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=1)
+        for D in self._degrees(table, int(replicas.max())):
+            rows = np.flatnonzero(replicas >= D)
+            time = (self._microbatches(table, D) - 1) * busiest_s[rows] + pipeline_s[rows]
+            time += bounds.sync_s(structures, D)[rows]
+            promising = time < self.goal.longest_s(usd_per_s[rows] * D, self.best)
+            rows, values = rows[promising], self.goal.values(time, usd_per_s[rows] * D)[promising]
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                yield Promise(value, t, structures.kind[row], structures.count[row], D)
+
+    def _microbatches(self, table: KindTable, replicas: int) -> int:
+        return -(-self.scorer.global_batch // (table.mbs * replicas))
+
+    def _degrees(self, table: KindTable, most: int) -> list[int]:
+        """Return the least number of replicas for each number of microbatches, none above `most`."""
+        samples = -(-self.scorer.global_batch // table.mbs)
+        fewest = {-(-samples // -(-samples // D)) for D in range(1, min(most, samples) + 1)}
+        return sorted(fewest, reverse=True)
+
+    def _examine(self, promises: list[Promise]) -> None:
+        self._split(
+            Candidate(p.table, tuple(sequence), p.replicas)
+            for p in promises
+            if p.bound < self.best
+            for sequence in orders(self.tables[p.table], p.kinds, p.counts)
+        )
+        self._lay_out()
+
+    def _split(self, candidates: Iterable[Candidate]) -> None:
+        """Split candidates into layers, all of one table and length at once; keep what may improve."""
+        groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
+        for candidate in candidates:
+            if candidate not in self.seen:
+                self.seen.add(candidate)
+                groups[candidate.table, len(candidate.kinds)].append(candidate)
+        for (t, S), group in groups.items():
+            table = self.tables[t]
+            kinds = np.array([c.kinds for c in group], dtype=np.int64)
+            replicas = np.array([c.replicas for c in group], dtype=np.int64)
+            possible = table.layers_fitting[kinds, np.arange(S, 0, -1)].sum(axis=1) >= table.num_layers
+            possible &= np.isfinite(table.send_s[kinds[:, :-1], kinds[:, 1:]]).all(axis=(1, 2))
+            possible &= np.isfinite(table.send_s[kinds[:, 1:], kinds[:, :-1]]).all(axis=(1, 2))
+            if not possible.any():
+                continue
+            kinds, replicas = kinds[possible], replicas[possible]
+            batch = Batch(kinds, replicas, -(-self.scorer.global_batch // (table.mbs * replicas)))
+            usd_per_s = table.usd_per_s[kinds].sum(axis=1) * replicas
+            longest_s = self.goal.longest_s(usd_per_s, self.best)
+            time, first = self.splitters[t].best(batch, keep_within_s=longest_s * REFINE_WITHIN)
+            self.num_evaluated += len(batch)
+            values = self.goal.values(time, usd_per_s)
+            for row in np.flatnonzero(time < longest_s):
+                pipeline = Pipeline(tuple(kinds[row].tolist()), tuple(first[row].tolist()), int(replicas[row]))
+                self.estimated.append(Split(float(values[row]), t, pipeline))
+
+    def _lay_out(self) -> None:
+        """Lay out the most promising splits over zones, until one is better than all the others promise."""
+        self.estimated = sorted(split for split in self.estimated if split.value < self.best)
+        laid_out = 0
+        while self.estimated and self.estimated[0].value < self.best and laid_out < NUM_LAID_OUT:
+            split = self.estimated.pop(0)
+            value = self._score(split, thorough=False)
+            if math.isfinite(value):
+                laid_out += 1
+                self.scored.append(split._replace(value=value))
+
+    def _settle(self) -> None:
+        """Try every order of zones for the best pipelines."""
+        for split in sorted(self.scored)[:NUM_SETTLED]:
+            self._score(split, thorough=True)
+
+    def _score(self, split: Split, *, thorough: bool) -> float:
+        value = math.inf
+        for plan in layouts(self.tables[split.table], split.pipeline, thorough=thorough):
+            score = self.scorer.score(plan)
+            self.num_evaluated += 1
+            if self.goal.admits(score):
+                value = min(value, self.goal.value(score))
+                if self.goal.value(score) < self.best:
+                    self.best, self.plan, self.score = self.goal.value(score), plan, score
+        return value
+
+    def _neighbours(self) -> Iterator[Candidate]:
+        """Yield what is one step from the best pipelines, in every table and with nearby numbers of replicas."""
+        for split in sorted(self.scored)[:NUM_IMPROVED]:
+            source = self.tables[split.table].kinds
+            names = tuple(source[k] for k in split.pipeline.kinds)
+            for t, table in enumerate(self.tables):
+                number = {kind: k for k, kind in enumerate(table.kinds)}
+                if not all(name in number for name in names):
+                    continue
+                sequences = sorted(
+                    _steps(tuple(number[name] for name in names), len(table.kinds), table.num_layers)
+                )
+                for S in {len(sequence) for sequence in sequences}:
+                    rows = np.array([q for q in sequences if len(q) == S], dtype=np.int64)
+                    most = most_replicas(table, Structures(rows, np.ones_like(rows)))
+                    for row, replicas in zip(rows.tolist(), most.tolist(), strict=True):
+                        for D in self._nearby(table, split.pipeline.replicas, replicas):
+                            yield Candidate(t, tuple(row), D)
+
+    def _nearby(self, table: KindTable, replicas: int, most: int) -> list[int]:
+        if most < 1:
+            return []
+        degrees = self._degrees(table, most)
+        here = min(range(len(degrees)), key=lambda i: abs(degrees[i] - replicas))
+        return sorted({*degrees[:2], *degrees[max(here - 1, 0) : here + 2]})
+
+
+def _steps(kinds: tuple[int, ...], num_kinds: int, longest: int) -> set[tuple[int, ...]]:
+    """Return the sequences one change away: another kind, a stage more, a stage less, two swapped; and itself."""
+    S, found = len(kinds), {kinds}
+    for i in range(S + 1):
+        for k in range(num_kinds):
+            found.add((*kinds[:i], k, *kinds[i:]))
+            if i < S:
+                found.add((*kinds[:i], k, *kinds[i + 1 :]))
+        found.add((*kinds[:i], *kinds[i + 1 :]))
+    for i, j in itertools.combinations(range(S), 2):
+        swapped = list(kinds)
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        found.add(tuple(swapped))
+    return {sequence for sequence in found if 0 < len(sequence) <= longest}

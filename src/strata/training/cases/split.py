@@ -1,0 +1,162 @@
+"""Layers onto stages: the best contiguous split of many stage sequences at once.
+
+Letters: B candidates, S stages (one number for the whole batch), L layers. `first` [B, S + 1] holds each
+stage's first layer, and L at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.training.cases.file import Array
+from strata.training.cases.kinds import Ints, KindTable, Rings
+
+BISECTIONS: Final = 16
+MAX_ROUNDS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B candidates of S stages: the kind of each stage [B, S], replicas [B], microbatches [B]."""
+
+    kinds: Ints
+    replicas: Ints
+    num_microbatches: Ints
+
+    def take(self, rows: Ints | NDArray[np.bool_]) -> Batch:
+        """Return some of the candidates."""
+        return Batch(self.kinds[rows], self.replicas[rows], self.num_microbatches[rows])
+
+    def __len__(self) -> int:
+        return len(self.replicas)
+
+
+class Splitter:
+    """Splits for one kind table."""
+
+    def __init__(self, table: KindTable, rings: Rings) -> None:
+        self._table, self._rings = table, rings
+
+    def iteration_s(self, batch: Batch, first: Ints) -> Array:
+        """Return the iteration time of each split [B]; infinite where it does not fit memory."""
+        table, S, L = self._table, batch.kinds.shape[1], self._table.num_layers
+        kinds, a, b = batch.kinds, first[:, :-1], first[:, 1:] - 1
+        legal = (b >= a).all(axis=1)
+        a, b = np.clip(a, 0, L - 1), np.clip(b, 0, L - 1)
+        legal &= (b <= table.last_fitting[kinds, np.arange(S, 0, -1), a]).all(axis=1)
+        busy = table.time_s[kinds, a, b] + self._sends(kinds, table.size_of[a], table.size_of[b])
+        time = (batch.num_microbatches - 1) * busy.max(axis=1) + busy.sum(axis=1)
+        time += table.update_s[kinds, a].max(axis=1) + self._sync_s(batch, a, b)
+        return np.where(legal, time, np.inf)
+
+    def best(self, batch: Batch, *, keep_within_s: Array) -> tuple[Array, Ints]:
+        """Return each candidate's best split found: its time [B] and first layers [B, S + 1].
+
+        Starts from the least bottleneck, packed from either end, then moves runs of boundaries by one layer
+        while the whole objective falls. Candidates whose start is slower than `keep_within_s` [B] are not refined.
+        """
+        starts = [self._least_bottleneck(batch, from_left=side) for side in (True, False)]
+        times = np.stack([self.iteration_s(batch, start) for start in starts])
+        pick = times.argmin(axis=0)
+        first = np.where((pick == 0)[:, None], starts[0], starts[1])
+        time = times.min(axis=0)
+        rows = np.flatnonzero(time < keep_within_s)
+        if len(rows) and batch.kinds.shape[1] > 1:
+            time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows])
+        return time, first
+
+    def _descend(self, batch: Batch, first: Ints, time: Array) -> tuple[Array, Ints]:
+        moves = _moves(batch.kinds.shape[1])
+        active = np.arange(len(batch))
+        for _ in range(MAX_ROUNDS):
+            part = batch.take(np.repeat(active, len(moves)))
+            trial = (first[active][:, None, :] + moves[None]).reshape(-1, moves.shape[1])
+            times = self.iteration_s(part, trial).reshape(len(active), len(moves))
+            best = times.argmin(axis=1)
+            found = times[np.arange(len(active)), best]
+            better = found < time[active] * (1 - 1e-12)
+            active, best, found = active[better], best[better], found[better]
+            if not len(active):
+                break
+            first[active] += moves[best]
+            time[active] = found
+        return time, first
+
+    def _sends(self, kinds: Ints, size_first: Ints, size_last: Ints) -> Array:
+        S = kinds.shape[1]
+        sends = np.zeros(kinds.shape)
+        if S == 1:
+            return sends
+        forward = self._table.send_s[kinds[:, :-1], kinds[:, 1:], size_last[:, :-1]]  # (B, S - 1), leaves stage i
+        back = self._table.send_s[kinds[:, 1:], kinds[:, :-1], size_first[:, 1:]]  # leaves stage i + 1
+        sends[:, :-1] += forward
+        sends[:, 1:] += back
+        sends[:, -1] *= 2
+        if S > 3:
+            sends[:, 0] *= 2
+        return sends
+
+    def _sync_s(self, batch: Batch, a: Ints, b: Ints) -> Array:
+        degrees, which = np.unique(batch.replicas, return_inverse=True)
+        tables = np.stack([self._rings.sync_s(int(D)) for D in degrees])
+        return np.asarray(tables[which[:, None], batch.kinds, a, b].max(axis=1))
+
+    def _least_bottleneck(self, batch: Batch, *, from_left: bool) -> Ints:
+        """Return a split with (nearly) the least max(c_i + m_i); one that fits nowhere comes back as it is."""
+        table, S, L = self._table, batch.kinds.shape[1], self._table.num_layers
+        B = len(batch)
+        regular = np.full((B, S), table.size_of[L // 2])
+        send_s = self._sends(batch.kinds, regular, regular)
+        low = np.zeros(B)
+        high = table.time_s[batch.kinds, 0, L - 1].max(axis=1) + send_s.max(axis=1)
+        fill = self._fill_left if from_left else self._fill_right
+        best, _ = fill(batch.kinds, high[:, None] - send_s)
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            first, enough = fill(batch.kinds, middle[:, None] - send_s)
+            best[enough] = first[enough]
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return best
+
+    def _fill_left(self, kinds: Ints, limit_s: Array) -> tuple[Ints, NDArray[np.bool_]]:
+        """Give each stage from the first on as many layers as its limit and memory allow."""
+        table, (B, S), L = self._table, kinds.shape, self._table.num_layers
+        first = np.zeros((B, S + 1), dtype=np.int64)
+        for i in range(S):
+            a = np.minimum(first[:, i], L - 1)
+            rows = table.time_s[kinds[:, i], a]  # (B, L), 0 before a, then rising
+            last = (rows <= limit_s[:, i, None]).sum(axis=1) - 1
+            last = np.minimum(last, table.last_fitting[kinds[:, i], S - i, a])
+            first[:, i + 1] = np.clip(last + 1, first[:, i], L - (S - 1 - i))
+        stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
+        return first, stages_hold & (first[:, -1] == L)
+
+    def _fill_right(self, kinds: Ints, limit_s: Array) -> tuple[Ints, NDArray[np.bool_]]:
+        """Give each stage from the last back as many layers as its limit and memory allow."""
+        table, (B, S), L = self._table, kinds.shape, self._table.num_layers
+        first = np.full((B, S + 1), L, dtype=np.int64)
+        for i in range(S - 1, -1, -1):
+            b = np.maximum(first[:, i + 1] - 1, 0)
+            times = table.time_s[kinds[:, i], :, b]  # (B, L), falling with the first layer
+            fits = table.last_fitting[kinds[:, i], S - i] >= b[:, None]
+            ok = (times <= limit_s[:, i, None]) & fits & (np.arange(L) <= b[:, None])
+            a = np.where(ok.any(axis=1), ok.argmax(axis=1), first[:, i + 1])
+            first[:, i] = np.clip(a, i, L) if i else a
+        stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
+        return first, stages_hold & (first[:, 0] == 0)
+
+
+def _moves(S: int) -> Ints:
+    """Return every shift of neighbouring boundaries by one layer; in short pipelines also by two [n, S + 1]."""
+    moves, steps = [], (-1, 1) if S > 8 else (-2, -1, 1, 2)
+    for i, j in itertools.combinations(range(1, S + 1), 2):
+        for step in steps:
+            row = np.zeros(S + 1, dtype=np.int64)
+            row[i:j] = step
+            moves.append(row)
+    return np.array(moves)
