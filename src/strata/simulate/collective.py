@@ -1,0 +1,237 @@
+"""Time of gradient sums, in a domain and across domains, and of DiLoCo's rarer ones.
+
+The elementwise forms take numbers or arrays of any library. Letters: D members, g bytes summed, B bandwidth
+[bytes/s], L one-way latency [s]. Links between pairs of members are taken as independent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, permutations
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Elementwise = Any
+
+# (H, eta): the author's assumption, fitted to nothing; run it with sensitivity 0.5 and 2.
+_TOKEN_PENALTY: Final = ((1, 1.0), (8, 1.005), (32, 1.02), (128, 1.06), (500, 1.10))
+
+_EXACT_RING_MEMBERS: Final = 9  # 8! = 40 320 orders, a few milliseconds
+
+
+def reduce_scatter_s(
+    size_bytes: Elementwise,
+    *,
+    members: Elementwise,
+    bandwidth_bytes_per_s: Elementwise,
+    latency_s: Elementwise,
+) -> Elementwise:
+    """Return (D-1) (g / (D B) + L): a ring's reduce-scatter of g bytes, or the all-gather to g bytes.
+
+    Thakur, Rabenseifner, Gropp 2005, §4.1: both halves take this long, an all-reduce takes two.
+    """
+    return (members - 1) * (size_bytes / members / bandwidth_bytes_per_s + latency_s)
+
+
+def ring_s(
+    size_bytes: Elementwise,
+    *,
+    members: Elementwise,
+    bandwidth_bytes_per_s: Elementwise,
+    latency_s: Elementwise,
+) -> Elementwise:
+    """Return 2 (D-1)/D g/B + 2 (D-1) L: a ring all-reduce whose slowest link has B, whose longest has L."""
+    return 2 * reduce_scatter_s(
+        size_bytes, members=members, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s
+    )
+
+
+def halving_doubling_s(
+    size_bytes: Elementwise, *, members: int, bandwidth_bytes_per_s: Elementwise, latency_s: Elementwise
+) -> Elementwise:
+    """Return 2 (D-1)/D g/B + 2 log2(D) L: an all-reduce by recursive halving, then doubling.
+
+    Thakur et al. 2005, §4.4. Members above a power of two first give theirs to another and get the sum at
+    the end: 2 (g/B + L) more.
+    """
+    steps = members.bit_length() - 1
+    power = 2**steps
+    core = 2 * (power - 1) / power * size_bytes / bandwidth_bytes_per_s + 2 * steps * latency_s
+    return core + (2 * (size_bytes / bandwidth_bytes_per_s + latency_s) if members > power else 0.0)
+
+
+def hierarchical_s(
+    size_bytes: Elementwise,
+    *,
+    members: Elementwise,
+    bandwidth_bytes_per_s: Elementwise,
+    latency_s: Elementwise,
+    across_s: Elementwise,
+) -> Elementwise:
+    """Return reduce-scatter in the domain, all-reduce across domains, all-gather in the domain.
+
+    `across_s` is the all-reduce of g bytes between domains: all devices' shards share the domain's links.
+    """
+    inside = ring_s(size_bytes, members=members, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
+    return inside + across_s
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """One all-reduce between D domains: `algorithm` is none (D = 1), ring, direct or star.
+
+    bytes_sent  [D, D]  bytes from member to member, row sends to column: what egress is billed on
+    """
+
+    algorithm: str
+    time_s: float
+    bytes_sent: Floats
+
+
+def best_all_reduce(size_bytes: float, bandwidth_bytes_per_s: Floats, latency_s: Floats) -> AllReduce:
+    """Return the fastest of ring, direct and star between the D members of these [D, D] matrices.
+
+    A missing link has bandwidth 0; the diagonal is not read. `time_s` is inf where every algorithm lacks a link.
+    """
+    members = len(bandwidth_bytes_per_s)
+    if members == 1:
+        return AllReduce("none", 0.0, np.zeros((1, 1)))
+    away = ~np.eye(members, dtype=bool)
+    seconds_per_byte = np.zeros((members, members))
+    np.divide(1.0, bandwidth_bytes_per_s, out=seconds_per_byte, where=away & (bandwidth_bytes_per_s > 0))
+    seconds_per_byte[away & (bandwidth_bytes_per_s <= 0)] = math.inf
+    latency = np.where(away, latency_s, 0.0)
+    found = (
+        _ring(size_bytes, seconds_per_byte, latency),
+        _direct(size_bytes, seconds_per_byte, latency),
+        _star(size_bytes, seconds_per_byte, latency),
+    )
+    return min(found, key=lambda option: option.time_s)
+
+
+def _ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
+    order, time_s = best_ring(size_bytes, seconds_per_byte, latency)
+    members = len(order)
+    sent = np.zeros((members, members))
+    for here, there in pairwise((*order, order[0])):
+        sent[here, there] = 2 * (members - 1) / members * size_bytes
+    return AllReduce("ring", time_s, sent)
+
+
+def _direct(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
+    """2 [g / Σ_i min_j B_ij + max L]: member i sums the chunk g_i and sends it to all.
+
+    Chunks in proportion to each member's slowest link, in or out, let all members end together.
+    """
+    slowest = np.maximum(seconds_per_byte, seconds_per_byte.T).max(axis=1)
+    if not np.isfinite(slowest).all():
+        return AllReduce("direct", math.inf, np.zeros_like(latency))
+    rate = 1 / np.maximum(slowest, 1e-30)  # a link that costs nothing carries all
+    chunk = size_bytes * rate / rate.sum()
+    sent = np.add.outer(chunk, chunk)
+    np.fill_diagonal(sent, 0.0)
+    return AllReduce("direct", 2 * float(np.max(chunk * slowest) + latency.max()), sent)
+
+
+def _star(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
+    """All send everything to the hub, which sends the sum back: max_i (g/B_ih + L_ih), there and back."""
+    message_s = size_bytes * seconds_per_byte + latency
+    time_s = message_s.max(axis=0) + message_s.max(axis=1)
+    hub = int(np.argmin(time_s))
+    sent = np.zeros_like(latency)
+    sent[:, hub] = sent[hub, :] = size_bytes
+    sent[hub, hub] = 0.0
+    return AllReduce("star", float(time_s[hub]), sent)
+
+
+def best_ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> tuple[tuple[int, ...], float]:
+    """Return the order of members whose ring all-reduce is fastest, and its time [s].
+
+    A bottleneck travelling-salesman problem: exact to 9 members, beyond that nearest neighbours from every
+    start, improved by exchanging two members until nothing helps.
+    """
+    members = len(latency)
+
+    def times(orders: NDArray[np.int64]) -> Floats:
+        after = np.roll(orders, -1, axis=1)
+        slowest, longest = seconds_per_byte[orders, after].max(axis=1), latency[orders, after].max(axis=1)
+        return np.asarray(2 * (members - 1) * (size_bytes / members * slowest + longest))
+
+    if members <= _EXACT_RING_MEMBERS:
+        orders = _all_orders(members)
+        costs = times(orders)
+    else:
+        orders = _nearest_neighbours(size_bytes / members * seconds_per_byte + latency)
+        costs = times(orders)
+        improved = True
+        while improved:
+            best = orders[int(np.argmin(costs))]
+            orders, reached = _exchanges(best), float(costs.min())
+            costs = times(orders)  # the first of them is `best` itself
+            improved = float(costs.min()) < reached
+    choice = int(np.argmin(costs))
+    return tuple(int(member) for member in orders[choice]), float(costs[choice])
+
+
+@lru_cache(maxsize=_EXACT_RING_MEMBERS)
+def _all_orders(members: int) -> NDArray[np.int64]:
+    return np.array([(0, *rest) for rest in permutations(range(1, members))])
+
+
+def _nearest_neighbours(message_s: Floats) -> NDArray[np.int64]:
+    members = len(message_s)
+    orders = []
+    for start in range(members):
+        order, left = [start], set(range(members)) - {start}
+        while left:
+            order.append(min(left, key=lambda member: (message_s[order[-1], member], member)))
+            left.remove(order[-1])
+        orders.append(order)
+    return np.array(orders)
+
+
+def _exchanges(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    one, other = np.triu_indices(len(order), k=1)
+    found = np.tile(order, (len(one) + 1, 1))
+    row = np.arange(1, len(one) + 1)
+    found[row, one], found[row, other] = order[other], order[one]
+    return found
+
+
+def eta(local_steps: float, *, sensitivity: float = 1.0) -> float:
+    """Return how many times more tokens DiLoCo with H local steps needs for the same loss: **assumed**.
+
+    Linear in log2 H between the points of a declared table, and on beyond its end, so that H never grows for
+    free. `sensitivity` scales the excess over 1.
+    """
+    points, penalties = zip(*_TOKEN_PENALTY, strict=True)
+    where = [math.log2(point) for point in points]
+    x = math.log2(local_steps)
+    end_slope = (penalties[-1] - penalties[-2]) / (where[-1] - where[-2])
+    penalty = float(np.interp(x, where, penalties)) + end_slope * max(0.0, x - where[-1])
+    return 1 + sensitivity * (penalty - 1)
+
+
+def diloco_s(
+    local_s: Elementwise,
+    all_reduce_s: Elementwise,
+    *,
+    local_steps: int,
+    overlap_steps: float = 0.0,
+    fragments: int = 1,
+    sensitivity: float = 1.0,
+) -> Elementwise:
+    """Return the step time of DiLoCo (arXiv 2311.08105), its token penalty included.
+
+    eta(H) T + (P/H) max(0, T_AR - tau T), with T the step inside a domain and tau = `overlap_steps` the local
+    steps a sum may take without waiting. Streaming DiLoCo (arXiv 2501.18512) sums P `fragments` one by one:
+    `all_reduce_s` is then the sum of one fragment.
+    """
+    exposed = all_reduce_s - overlap_steps * local_s
+    exposed = exposed * (exposed > 0)
+    return local_s * eta(local_steps, sensitivity=sensitivity) + fragments / local_steps * exposed
