@@ -106,16 +106,7 @@ def _print(console: Console, answer: Answer) -> None:
     console.print()
     console.print(
         rows(
-            (
-                "mean of |error|",
-                "rows",
-                "ours",
-                "Sailor",
-                "left out",
-                "set left out",
-                "ours, sure",
-                "Sailor, sure",
-            ),
+            ("mean |error|", "rows", "ours", "Sailor", "run out", "set out", "ours*", "Sailor*"),
             [
                 (
                     name,
