@@ -12,6 +12,7 @@ class Accelerator:
     """An accelerator as the operating system sees it: one allocatable device.
 
     None means the figure is not known or disputed; strata never fills it in. Rates are dense (no sparsity).
+    `memory_bytes` is 0 where the memory is not known, so that nothing fits until somebody states it.
     `*_measured` figures were read off a real device by somebody who published how.
     """
 
