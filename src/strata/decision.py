@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
@@ -87,6 +87,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "{domain} is not among the allowed domains",
         "The job's limits name the domains it may use.",
         "Add the domain to limits.domains.",
+    ),
+    "figure-missing": Meaning(
+        "the {figure} of {accelerator} are not known",
+        "No published or measured figure exists for the accelerator; strata does not invent one.",
+        "Give the figure in the fleet file's accelerators section, or a measured profile in the job.",
     ),
     "no-accelerators": Meaning(
         "{domain} has no accelerators",
@@ -200,6 +205,20 @@ class Decision(Generic[Choice]):
 
 
 def digest(*inputs: Any) -> str:
-    """Return a short hash of JSON-able inputs, so that an answer can be matched to its question."""
-    text = json.dumps(inputs, sort_keys=True, default=str, ensure_ascii=False)
+    """Return a short hash of inputs, so that an answer can be matched to its question in another process.
+
+    Reads what JSON can say, sets, dataclasses and numpy values. Raises TypeError for anything else: its text
+    may hold an address or an order of this process.
+    """
+    text = json.dumps(inputs, sort_keys=True, default=_plain, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if is_dataclass(value):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no stable text to hash")

@@ -7,6 +7,7 @@ Megatron-LM (arXiv 1909.08053 §3: two per layer forward, two backward), ring-sh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,11 @@ class LayerTimes:
     useful: Floats
     update: Floats
     trust: Trust
+
+    @cached_property
+    def work(self) -> Floats:
+        """Forward and backward together."""
+        return self.forward + self.backward
 
 
 def peak_flops(domain: Domain, job: TrainingJob) -> float | None:

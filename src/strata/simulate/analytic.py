@@ -1,0 +1,338 @@
+"""The analytic backend: step time, utilisation and money of training plans, many at once.
+
+One place turns a plan into stage and link times (`StepModel.times`); the exact recurrence of `pipeline.py`
+turns those into seconds. docs/cost-model.md gives the same in LaTeX, formula by formula.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Trust, worst
+from strata.fleet.fleet import Domain, Fleet
+from strata.simulate import screening
+from strata.simulate.collective import AllReduce, best_all_reduce, eta
+from strata.simulate.compute import LayerTimes, layer_times
+from strata.simulate.memory import stage_bytes
+from strata.simulate.pipeline import StageTimes, recurrence_s
+from strata.simulate.report import StageReport, StepReport
+from strata.simulate.traffic import Hop, hops, links_used, replica_ring_s
+from strata.workload.job import Recompute, Schedule, TrainingJob
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+Floats = NDArray[np.float64]
+
+NO_HOP: Final = Hop(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTimes:
+    """One pipeline in seconds: per stage [S] and per cut [S-1], forward and backward direction."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    useful_s: tuple[float, ...]
+    update_s: float
+    there: tuple[Hop, ...]
+    back: tuple[Hop, ...]
+
+    def local(self) -> PipelineTimes:
+        """Return the same pipeline with wide-area hops made free: what the WAN costs is the difference."""
+        free = tuple(NO_HOP if hop.wan_bytes else hop for hop in self.there)
+        free_back = tuple(NO_HOP if hop.wan_bytes else hop for hop in self.back)
+        return PipelineTimes(self.forward_s, self.backward_s, self.useful_s, self.update_s, free, free_back)
+
+
+class StepModel:
+    """Evaluates plans of one job on one fleet; layer times are computed once per kind of stage."""
+
+    def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
+        self.fleet, self.job = fleet, job
+        self._layers: dict[tuple[str, int, int, Recompute], LayerTimes | None] = {}
+
+    def layers(
+        self, domain: Domain, tensor_parallel: int, microbatch_size: int, recompute: Recompute
+    ) -> LayerTimes | None:
+        """Return prefix sums of layer times in `domain`, or None where its speed is not known."""
+        key = (domain.name, tensor_parallel, microbatch_size, recompute)
+        if key not in self._layers:
+            self._layers[key] = layer_times(
+                self.job, domain, tensor_parallel=tensor_parallel,
+                microbatch_size=microbatch_size, recompute=recompute,
+            )  # fmt: skip
+        return self._layers[key]
+
+    def memory_limit_bytes(self, domain: Domain) -> float:
+        """Return the usable memory of one device, the job's headroom left free."""
+        return domain.accelerator.memory_bytes * (1 - self.job.limits.memory_headroom)
+
+    def stage_memory_bytes(self, plan: TrainingPlan, pipeline: Pipeline, stage: Stage) -> float:
+        """Return the bytes one device of a stage needs."""
+        return stage_bytes(
+            self.job, stage.first_layer, stage.num_layers,
+            tensor_parallel=stage.tensor_parallel, replicas=pipeline.replicas,
+            microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
+            in_flight=min(stage.warmup + 1, pipeline.microbatches),
+        )  # fmt: skip
+
+    def fits(self, plan: TrainingPlan) -> bool:
+        """Whether every stage of the plan fits its devices."""
+        return all(
+            self.stage_memory_bytes(plan, pipeline, stage)
+            <= self.memory_limit_bytes(self.fleet.domain(stage.domain))
+            for pipeline in plan.pipelines
+            for stage in pipeline.stages
+        )
+
+    def times(self, plan: TrainingPlan, pipeline: Pipeline) -> PipelineTimes:
+        """Return what one microbatch of one copy costs on each stage and each hop."""
+        forward, backward, useful, update = [], [], [], 0.0
+        for stage in pipeline.stages:
+            layers = self._stage_layers(plan, stage)
+            a, z = stage.first_layer, stage.first_layer + stage.num_layers
+            forward.append(float(layers.forward[z] - layers.forward[a]))
+            backward.append(float(layers.backward[z] - layers.backward[a]))
+            useful.append(float(layers.useful[z] - layers.useful[a]))
+            update = max(update, float(layers.update[z] - layers.update[a]))
+        there, back = [], []
+        for cut, stage in enumerate(pipeline.stages[:-1]):
+            boundary = self.job.layers.boundary_bytes[stage.first_layer + stage.num_layers - 1]
+            pair = hops(self.fleet, pipeline, cut, float(boundary) * plan.microbatch_size)
+            there.append(pair[0])
+            back.append(pair[1])
+        return PipelineTimes(tuple(forward), tuple(backward), tuple(useful), update, tuple(there), tuple(back))
+
+    def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerTimes:
+        domain = self.fleet.domain(stage.domain)
+        layers = self.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute)
+        assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
+        return layers
+
+    def reports(self, plans: Sequence[TrainingPlan], *, detail: bool = False) -> list[StepReport]:
+        """Return one report per plan; `detail` adds the breakdown (a second pass with a free WAN)."""
+        return self._answer(plans, exact=True, detail=detail)
+
+    def bounds(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
+        """Return reports whose step time no schedule of the same stages can beat: `reports`, hundreds of times faster."""
+        return self._answer(plans, exact=False, detail=False)
+
+    def _answer(self, plans: Sequence[TrainingPlan], *, exact: bool, detail: bool) -> list[StepReport]:
+        pieces = [(plan, pipeline) for plan in plans for pipeline in plan.pipelines]
+        times = [self.times(plan, pipeline) for plan, pipeline in pieces]
+        pipeline_s = _pipelines_s(pieces, times, exact=exact)
+        local_s = _pipelines_s(pieces, [i.local() for i in times], exact=True) if detail else pipeline_s
+        found, start = [], 0
+        for plan in plans:
+            stop = start + len(plan.pipelines)
+            found.append(
+                self._report(plan, times[start:stop], pipeline_s[start:stop], local_s[start:stop], detail)
+            )
+            start = stop
+        return found
+
+    def all_reduce(self, plan: TrainingPlan) -> AllReduce | None:
+        """Return the gradient sum between pipelines, None for one pipeline or without a path between them.
+
+        Pipelines that span several domains exchange each layer between the domains that hold it, over
+        independent links at the same time: B_rq = min over domain pairs of B_ab / share of layers on (a, b).
+        """
+        if len(plan.pipelines) == 1:
+            return None
+        layers = self.job.layers
+        groups = [_shares(pipeline, layers.params_before) for pipeline in plan.pipelines]
+        count = len(groups)
+        bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
+        for r, source in enumerate(groups):
+            for q, dest in enumerate(groups):
+                if r == q:
+                    continue
+                for a, first, last in source:
+                    for b, low, high in dest:
+                        share = min(last, high) - max(first, low)
+                        if share <= 0:
+                            continue
+                        link = self.fleet.link(a, b)
+                        if link is None:
+                            bandwidth[r, q], latency[r, q] = 0.0, np.inf
+                        else:
+                            bandwidth[r, q] = min(bandwidth[r, q], link.bandwidth_bytes_per_s / share)
+                            latency[r, q] = max(latency[r, q], link.latency_s)
+        size = float(layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
+        return best_all_reduce(size, bandwidth, latency)
+
+    def _report(
+        self,
+        plan: TrainingPlan,
+        times: Sequence[PipelineTimes],
+        pipeline_s: Floats,
+        local_s: Floats,
+        detail: bool,
+    ) -> StepReport:
+        job = self.job
+        sync_s = max(
+            self.replica_sync_s(plan, pipeline, item) for pipeline, item in zip(plan.pipelines, times, strict=True)
+        )
+        update_s = max(item.update_s for item in times)
+        slowest = int(np.argmax(pipeline_s))
+        across = self.all_reduce(plan)
+        # Gradients of a stage are summed while the last microbatch's backward still runs (bucketed overlap).
+        hidden = min(min(item.backward_s) for item in times)
+        across_s = max(0.0, across.time_s - hidden) / plan.local_steps if across is not None else 0.0
+        tokens_factor = eta(plan.local_steps)
+        step_s = (float(pipeline_s[slowest]) + sync_s + update_s) * tokens_factor + across_s
+        wan_bytes, egress = self._traffic(plan, times, across)
+        devices = plan.devices()
+        prices = [self.fleet.domain(name).price_usd_per_device_hour for name in devices]
+        cost: float | None = egress
+        for count, price in zip(devices.values(), prices, strict=True):
+            cost = None if cost is None or price is None else cost + count * price * step_s / 3600
+        busy, reserved = 0.0, 0
+        for pipeline, item in zip(plan.pipelines, times, strict=True):
+            for stage, useful in zip(pipeline.stages, item.useful_s, strict=True):
+                busy += useful * pipeline.microbatches * stage.tensor_parallel * pipeline.replicas
+                reserved += stage.tensor_parallel * pipeline.replicas
+        breakdown: dict[str, float] = {}
+        if detail:
+            compute = float(
+                np.mean(np.add(times[slowest].forward_s, times[slowest].backward_s))
+                * plan.pipelines[slowest].microbatches
+            )
+            wan = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * tokens_factor + across_s
+            sync = (sync_s + update_s) * tokens_factor
+            compute *= tokens_factor
+            bubble = max(0.0, step_s - compute - wan - sync)
+            breakdown = {"compute": compute, "bubble": bubble, "wan": wan, "sync": sync}
+        return StepReport(
+            step_time_s=step_s,
+            tokens_per_s=job.tokens_per_step / step_s,
+            utilization=busy / (reserved * step_s),
+            wan_bytes_per_step=wan_bytes,
+            egress_usd_per_step=egress,
+            cost_usd_per_step=cost,
+            cost_usd_per_mtoken=None if cost is None else cost / job.tokens_per_step * 1e6,
+            num_devices=reserved,
+            stages=self._stages(plan, times),
+            trust=self._trust(plan),
+            breakdown_s=breakdown,
+        )
+
+    def replica_sync_s(self, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes) -> float:
+        """Return what the gradient sum between a pipeline's copies adds, the overlap with backward taken off."""
+        if pipeline.replicas == 1:
+            return 0.0
+        per_copy: dict[str, int] = defaultdict(int)
+        for stage in pipeline.stages:
+            per_copy[stage.domain] += stage.tensor_parallel
+        before, slowest = self.job.layers.params_before, 0.0
+        for stage, backward in zip(pipeline.stages, times.backward_s, strict=True):
+            params = float(before[stage.first_layer + stage.num_layers] - before[stage.first_layer])
+            shard = params / stage.tensor_parallel * self.job.element_bytes
+            full = replica_ring_s(
+                self.fleet.domain(stage.domain), shard, replicas=pipeline.replicas,
+                ranks=stage.tensor_parallel, copy_devices=per_copy[stage.domain],
+            )  # fmt: skip
+            slowest = max(slowest, full - backward)
+        return max(0.0, slowest)
+
+    def _traffic(
+        self, plan: TrainingPlan, times: Sequence[PipelineTimes], across: AllReduce | None
+    ) -> tuple[float, float]:
+        """Return the bytes that cross between domains in a step, and their price."""
+        total, usd = 0.0, 0.0
+        for pipeline, item in zip(plan.pipelines, times, strict=True):
+            messages = pipeline.microbatches * pipeline.replicas
+            for hop in (*item.there, *item.back):
+                total += messages * hop.wan_bytes
+                usd += messages * hop.egress_usd
+        if across is not None:
+            price = self.fleet.price_usd_per_byte()
+            for r, source in enumerate(plan.pipelines):
+                for q, dest in enumerate(plan.pipelines):
+                    sent = float(across.bytes_sent[r, q]) / plan.local_steps
+                    total += sent
+                    # A nested pipeline sends from several domains; its first one stands for their price.
+                    usd += sent * float(
+                        price[self.fleet.index(source.domains[0]), self.fleet.index(dest.domains[0])]
+                    )
+        return total, usd
+
+    def _stages(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> tuple[StageReport, ...]:
+        found = []
+        for pipeline, item in zip(plan.pipelines, times, strict=True):
+            for stage, forward, backward in zip(pipeline.stages, item.forward_s, item.backward_s, strict=True):
+                domain = self.fleet.domain(stage.domain)
+                found.append(
+                    StageReport(
+                        stage.domain,
+                        domain.accelerator.name,
+                        stage.first_layer,
+                        stage.num_layers,
+                        stage.tensor_parallel,
+                        pipeline.replicas,
+                        forward,
+                        backward,
+                        self.stage_memory_bytes(plan, pipeline, stage),
+                        self.memory_limit_bytes(domain),
+                    )  # fmt: skip
+                )
+        return tuple(found)
+
+    def _trust(self, plan: TrainingPlan) -> Trust:
+        grades = [self._stage_layers(plan, s).trust for p in plan.pipelines for s in p.stages]
+        grades += [link.trust for pipeline in plan.pipelines for link in links_used(self.fleet, pipeline)]
+        if plan.local_steps > 1:
+            grades.append(Trust.ASSUMED)
+        # A closed model of a real run is analytic at best, whatever its inputs.
+        return worst(Trust.ANALYTIC, *grades)
+
+
+def _pipelines_s(
+    pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], *, exact: bool
+) -> Floats:
+    """Return the time of each pipeline (or a bound on it), batched over those of equal length and kind."""
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, (plan, pipeline) in enumerate(pieces):
+        chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 0
+        groups[len(pipeline.stages), chunks].append(index)
+    found = np.zeros(len(pieces))
+    for (_, chunks), members in groups.items():
+        batch = stack([times[i] for i in members])
+        counts = np.array([pieces[i][1].microbatches for i in members])
+        if chunks:
+            found[members] = screening.interleaved_s(batch, counts, chunks)
+        elif not exact:
+            found[members] = screening.lower_bound_s(batch, counts)
+        else:
+            warmup = np.array([[stage.warmup for stage in pieces[i][1].stages] for i in members])
+            found[members] = recurrence_s(batch, counts, warmup)
+    return found
+
+
+def stack(times: Sequence[PipelineTimes]) -> StageTimes:
+    """Return pipelines of equal length as one batch of arrays."""
+
+    def hop(name: str, *, back: bool) -> Floats:
+        rows = [[getattr(h, name) for h in (t.back if back else t.there)] for t in times]
+        return np.array(rows, dtype=float).reshape(len(times), -1)
+
+    return StageTimes(
+        np.array([t.forward_s for t in times]), np.array([t.backward_s for t in times]),
+        hop("serial_s", back=False), hop("latency_s", back=False),
+        hop("serial_s", back=True), hop("latency_s", back=True),
+    )  # fmt: skip
+
+
+def _shares(pipeline: Pipeline, before: Floats) -> list[tuple[str, float, float]]:
+    """Return (domain, from, to) of a pipeline's parameters as fractions of the model."""
+    total = float(before[-1])
+    return [
+        (stage.domain, float(before[stage.first_layer]) / total,
+         float(before[stage.first_layer + stage.num_layers]) / total)
+        for stage in pipeline.stages
+    ]  # fmt: skip

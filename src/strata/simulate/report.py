@@ -1,0 +1,58 @@
+"""What every backend answers about one plan: how long a step takes, how busy the devices are, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from strata.decision import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One stage of a plan, as it would run."""
+
+    domain: str
+    accelerator: str
+    first_layer: int
+    num_layers: int
+    tensor_parallel: int
+    replicas: int
+    forward_s: float
+    backward_s: float
+    memory_bytes: float
+    memory_limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One training step of a plan.
+
+    step_time_s: time between two optimizer steps, extra tokens of DiLoCo included (eta × time).
+    utilization: useful device-seconds / reserved device-seconds: bubbles, waits, recomputation and
+        communication count as idle (facts: arXiv 2104.04473 reports the same as a share of peak).
+    cost_usd_per_step: devices and egress; None where a domain has no price.
+    breakdown_s: compute, bubble, wan and sync, adding up to step_time_s; empty unless asked for.
+    """
+
+    step_time_s: float
+    tokens_per_s: float
+    utilization: float
+    wan_bytes_per_step: float
+    egress_usd_per_step: float
+    cost_usd_per_step: float | None
+    cost_usd_per_mtoken: float | None
+    num_devices: int
+    stages: tuple[StageReport, ...]
+    trust: Trust
+    breakdown_s: Mapping[str, float]
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether every stage fits its devices, headroom included."""
+        return all(stage.memory_bytes <= stage.memory_limit_bytes for stage in self.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        return {**asdict(self), "fits_memory": self.fits_memory, "trust": str(self.trust)}

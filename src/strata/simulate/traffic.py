@@ -1,0 +1,87 @@
+"""Which wires a plan's messages use: hops between stages, and gradient sums inside one domain.
+
+Devices are laid out copy by copy, stage by stage, so a hop leaves its node only at a node boundary; the
+launch files use the same layout. Copies of a pipeline cross the same wide-area link at the same time and
+share it; ranks of one node share its network card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.fleet.fleet import Domain, Fleet, Link
+from strata.workload.plan import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One message from a stage to the next: time on the wire, one-way latency, and whether it is wide-area.
+
+    `wan_bytes` and `egress_usd` are of one microbatch of one copy, forward direction or backward.
+    """
+
+    serial_s: float
+    latency_s: float
+    wan_bytes: float = 0.0
+    egress_usd: float = 0.0
+
+
+def card_bytes_per_s(domain: Domain, tensor_parallel: int) -> float:
+    """Return the share of a node's network card that one stage's devices have [B/s]."""
+    return domain.network_bandwidth_bytes_per_s * min(1.0, tensor_parallel / domain.devices_per_node)
+
+
+def wan_hop(fleet: Fleet, source: str, dest: str, message_bytes: float, *, copies: int, ranks: int) -> Hop:
+    """Return the hop of one message between two domains, `copies` of it sharing the link. KeyError: no link."""
+    link = fleet.links[source, dest]
+    on_card = message_bytes / card_bytes_per_s(fleet.domain(source), ranks)
+    on_link = copies * link.serialisation_s(message_bytes)
+    return Hop(max(on_card, on_link), link.latency_s, message_bytes, message_bytes * link.price_usd_per_byte)
+
+
+def hops(fleet: Fleet, pipeline: Pipeline, cut: int, message_bytes: float) -> tuple[Hop, Hop]:
+    """Return the forward and backward hop between stages `cut` and `cut + 1`."""
+    here, there = pipeline.stages[cut], pipeline.stages[cut + 1]
+    if here.domain != there.domain:
+        return (
+            wan_hop(fleet, here.domain, there.domain, message_bytes,
+                    copies=pipeline.replicas, ranks=here.tensor_parallel),
+            wan_hop(fleet, there.domain, here.domain, message_bytes,
+                    copies=pipeline.replicas, ranks=there.tensor_parallel),
+        )  # fmt: skip
+    domain = fleet.domain(here.domain)
+    stages_here = sum(stage.domain == here.domain for stage in pipeline.stages)
+    position = sum(stage.domain == here.domain for stage in pipeline.stages[: cut + 1])
+    ranks = here.tensor_parallel
+    in_one_node = stages_here * ranks <= domain.devices_per_node or position * ranks % domain.devices_per_node
+    if in_one_node:
+        hop = Hop(message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s), domain.intra_latency_s)
+    else:
+        hop = Hop(message_bytes / card_bytes_per_s(domain, ranks), domain.network_latency_s)
+    return hop, hop
+
+
+def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, ranks: int, copy_devices: int) -> float:
+    """Return the ring all-reduce of one device's gradient shard between the copies of a stage [s].
+
+    2 (R-1)/R × bytes / bandwidth + 2 (R-1) latency (Thakur et al. 2005, §4.4); every device of a node sums its
+    own shard at the same time, so the node's card is shared by all of them. `copy_devices` is how many devices of
+    the domain one copy takes: when all copies lie in one node the sum stays there.
+    """
+    if replicas == 1:
+        return 0.0
+    if replicas * copy_devices <= domain.devices_per_node:
+        bandwidth, latency = domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s
+    else:
+        bandwidth = domain.network_bandwidth_bytes_per_s / domain.devices_per_node
+        latency = domain.network_latency_s
+    return 2 * (replicas - 1) * (shard_bytes / replicas / bandwidth + latency)
+
+
+def links_used(fleet: Fleet, pipeline: Pipeline) -> list[Link]:
+    """Return the wide-area links the pipeline's activations and gradients cross."""
+    found = []
+    for here, there in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+        if here.domain != there.domain:
+            found += [fleet.links[here.domain, there.domain], fleet.links[there.domain, here.domain]]
+    return found

@@ -1,0 +1,197 @@
+"""Pipelines over one domain or a chain of them: a bound for every subset and setting, and the plan itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.fleet.fleet import Domain
+from strata.simulate.compute import LayerTimes
+from strata.training.chain import build_chain
+from strata.training.problem import Problem, Setting
+from strata.training.routes import PairCosts, best_route, path_table
+from strata.workload.job import Recompute
+from strata.workload.plan import TrainingPlan
+
+Floats = NDArray[np.float64]
+
+ALL_ORDERS: Final = 4
+"""Up to so many domains every order is built; above, the one with the shortest route for its slowest link."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no plan of a (setting, subset) can beat: arrays [masks] of time, utilisation and money."""
+
+    step_s: Floats
+    utilization: Floats
+    cost_usd: Floats
+
+
+class ChainSpace:
+    """All pipelines whose domains are a subset of `members` (positions in the fleet), as bit masks."""
+
+    def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
+        self.problem, self.members = problem, members
+        self.domains = [problem.fleet.domains[i] for i in members]
+        count = len(members)
+        self.masks = np.arange(1, 1 << count)
+        self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
+
+    @cached_property
+    def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Least (slowest link, Σ 1/B, Σ latency, Σ price) of a path over each mask, each on its own."""
+        costs = self.problem.pair_costs(1)
+        pick = np.ix_(self.members, self.members)
+        slow = path_table(costs.slowness[pick], "max")[1:].min(axis=1)
+        slow_sum, latency, price = (
+            path_table(matrix[pick], "sum")[1:].min(axis=1)
+            for matrix in (costs.slowness_sum, costs.latency_sum, costs.price_sum)
+        )
+        return slow, slow_sum, latency, price
+
+    def bounds(self, setting: Setting) -> Bounds:
+        """Return bounds for every mask; inf where the setting cannot use all domains of the mask.
+
+        With W = Σ(f+b), S stages, M microbatches, x the slowest link and C the round trips of the route:
+        T >= W + C + (M-1) x, since the last message over a link still has the rest of its way to go; and
+        T >= upstream(i) + M t_i for every stage i. With N equal layers of time t over S equal stages some
+        stage holds q = ceil(N/S), and the last such stage comes after at least S - r - 1 others
+        (r = qS - N), so T >= t q (M + S - r - 1); in general T >= W / (1 - (1 - 1/M)^S), the value when
+        every stage's bound is equal. Gradients between copies add at least their mean over stages.
+        """
+        problem, job = self.problem, self.problem.job
+        inside = self.inside
+        layers = [self._layers(d, setting) for d in self.domains]
+        count = len(job.layers)
+        stages = np.array([problem.stages(d, setting) for d in self.domains])
+        known = np.array([item is not None for item in layers])
+        work = np.array([item.work[-1] if item else np.inf for item in layers])
+        useful = np.array([item.useful[-1] if item else 0.0 for item in layers])
+        ranks = np.array([problem.ranks(d, setting) for d in self.domains])
+        microbatches, copies = problem.microbatches(setting), setting.copies
+
+        total_stages = np.maximum(inside @ stages, 1)
+        least_work = np.where(inside == 1, work, np.inf).min(axis=1)
+        rate = inside @ (stages / work)
+        pace = 1.0 / np.maximum(rate, 1e-300)
+        shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
+        compute = np.maximum(least_work, np.where(self._alike, least_work / shrink, pace * microbatches))
+        slow, slow_sum, latency, price = self._paths
+        load = copies * problem.message_bytes(setting.microbatch_size)
+        route = load * slow_sum + latency
+        if self._alike and layers[0] is not None:
+            equal, layer_s = _equal_layers(np.diff(layers[0].work))
+            q = -(-equal // total_stages)
+            short = q * total_stages - equal
+            fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
+            compute = np.maximum(
+                compute,
+                layer_s * q * (microbatches + total_stages - short - 1) + np.where(short < fewest, route, 0.0),
+            )
+        network = least_work + route + (microbatches - 1) * load * slow
+        step_s = np.maximum(compute, network) + self._sync_bound(setting, total_stages)
+        valid = (
+            (np.where(inside == 1, stages, 1).min(axis=1) > 0)
+            & (total_stages <= count)
+            & np.isfinite(route)
+            & (inside @ ~known == 0)
+            & self._may_fit(setting, total_stages)
+        )
+        step_s = np.where(valid, step_s, np.inf)
+        devices = inside @ (stages * ranks) * copies
+        busy = np.where(inside == 1, useful * ranks, 0.0).max(axis=1) * microbatches * copies
+        prices = np.array([d.price_usd_per_device_hour or 0.0 for d in self.domains])
+        rate_usd = inside @ (stages * ranks * prices) * (copies / 3600)
+        with np.errstate(invalid="ignore"):
+            cost = rate_usd * step_s + microbatches * load * price
+            return Bounds(step_s, busy / (devices * step_s), np.where(valid, cost, np.inf))
+
+    @cached_property
+    def _alike(self) -> bool:
+        kinds = {(d.accelerator.name, d.devices_per_node, d.intra_bandwidth_bytes_per_s) for d in self.domains}
+        return len(kinds) == 1
+
+    def _sync_bound(self, setting: Setting, stages: NDArray[np.int64]) -> Floats:
+        if setting.copies == 1:
+            return np.zeros(len(stages))
+        job, copies = self.problem.job, setting.copies
+        fastest = max(
+            d.intra_bandwidth_bytes_per_s
+            if copies * self.problem.ranks(d, setting) <= d.devices_per_node
+            else d.network_bandwidth_bytes_per_s / d.devices_per_node
+            for d in self.domains
+        )
+        shard = float(job.layers.params_before[-1]) * job.element_bytes / setting.tensor_parallel
+        whole = 2 * (copies - 1) / copies * shard / fastest
+        known = [item for d in self.domains if (item := self._layers(d, setting)) is not None]
+        backward = max((float(item.backward[-1]) for item in known), default=0.0)
+        return np.asarray(np.maximum(0.0, (whole - backward) / stages))
+
+    def _may_fit(self, setting: Setting, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether memory could suffice if all of it were one pool with one microbatch in flight."""
+        job = self.problem.job
+        zero = max(job.zero_stages)
+        state = job.state_bytes_per_param
+        if zero >= 1:
+            state -= job.optimizer_bytes * (1 - 1 / setting.copies)
+        kept = job.layers.checkpoint_bytes if setting.recompute is Recompute.FULL else job.layers.activation_bytes
+        need = float(job.layers.params_before[-1]) * state + setting.microbatch_size * float(kept.sum())
+        most = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
+        return np.asarray(need / setting.tensor_parallel <= stages * most)
+
+    def build(self, setting: Setting, mask: int) -> list[TrainingPlan] | Reason:
+        """Return the plans of one subset: its best orders under each allowed schedule that fits memory."""
+        picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
+        found: list[TrainingPlan] = []
+        refusal: Reason | None = None
+        for order in self._orders(setting, picked):
+            for plan in build_chain(self.problem, setting, order):
+                if isinstance(plan, Reason):
+                    refusal = plan
+                else:
+                    found.append(plan)
+        if found:
+            return found
+        assert refusal is not None, "a subset without an order has an infinite bound"
+        return refusal
+
+    def _orders(self, setting: Setting, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
+        costs = self.problem.pair_costs(setting.microbatch_size)
+        if len(picked) <= ALL_ORDERS:
+            both_ways = not self._alike
+            orders = [
+                order
+                for order in permutations(picked)
+                if (both_ways or order[0] <= order[-1]) and _connected(costs, order)
+            ]
+            return orders
+        domains = [self.problem.fleet.domains[i] for i in picked]
+        work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, setting)) is not None)
+        stages = sum(self.problem.stages(d, setting) for d in domains)
+        order, _ = best_route(
+            costs, picked, message_bytes=self.problem.message_bytes(setting.microbatch_size),
+            copies=setting.copies, period_s=work / stages, microbatches=self.problem.microbatches(setting),
+        )  # fmt: skip
+        return [order] if self._alike else [order, order[::-1]]
+
+    def _layers(self, domain: Domain, setting: Setting) -> LayerTimes | None:
+        ranks = self.problem.ranks(domain, setting)
+        return self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+
+
+def _equal_layers(layer_s: Floats) -> tuple[int, float]:
+    """Return the largest group of layers that take the same time: how many, and how long each."""
+    values, counts = np.unique(layer_s.round(12), return_counts=True)
+    pick = int(np.argmax(values * counts))
+    return int(counts[pick]), float(values[pick])
+
+
+def _connected(costs: PairCosts, order: tuple[int, ...]) -> bool:
+    return all(np.isfinite(costs.slowness[a, b]) for a, b in zip(order, order[1:], strict=False))

@@ -1,0 +1,162 @@
+"""The planning problem: a job, the domains it may use, and the inner shapes a plan may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.fleet.fleet import Domain, Fleet
+from strata.simulate.analytic import StepModel
+from strata.simulate.compute import peak_flops
+from strata.training.routes import PairCosts
+from strata.workload.job import Recompute, TrainingJob
+
+Floats = NDArray[np.float64]
+
+MICROBATCHES: Final = (1, 2, 4, 8, 16)
+TENSOR_PARALLEL: Final = (1, 2, 4, 8)
+"""Sizes searched. Tensor parallelism stays inside a node; larger microbatches only cost memory and bubble."""
+
+CAPS: Final = (1, 2, 4, 8)
+"""Stages per domain a plan may be held to, beside "as many as there are devices": fewer devices cost less."""
+
+MOST_COPIES_TRIED: Final = 24
+
+POOL: Final = 10
+"""Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The inner shape all stages of a pipeline share.
+
+    `copies` is the data-parallel degree inside the domains; a domain with room for n stage slots contributes
+    min(n // copies, cap) stages to each copy.
+    """
+
+    microbatch_size: int
+    tensor_parallel: int
+    copies: int
+    cap: int
+    recompute: Recompute
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A job on the part of a fleet it may use; `excluded` says why the rest is left out."""
+
+    fleet: Fleet
+    job: TrainingJob
+    excluded: tuple[Reason, ...]
+
+    @classmethod
+    def of(cls, fleet: Fleet, job: TrainingJob) -> Problem:
+        """Drop the domains that cannot or may not take part, each with its reason."""
+        excluded, usable = [], []
+        for domain in fleet.domains:
+            reason = _unusable(domain, job)
+            if reason is None:
+                usable.append(domain.name)
+            else:
+                excluded.append(reason)
+        kept = fleet.only(usable)
+        if len(kept.domains) > 1:
+            for name in usable:
+                if not any(name in pair and (pair[1], pair[0]) in kept.links for pair in kept.links):
+                    excluded.append(Reason("unreachable", name, {"domain": name}))
+        return cls(kept, job, tuple(excluded))
+
+    @cached_property
+    def model(self) -> StepModel:
+        """The cost model of this job on this fleet."""
+        return StepModel(self.fleet, self.job)
+
+    @cached_property
+    def splits(self) -> dict[object, tuple[int, ...]]:
+        """Layer splits found so far, by kinds of stages: the same split serves every order of like stages."""
+        return {}
+
+    @cached_property
+    def homogeneous(self) -> bool:
+        """Whether all domains have devices of the same speed and nodes of the same size."""
+        kinds = {
+            (d.accelerator.name, d.devices_per_node, d.intra_bandwidth_bytes_per_s) for d in self.fleet.domains
+        }
+        return len(kinds) == 1
+
+    def pair_costs(self, microbatch_size: int) -> PairCosts:
+        """Return what joining domains costs for one microbatch's activations."""
+        return PairCosts.of(self.fleet, self.message_bytes(microbatch_size))
+
+    def message_bytes(self, microbatch_size: int) -> float:
+        """Return the bytes one microbatch of one copy sends to the next stage."""
+        return float(np.median(self.job.layers.boundary_bytes)) * microbatch_size
+
+    def ranks(self, domain: Domain, setting: Setting) -> int:
+        """Return the tensor-parallel degree in a domain: the setting's, as far as a node allows."""
+        return min(setting.tensor_parallel, domain.devices_per_node)
+
+    def slots(self, domain: Domain, tensor_parallel: int) -> int:
+        """Return how many stages a domain has room for, all copies together."""
+        ranks = min(tensor_parallel, domain.devices_per_node)
+        return domain.num_nodes * (domain.devices_per_node // ranks)
+
+    def stages(self, domain: Domain, setting: Setting) -> int:
+        """Return the stages a domain contributes to each copy."""
+        return min(self.slots(domain, setting.tensor_parallel) // setting.copies, setting.cap)
+
+    def microbatches(self, setting: Setting) -> int:
+        """Return the microbatches each copy works through when one pipeline does the whole batch."""
+        return -(-self.job.global_batch // (setting.microbatch_size * setting.copies))
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """All inner shapes worth trying for pipelines: no two that mean the same on this fleet."""
+        found = []
+        heads, batch = self.job.num_heads, self.job.global_batch
+        widest = max((domain.devices_per_node for domain in self.fleet.domains), default=1)
+        for ranks in TENSOR_PARALLEL:
+            if ranks > widest or heads % ranks:
+                continue
+            slots = [self.slots(domain, ranks) for domain in self.fleet.domains]
+            for copies in _copies(slots, batch):
+                most = max(count // copies for count in slots)
+                caps = sorted({min(cap, most) for cap in (*CAPS, len(self.job.layers), most)})
+                for size in MICROBATCHES:
+                    if size * copies > batch:
+                        continue
+                    found += [
+                        Setting(size, ranks, copies, cap, recompute)
+                        for cap in caps
+                        for recompute in self.job.recompute
+                    ]
+        return tuple(found)
+
+
+def _copies(slots: list[int], batch: int) -> list[int]:
+    """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
+    most = min(max(slots, default=0), batch)
+    found = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
+    found |= {count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most}
+    if len(found) <= MOST_COPIES_TRIED:
+        return sorted(found)
+    every = sorted(found)
+    picks = np.unique(np.linspace(0, len(every) - 1, MOST_COPIES_TRIED).round().astype(int))
+    return [every[i] for i in picks]
+
+
+def _unusable(domain: Domain, job: TrainingJob) -> Reason | None:
+    name = domain.name
+    if domain.num_devices <= 0:
+        return Reason("no-accelerators", name, {"domain": name})
+    if job.limits.domains is not None and name not in job.limits.domains:
+        return Reason("domain-not-allowed", name, {"domain": name})
+    if job.profile is None and peak_flops(domain, job) is None:
+        figure = f"{job.precision} FLOPS"
+        return Reason("figure-missing", name, {"figure": figure, "accelerator": domain.accelerator.name})
+    return None

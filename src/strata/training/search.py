@@ -1,0 +1,240 @@
+"""Branch and bound: take candidates by their bound, build, evaluate exactly, stop when no bound is better.
+
+Every (subset, setting) of pipelines and every sharing of data parallelism is a branch with a bound on its
+score; a branch whose bound is no better than the best plan found is never built, and a built plan whose own,
+closer bound is no better is never evaluated. What is left when the search ends is the proof.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.simulate.report import StepReport
+from strata.training.chain_space import ChainSpace
+from strata.training.objective import Scales, score, score_report, within_limits
+from strata.training.problem import Problem
+from strata.training.shards import ShardSpace, Sharing
+from strata.workload.plan import TrainingPlan
+
+Clock = Callable[[], float]
+DomainSet = tuple[str, frozenset[str]]
+"""Kind of plan and the domains it uses: what the ranked table has one row for."""
+
+TOLERANCE: Final = 1e-4
+"""A branch that could be better by less than this share is not opened; it is part of the reported gap."""
+
+BATCH: Final = 16
+"""Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A plan that was built and evaluated exactly."""
+
+    plan: TrainingPlan
+    report: StepReport
+    score: float
+
+    @property
+    def domain_set(self) -> DomainSet:
+        """The row of the ranked table it belongs to."""
+        return self.plan.kind, frozenset(self.plan.domains)
+
+
+@dataclass
+class Found:
+    """What a search returns: the best plan of each domain set, the bound on any plan, and why others failed."""
+
+    by_set: dict[DomainSet, Evaluated] = field(default_factory=dict)
+    missed: dict[DomainSet, Evaluated] = field(default_factory=dict)
+    bound: float = np.inf
+    evaluated: int = 0
+    branches: int = 0
+    refusals: dict[frozenset[str], Reason] = field(default_factory=dict)
+    stopped: bool = False
+
+    @property
+    def ranked(self) -> list[Evaluated]:
+        """Plans that keep all limits, best first."""
+        return sorted(self.by_set.values(), key=lambda item: (item.score, sorted(item.plan.domains)))
+
+    @property
+    def best_score(self) -> float:
+        """The best score so far (inf without a plan)."""
+        return min((item.score for item in self.by_set.values()), default=np.inf)
+
+    @property
+    def gap(self) -> float:
+        """How much better, as a share, any plan could be than the best one found."""
+        best = self.best_score
+        return max(0.0, (best - self.bound) / abs(best)) if np.isfinite(best) and best else 0.0
+
+    def merge(self, other: Found) -> None:
+        """Take over what another search found on the same problem."""
+        for mine, theirs in ((self.by_set, other.by_set), (self.missed, other.missed)):
+            for key, item in theirs.items():
+                if key not in mine or item.score < mine[key].score:
+                    mine[key] = item
+        self.bound = min(self.bound, other.bound)
+        self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
+        self.refusals.update(other.refusals)
+        self.stopped |= other.stopped
+
+
+class Search:
+    """One exact search over all plans on subsets of some domains."""
+
+    def __init__(
+        self, problem: Problem, scales: Scales, members: Sequence[int], *, clock: Clock, deadline: float
+    ) -> None:
+        self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
+        self.chains = ChainSpace(problem, tuple(members))
+        self.shards = ShardSpace(problem, tuple(members))
+        self.found = Found()
+        self._built: list[tuple[float, int, TrainingPlan]] = []
+        self._serial = 0
+        self._sharings: list[Sharing] = []
+
+    def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
+        """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
+
+        `rank` more domain sets, those of the least bounds, are evaluated for the ranked table.
+        """
+        bounds, codes = self._branches()
+        order = np.argsort(bounds, kind="stable")
+        self.found.branches = len(order)
+        position = 0
+        while True:
+            branch = float(bounds[order[position]]) if position < len(order) else np.inf
+            plan = self._built[0][0] if self._built else np.inf
+            threshold = min(self.found.best_score, incumbent)
+            threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
+            if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
+                break
+            # At least one plan is looked at whatever the clock says, unless the user allowed no time at all.
+            if self.clock() > self.deadline:
+                self.found.stopped = True
+                break
+            if branch < plan:
+                self._open(int(codes[order[position]]))
+                position += 1
+            else:
+                self._evaluate_next(threshold)
+        best = min(self.found.best_score, incumbent)
+        self.found.bound = min(branch, plan, best)
+        if rank and not self.found.stopped:
+            self._fill_table(bounds, codes, order, rank)
+        return self.found
+
+    def exists(self) -> bool:
+        """Whether any branch can be built at all (limits on money and speed are not looked at)."""
+        bounds, codes = self._branches()
+        for code in codes[np.argsort(bounds, kind="stable")]:
+            self._open(int(code))
+            if self._built:
+                return True
+        return False
+
+    def _branches(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the bound of every branch and its code: setting and mask, or minus the sharing's number."""
+        job, limits = self.problem.job, self.problem.job.limits
+        values, codes = [], []
+        count = len(self.chains.masks)
+        for number, setting in enumerate(self.problem.settings):
+            bounds = self.chains.bounds(setting)
+            value = score(job, self.scales, bounds.step_s, bounds.utilization, bounds.cost_usd)
+            keep = np.isfinite(bounds.step_s)
+            if limits.cost_usd_per_step is not None:
+                keep &= bounds.cost_usd <= limits.cost_usd_per_step
+            if limits.tokens_per_s is not None:
+                keep &= bounds.step_s <= job.tokens_per_step / limits.tokens_per_s
+            picked = np.flatnonzero(keep)
+            values.append(value[picked])
+            codes.append(number * count + picked)
+        shard_values = []
+        for step_s, sharing in self.shards.sharings():
+            # Utilisation is at most 1 and money at least 0: weak, but sharings are few.
+            shard_values.append(
+                float(score(job, self.scales, step_s, 1.0, self.shards.least_usd(sharing, step_s)))
+            )
+            self._sharings.append(sharing)
+        values.append(np.array(shard_values))
+        codes.append(-1 - np.arange(len(shard_values)))
+        return np.concatenate(values), np.concatenate(codes)
+
+    def _open(self, code: int) -> None:
+        if code < 0:
+            plan = self.shards.build(self._sharings[-1 - code])
+            self._push([plan] if plan is not None else [])
+            return
+        number, index = divmod(code, len(self.chains.masks))
+        built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))
+        if isinstance(built, Reason):
+            members = frozenset(
+                d.name for d, inside in zip(self.chains.domains, self.chains.inside[index], strict=True) if inside
+            )
+            self.found.refusals.setdefault(members, built)
+        else:
+            self._push(built)
+
+    def _push(self, plans: Iterable[TrainingPlan]) -> None:
+        plans = list(plans)
+        if not plans:
+            return
+        for plan, report in zip(plans, self.problem.model.bounds(plans), strict=True):
+            self._serial += 1
+            heapq.heappush(self._built, (score_report(self.problem.job, self.scales, report), self._serial, plan))
+
+    def _evaluate_next(self, threshold: float) -> None:
+        batch: list[TrainingPlan] = []
+        while self._built and len(batch) < BATCH and self._built[0][0] < threshold:
+            batch.append(heapq.heappop(self._built)[2])
+        self.evaluate(batch)
+
+    def evaluate(self, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
+        """Evaluate plans exactly and keep the best of each domain set."""
+        if not plans:
+            return []
+        self.found.evaluated += len(plans)
+        items = [
+            Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
+            for plan, report in zip(plans, self.problem.model.reports(plans), strict=True)
+        ]
+        for item in items:
+            kept = self.found.by_set if within_limits(self.problem.job, item.report) else self.found.missed
+            if item.domain_set not in kept or item.score < kept[item.domain_set].score:
+                kept[item.domain_set] = item
+        return items
+
+    def _fill_table(
+        self, bounds: NDArray[np.float64], codes: NDArray[np.int64], order: NDArray[np.int64], rank: int
+    ) -> None:
+        """Evaluate the most promising plan of the domain sets that the search could skip."""
+        count = len(self.chains.masks)
+        seen: set[int] = set()
+        plans: list[TrainingPlan] = []
+        known = {names for _, names in self.found.by_set}
+        for position in order:
+            if len(plans) >= rank or self.clock() > self.deadline or not np.isfinite(bounds[position]):
+                break
+            code = int(codes[position])
+            if code < 0:
+                continue
+            mask = int(self.chains.masks[code % count])
+            names = frozenset(d.name for k, d in enumerate(self.chains.domains) if mask >> k & 1)
+            if mask in seen or names in known:
+                continue
+            built = self.chains.build(self.problem.settings[code // count], mask)
+            if isinstance(built, Reason):
+                self.found.refusals.setdefault(names, built)
+                continue
+            seen.add(mask)
+            plans.append(built[0])
+        self.evaluate(plans)

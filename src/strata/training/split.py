@@ -1,0 +1,85 @@
+"""Exact min-max split of consecutive layers over stages of unequal speed, under memory caps.
+
+For a given limit on the stage time, giving each stage as many layers as it may hold is optimal, because
+what a stage may hold only shrinks with the layers it starts at (Pinar & Aykanat 2004, "Fast optimal load
+balancing algorithms for 1D partitioning", §3: probe). The least limit is found by bisection over probes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+Fits = Callable[[int, int, int], bool]
+"""fits(stage, first_layer, num_layers): whether a stage can hold those layers in memory."""
+
+
+def split(prefixes: Sequence[Floats], fits: Fits | None = None) -> tuple[int, ...] | None:
+    """Return the number of layers of each stage that minimises the slowest stage, or None if none fits.
+
+    prefixes: per stage, prefix sums [L + 1] of the layers' times on that stage. Every stage gets at least
+    one layer. Among optimal splits the earlier stages are fuller, which shortens the pipeline's drain.
+    """
+    stages, layers = len(prefixes), len(prefixes[0]) - 1
+    if stages > layers:
+        return None
+    lists = {id(prefix): prefix.tolist() for prefix in prefixes}
+    sums = [lists[id(prefix)] for prefix in prefixes]
+    best = _probe(sums, float("inf"), fits)
+    if best is None:
+        return None
+    low, high = _floor(prefixes), _slowest(sums, best)
+    # Each probe either halves the interval or lands on the exact value of a split, so this ends quickly.
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        found = _probe(sums, middle, fits)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, _slowest(sums, found)
+    return best
+
+
+def _floor(prefixes: Sequence[Floats]) -> float:
+    """Return a bound below every split: all work shared by all stages at their own speed."""
+    return 1.0 / sum(1.0 / max(float(prefix[-1]), 1e-300) for prefix in prefixes)
+
+
+def _slowest(sums: Sequence[list[float]], counts: Sequence[int]) -> float:
+    first, slowest = 0, 0.0
+    for prefix, count in zip(sums, counts, strict=True):
+        slowest = max(slowest, prefix[first + count] - prefix[first])
+        first += count
+    return slowest
+
+
+def _probe(sums: Sequence[list[float]], limit: float, fits: Fits | None) -> tuple[int, ...] | None:
+    stages, layers = len(sums), len(sums[0]) - 1
+    first, counts = 0, []
+    for stage, prefix in enumerate(sums):
+        room = layers - (stages - 1 - stage) - first
+        most = min(bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1 - first, room)
+        if fits is not None:
+            most = _largest(most, lambda n, s=stage, a=first: fits(s, a, n))  # type: ignore[misc]
+        if most < 1:
+            return None
+        counts.append(most)
+        first += most
+    return tuple(counts) if first == layers else None
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest n <= most that fits; fitting is monotone."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

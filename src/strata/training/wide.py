@@ -1,0 +1,171 @@
+"""Fleets of more domains than can be searched at once: exact searches over pools, and one bound over all.
+
+Each pool holds the domains most worth joining: by size, and around each of the best-connected ones. The best
+plan's domains then form the core of further pools until nothing improves. The bound relaxes the choice of
+domains: m of them are never better than the m fastest, joined by the m - 1 best links there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.collective import eta
+from strata.training.objective import Scales, score
+from strata.training.problem import POOL, Problem
+from strata.training.search import Found, Search
+
+Clock = Callable[[], float]
+Floats = NDArray[np.float64]
+
+
+def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> Found:
+    """Return the best of the pools, with a bound that holds for the whole fleet."""
+    found, tried = Found(), set()
+    queue = _first_pools(problem)
+    while queue:
+        pool = queue.pop(0)
+        if pool in tried:
+            continue
+        tried.add(pool)
+        before = found.best_score
+        one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
+        found.merge(one.run(incumbent=before, rank=0 if found.by_set else rank))
+        if found.stopped:
+            break
+        if found.best_score < before:
+            queue = [*_around_best(problem, found), *queue]
+    found.bound = min(bound(problem, scales), found.best_score)
+    return found
+
+
+def _speeds(problem: Problem) -> Floats:
+    """Return the FLOP-like rate of each domain: samples per second with the whole domain busy."""
+    rates = []
+    for domain in problem.fleet.domains:
+        best = 0.0
+        for ranks in {min(s.tensor_parallel, domain.devices_per_node) for s in problem.settings}:
+            for recompute in problem.job.recompute:
+                layers = problem.model.layers(domain, ranks, 1, recompute)
+                if layers is not None:
+                    best = max(best, problem.slots(domain, ranks) / float(layers.work[-1]))
+        rates.append(best)
+    return np.array(rates)
+
+
+def _closeness(problem: Problem) -> Floats:
+    """Return for each pair how little a microbatch's round trip costs, as a rank-able number."""
+    costs = problem.pair_costs(1)
+    with np.errstate(divide="ignore"):
+        near = 1.0 / (problem.message_bytes(1) * costs.slowness_sum + costs.latency_sum)
+    np.fill_diagonal(near, 0.0)
+    return np.asarray(near)
+
+
+def _first_pools(problem: Problem) -> list[frozenset[int]]:
+    speed, near = _speeds(problem), _closeness(problem)
+    pools = [frozenset(np.argsort(-speed, kind="stable")[:POOL].tolist())]
+    hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: POOL // 2]
+    for hub in hubs:
+        others = np.argsort(-(near[hub] * speed), kind="stable")[: POOL - 1]
+        pools.append(frozenset([int(hub), *others.tolist()]))
+    return pools
+
+
+def _around_best(problem: Problem, found: Found) -> list[frozenset[int]]:
+    """Return pools that hold the best plan's domains and fill up with the nearest and the fastest others."""
+    speed, near = _speeds(problem), _closeness(problem)
+    core = {problem.fleet.index(name) for name in found.ranked[0].plan.domains}
+    pools = []
+    for worth in (near[sorted(core)].max(axis=0) * speed, near[sorted(core)].max(axis=0), speed):
+        rest = [int(i) for i in np.argsort(-worth, kind="stable") if int(i) not in core]
+        pools.append(frozenset([*core, *rest[: max(0, POOL - len(core))]]))
+    return pools
+
+
+def bound(problem: Problem, scales: Scales) -> float:
+    """Return a score no plan on the fleet can beat (utilisation 1, money of the least time on one device)."""
+    job = problem.job
+    step_s = min(_chain_bound(problem), _shard_bound(problem))
+    return float(score(job, scales, step_s, 1.0, 0.0))
+
+
+def _chain_bound(problem: Problem) -> float:
+    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x, see `ChainSpace.bounds`, for m domains, least over m."""
+    domains, layers = problem.fleet.domains, len(problem.job.layers)
+    costs = problem.pair_costs(1)
+    upper = np.triu_indices(len(domains), 1)
+    slow_sum, latency = (
+        np.concatenate([[0.0], np.cumsum(np.sort(matrix[upper]))])
+        for matrix in (costs.slowness_sum, costs.latency_sum)
+    )
+    slowest = _least_slowest(costs.slowness)
+    best = np.inf
+    for setting in problem.settings:
+        stages, work = [], []
+        for domain in domains:
+            times = problem.model.layers(
+                domain, problem.ranks(domain, setting), setting.microbatch_size, setting.recompute
+            )
+            if times is not None and problem.stages(domain, setting):
+                stages.append(problem.stages(domain, setting))
+                work.append(float(times.work[-1]))
+        if not stages:
+            continue
+        count, least = problem.microbatches(setting), min(work)
+        load = setting.copies * problem.message_bytes(setting.microbatch_size)
+        most = list(accumulate(sorted(stages, reverse=True)))
+        for joined, total in enumerate(most):
+            total = min(total, layers)
+            shrink = -np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else 1.0
+            network = least + load * slow_sum[joined] + latency[joined] + (count - 1) * load * slowest[joined]
+            best = min(best, max(least / shrink, network))
+    return float(best)
+
+
+def _shard_bound(problem: Problem) -> float:
+    """T >= batch / (rate of the m fastest) and >= the gradients over the best egress, least over m."""
+    job, bandwidth = problem.job, problem.fleet.bandwidth_bytes_per_s().copy()
+    np.fill_diagonal(bandwidth, 0.0)
+    egress = np.sort(np.sort(bandwidth, axis=1)[:, ::-1].cumsum(axis=1), axis=0)[::-1]  # [rank, peers]
+    speed = np.sort(_speeds(problem))[::-1].cumsum()
+    size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
+    hidden = max(
+        float(times.backward[-1])
+        for domain in problem.fleet.domains
+        for setting in problem.settings
+        if (times := problem.model.layers(
+            domain, problem.ranks(domain, setting), setting.microbatch_size, setting.recompute)) is not None
+    )  # fmt: skip
+    best = np.inf
+    for joined in range(2, len(speed) + 1):
+        wire_s = 2 * (joined - 1) / joined * size / max(float(egress[joined - 1, joined - 2]), 1e-300)
+        for steps in (1, *job.local_steps):
+            value = job.global_batch / speed[joined - 1] * eta(steps) + max(0.0, wire_s - hidden) / steps
+            best = min(best, float(value))
+    return best
+
+
+def _least_slowest(slowness: Floats) -> Floats:
+    """Return for m = 1..K the least possible slowest link that connects some m domains (Kruskal)."""
+    count = len(slowness)
+    parent, size = list(range(count)), [1] * count
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            node = parent[node]
+        return node
+
+    least = np.full(count, np.inf)
+    least[0] = 0.0
+    pairs = sorted((slowness[i, j], i, j) for i in range(count) for j in range(i) if np.isfinite(slowness[i, j]))
+    for value, i, j in pairs:
+        a, b = root(i), root(j)
+        if a != b:
+            parent[a] = b
+            size[b] += size[a]
+            least[: size[b]] = np.minimum(least[: size[b]], value)
+    return least
