@@ -217,7 +217,7 @@ def digest(*inputs: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if hasattr(value, "tolist"):
         return value.tolist()

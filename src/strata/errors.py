@@ -61,8 +61,16 @@ class BadFile(UsageError):
     """A file cannot be used. Carries all its faults, not only the first."""
 
     def __init__(self, faults: list[Fault] | tuple[Fault, ...], *, hint: str | None = None) -> None:
+        super().__init__("", hint=hint)
         self.faults = tuple(faults)
-        super().__init__("\n".join(str(fault) for fault in self.faults), hint=hint)
+        self.args = (self.faults,)  # what pickle rebuilds it from, on its way out of a worker
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+    def lines(self) -> list[str]:
+        """Return one line a fault, and the hint."""
+        return [str(fault) for fault in self.faults] + super().lines()[1:]
 
 
 class Infeasible(StrataError):
@@ -92,14 +100,14 @@ class OutOfTime(StrataError):
 def need(module: str, *, extra: str) -> ModuleType:
     """Import an optional library, or say how to install it.
 
-    Raises MissingPart (exit 5) naming the extra that brings `module`.
+    Raises MissingPart (exit 5) naming the extra that brings `module`, also where it is installed but broken.
     """
+    library = module.split(".")[0]
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or module.split(".")[0] != missing.name.split(".")[0]:
-            raise
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == library
+        trouble = "which is not installed" if is_absent else f"which does not load: {error}"
         raise MissingPart(
-            f"this command needs {module.split('.')[0]}, which is not installed",
-            hint=f"pip install 'strata-compute[{extra}]'",
-        ) from missing
+            f"this command needs {library}, {trouble}", hint=f"pip install 'strata-compute[{extra}]'"
+        ) from error

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from strata.decision import REASONS, Reason, Trust, digest, worst
+
+SAMPLES = {
+    "chosen": {"objective": "time", "considered": 812},
+    "slower": {"factor": 1.2345},
+    "dearer": {"factor": 3},
+    "scores-lower": {"score": 0.41234, "best": 0.5, "objective": "reward"},
+    "memory-exceeded": {"need": "91GiB", "have": "74.5GiB"},
+    "link-missing": {"source": "east", "dest": "lab"},
+    "link-too-slow": {
+        "source": "east", "dest": "west", "bandwidth": "5Gbps", "latency": "30ms", "added": "2s", "step": "4s",
+    },
+    "unreachable": {"domain": "lab"},
+    "domain-not-allowed": {"domain": "lab"},
+    "figure-missing": {"figure": "dense FP16 FLOP/s", "accelerator": "LabCard-48G"},
+    "no-accelerators": {"domain": "lab"},
+    "over-budget": {"cost": "$1.20", "limit": "$1.00"},
+    "too-slow": {"reached": "1.2k", "floor": "2k"},
+    "compute-bound": {"share": 0.93},
+    "network-bound": {"share": 0.5},
+    "bubble-bound": {"share": 0.25},
+    "single-domain-best": {"domain": "east", "factor": 1.5},
+    "fits-with-recompute": {"mode": "full"},
+    "needs-devices": {"count": 3, "memory": "80GiB", "kind": "A100-SXM4-80GB"},
+    "needs-limit": {"limit": "cost", "value": "$2"},
+    "tokens-penalty": {"steps": 50, "eta": 1.05},
+    "schedule-memory": {"need": "91GiB", "have": "74.5GiB"},
+    "time-limit": {"elapsed": "10s", "evaluated": 3000},
+}  # fmt: skip
+
+
+def test_every_reason_has_a_sample_here():
+    assert set(SAMPLES) == set(REASONS)
+
+
+@pytest.mark.parametrize("token", REASONS)
+def test_every_reason_reads_as_one_sentence_with_its_data(token):
+    text = str(Reason(token, "plan 3", SAMPLES[token]))
+    assert text.startswith("plan 3: ")
+    assert not set("{}\n") & set(text)
+
+
+@pytest.mark.parametrize("token", REASONS)
+def test_every_reason_says_what_it_means_and_what_to_do(token):
+    meaning = REASONS[token]
+    assert token == token.lower()
+    assert meaning.means.endswith(".")
+    assert meaning.remedy.endswith(".")
+
+
+def test_a_reason_nobody_explained_is_our_bug():
+    with pytest.raises(AssertionError, match="no-such-token"):
+        Reason("no-such-token")
+
+
+def test_a_reason_keeps_its_numbers_beside_its_text():
+    reason = Reason("compute-bound", data={"share": 0.93})
+    assert reason.to_dict()["data"] == {"share": 0.93}
+    assert reason.to_dict()["text"].startswith("93% of the step is computing")
+
+
+def test_a_sum_is_as_good_as_its_worst_part():
+    assert worst(Trust.MEASURED, Trust.ASSUMED, Trust.ANALYTIC) is Trust.ASSUMED
+    assert worst(Trust.CALIBRATED, Trust.MEASURED) is Trust.CALIBRATED
+    assert worst() is Trust.MEASURED
+
+
+@dataclass(frozen=True)
+class Bounds:
+    domains: frozenset[str]
+
+
+def test_equal_inputs_have_equal_digests_and_others_do_not():
+    assert digest({"a": 1, "b": [2.0]}, "x") == digest({"b": [2.0], "a": 1}, "x")
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert digest(np.array([1.0, 2.0]), np.float64(3)) == digest([1.0, 2.0], 3.0)
+    assert digest(Bounds(frozenset({"b", "a"}))) == digest({"domains": ["a", "b"]})
+
+
+def test_a_digest_is_the_same_in_another_process():
+    # The order of a set changes with the hash seed of a process.
+    code = "from strata.decision import digest; print(digest({'domains': frozenset('abcdefgh')}))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "12"
+    }
+    assert len(printed) == 1
+
+
+def test_what_has_no_stable_text_is_not_hashed():
+    with pytest.raises(TypeError, match="object has no stable text"):
+        digest(object())
