@@ -9,15 +9,15 @@ import contextlib
 import difflib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from strata import units
 from strata.errors import BadFile, Fault, UsageError
@@ -25,6 +25,8 @@ from strata.errors import BadFile, Fault, UsageError
 API_VERSION: Final = "strata/v1alpha1"
 MAX_BYTES: Final = 16 * 2**20
 """A fleet of 10,000 links is under 2 MB; a larger file is a mistake, and YAML would take minutes to read it."""
+MAX_DEPTH: Final = 64
+"""Ours nest 6 deep; deeper than this is a mistake, and would end in Python's own recursion limit."""
 
 Path_ = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound="FileModel")
@@ -33,7 +35,7 @@ ModelT = TypeVar("ModelT", bound="FileModel")
 class FileModel(BaseModel):
     """Base of every file model: unknown keys are errors, values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 def _quantity(dimension: units.Dimension) -> BeforeValidator:
@@ -80,36 +82,57 @@ class Document:
             raise BadFile([self._explain(item, model) for item in error.errors()]) from None
 
     def _explain(self, item: ErrorDetails, model: type[BaseModel]) -> Fault:
-        where = tuple(part for part in item["loc"] if not _is_union_tag(part, self.data, item["loc"]))
+        where = self._keys_of(item)
         if item["type"] == "extra_forbidden":
-            known = _known_keys(model, where[:-1])
+            known = sorted(_known_keys(model, where[:-1]))
             close = difflib.get_close_matches(str(where[-1]), known, n=1)
-            meant = f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
+            meant = f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"
             return self.fault(where, f"unknown key{meant}")
+        message = _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+        return self.fault(where, message.replace("Input should", "should", 1))
+
+    def _keys_of(self, item: ErrorDetails) -> Path_:
+        """Return the keys of the file in a pydantic path, which also names union members and validators."""
+        where: list[str | int] = []
+        value = self.data
+        for part in item["loc"]:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                continue
+            where.append(part)
         if item["type"] == "missing":
-            return self.fault(where, "required key is missing")
-        return self.fault(where, item["msg"].removeprefix("Value error, "))
+            where.append(item["loc"][-1])
+        return tuple(where)
+
+
+_MESSAGES: Final = {
+    "missing": "required key is missing",
+    "model_type": "should be a mapping (`key: value`)",
+    "model_attributes_type": "should be a mapping (`key: value`)",
+    "dict_type": "should be a mapping (`key: value`)",
+    "list_type": "should be a list (`- item`)",
+    "string_type": "should be text; put it in quotes if it is",
+}
 
 
 def read_document(path: str | Path) -> Document:
     """Read a YAML or JSON file. Raises BadFile for what is no such text, and UsageError for a missing file."""
     name, text = str(path), read_text(path)
+    builder = _Builder(name)
     try:
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+        data = builder.build(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise BadFile([Fault(name, error.problem or "not YAML", line, column)]) from None
-    except yaml.YAMLError as error:
-        raise BadFile([Fault(name, str(error).splitlines()[0])]) from None
-    if node is None:
-        raise BadFile([Fault(name, "the file is empty", 1, 1)])
-    places: dict[Path_, tuple[int, int]] = {}
-    faults: list[Fault] = []
-    data = _build(node, (), places, faults, name)
-    if faults:
-        raise BadFile(faults)
-    return Document(name, data, places)
+        raise BadFile([Fault(name, f"not YAML: {error.problem}", line, column)]) from None
+    except yaml.reader.ReaderError as error:
+        line, column = _line_and_column(text.encode(), text.encode().find(chr(error.character).encode()))
+        message = f"character U+{error.character:04X} is not allowed in YAML"
+        raise BadFile([Fault(name, message, line, column)]) from None
+    if builder.faults:
+        raise BadFile(builder.faults)
+    return Document(name, data, builder.places)
 
 
 def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES) -> str:
@@ -118,127 +141,196 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES) -> str:
     try:
         if file.is_dir():
             raise UsageError(f"{path}: is a directory, not a file")
-        size = file.stat().st_size
-        if size > max_bytes:
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            # A pipe or a device has no size, so the read itself is bounded as well.
+            raw = stream.read(max_bytes + 1) if size <= max_bytes else b""
+        if max(size, len(raw)) > max_bytes:
             raise UsageError(
-                f"{path}: {units.show_bytes(size)} is larger than {units.show_bytes(max_bytes)}, "
-                "the most strata reads of such a file",
+                f"{path}: larger than {units.show_bytes(max_bytes)}, the most strata reads of such a file",
                 hint="check that this is the file you meant",
             )
-        raw = file.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint=_nearby(file)) from None
+        raise UsageError(f"{path}: no such file{_nearby(file)}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"{str(path)!r} is no file name: {error}") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        raise BadFile([Fault(str(path), "not UTF-8 text", line, column)]) from None
+        raise BadFile([Fault(str(path), "not UTF-8 text", *_line_and_column(raw, error.start))]) from None
 
 
-def _nearby(file: Path) -> str | None:
+def _line_and_column(raw: bytes, offset: int) -> tuple[int, int]:
+    """Return where a byte stands: its line, and its column in characters, both from 1."""
+    start = raw.rfind(b"\n", 0, offset) + 1
+    return raw.count(b"\n", 0, offset) + 1, len(raw[start:offset].decode("utf-8-sig")) + 1
+
+
+def _nearby(file: Path) -> str:
     with contextlib.suppress(OSError):
         close = difflib.get_close_matches(file.name, [p.name for p in file.parent.iterdir()], n=1)
         if close:
-            return f"did you mean {file.parent / close[0]}?"
-    return None
+            return f" (did you mean {file.parent / close[0]}?)"
+    return ""
 
 
 def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """Read a JSON file fast, without places for its keys. Raises BadFile with line and column."""
     text = read_text(path, max_bytes=max_bytes)
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_not_a_number)
     except json.JSONDecodeError as error:
         raise BadFile([Fault(str(path), f"not JSON: {error.msg}", error.lineno, error.colno)]) from None
     except RecursionError:
         raise BadFile([Fault(str(path), "not usable JSON: nested too deeply")]) from None
+    except ValueError as error:  # NaN, or an integer of thousands of digits
+        raise BadFile([Fault(str(path), f"not JSON: {error}")]) from None
 
 
-def _build(node: Node, where: Path_, places: dict[Path_, tuple[int, int]], faults: list[Fault], name: str) -> Any:
-    places.setdefault(where, (node.start_mark.line + 1, node.start_mark.column + 1))
-    if isinstance(node, MappingNode):
+def _not_a_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+class _Builder:
+    """Builds plain data from YAML events, noting faults and where each key stood.
+
+    Works on events, not on the composed tree: composing recurses in C (100,000 open brackets end the
+    process) and resolves aliases (nine lines can stand for gigabytes), so both are refused here first.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.places: dict[Path_, tuple[int, int]] = {}
+        self.faults: list[Fault] = []
+
+    def build(self, text: str) -> Any:
+        """Return the document of a text. Raises BadFile where there is none, or no end of it."""
+        events = yaml.parse(text, Loader=yaml.CSafeLoader)
+        next(events)
+        if isinstance(next(events), yaml.StreamEndEvent):
+            raise BadFile([Fault(self.name, "the file is empty", 1, 1)])
+        data = self._value(next(events), events, ())
+        next(events)
+        if not isinstance(second := next(events), yaml.StreamEndEvent):
+            self._fault(second, (), "a second document starts here; one file holds one")
+        return data
+
+    def _fault(self, event: yaml.Event, where: Path_, message: str) -> None:
+        self.faults.append(Fault(self.name, message, *_place(event), where=".".join(map(str, where))))
+
+    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], where: Path_) -> Any:
+        self.places.setdefault(where, _place(event))
+        if len(where) > MAX_DEPTH:
+            raise BadFile([Fault(self.name, f"nested more than {MAX_DEPTH} deep", *_place(event))])
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            self._fault(event, where, "anchors and aliases (&, *) are not read; write the value out")
+        elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag is not None:
+            self._fault(event, where, f"tags ({event.tag}) are not read; write plain YAML")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(events, where)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(event := next(events), yaml.SequenceEndEvent):
+                items.append(self._value(event, events, (*where, len(items))))
+            return items
+        return _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
+
+    def _mapping(self, events: Iterator[yaml.Event], where: Path_) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            place = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            if not isinstance(key_node, ScalarNode):
-                faults.append(Fault(name, "a key must be plain text", *place))
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._fault(event, where, "a key must be plain text")
+                self._value(event, events, (*where, "?"))
+                self._value(next(events), events, (*where, "?"))
                 continue
-            key = str(key_node.value)
+            key = str(event.value)
             if key in result:
-                faults.append(Fault(name, "key given twice", *place, where=".".join(map(str, (*where, key)))))
-            places[(*where, key)] = place
-            result[key] = _build(value_node, (*where, key), places, faults, name)
+                self._fault(event, (*where, key), "key given twice")
+            self.places[(*where, key)] = _place(event)
+            result[key] = self._value(next(events), events, (*where, key))
         return result
-    if isinstance(node, SequenceNode):
-        return [_build(item, (*where, index), places, faults, name) for index, item in enumerate(node.value)]
-    return _scalar(node)
+
+
+def _place(event: yaml.Event) -> tuple[int, int]:
+    mark = event.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (0, 0)
 
 
 _constructor = yaml.constructor.SafeConstructor()
+_resolver = yaml.resolver.Resolver()
 
 
-def _scalar(node: Node) -> Any:
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    tag = _resolver.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
     # Dates stay text: no file of ours has one, and a name like 2024-01-01 must not change its type.
-    if node.tag == "tag:yaml.org,2002:timestamp":
-        return node.value
+    if tag == "tag:yaml.org,2002:timestamp":
+        return event.value
     try:
-        return _constructor.construct_object(node)
+        return _constructor.construct_object(yaml.ScalarNode(tag, event.value))
     except (yaml.YAMLError, ValueError):
-        return node.value
+        return event.value
 
 
-def _is_union_tag(part: str | int, data: Any, loc: tuple[str | int, ...]) -> bool:
-    """Tell pydantic's own path parts (union members, validators) from the file's keys."""
-    current = data
-    for step in loc:
-        if step is part and isinstance(part, str) and (part.startswith("function-") or "[" in part):
-            return True
-        with contextlib.suppress(KeyError, IndexError, TypeError):
-            current = current[step]
-    return False
-
-
-def _known_keys(model: type[BaseModel], where: Path_) -> list[str]:
-    """Return the keys allowed at `where`, following nested models as far as they can be told."""
-    current: type[BaseModel] | None = model
+def _known_keys(model: type[BaseModel], where: Path_) -> set[str]:
+    """Return the keys allowed at `where`, of all members where it may be one of several models."""
+    annotations: list[Any] = [model]
     for part in where:
-        if current is None or isinstance(part, int):
-            continue
-        field = next((f for n, f in current.model_fields.items() if part in (n, f.alias)), None)
-        if field is not None:
-            current = next(_models_in(field.annotation), None)
-    if current is None:
-        return []
-    return [field.alias or key for key, field in current.model_fields.items()]
+        annotations = [inner for annotation in annotations for inner in _inside(annotation, part)]
+    models = [m for annotation in annotations for m in _models_in(annotation)]
+    return {field.alias or key for m in models for key, field in m.model_fields.items()}
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models an annotation allows, through unions but not through containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models_in(argument)
+    elif get_origin(annotation) in _UNIONS:
+        for member in get_args(annotation):
+            yield from _models_in(member)
+
+
+def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
+    """Yield the annotations of what stands under `part` of such a value."""
+    if get_origin(annotation) in _UNIONS:
+        for member in get_args(annotation):
+            yield from _inside(member, part)
+    elif get_origin(annotation) is not None:  # list[T], tuple[T, ...], dict[K, T]
+        yield from get_args(annotation)
+    for model in _models_in(annotation) if get_origin(annotation) is None else ():
+        yield from (field.annotation for name, field in model.model_fields.items() if part in (name, field.alias))
+
+
+_UNIONS: Final = (Union, UnionType, Annotated)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file atomically: readers see the old text or the new, never half of it."""
-    target = Path(path)
+    """Replace a file atomically: readers see the old text or the new, never half of it.
+
+    A link is followed and an existing file keeps its mode. A device or a pipe is written to, not replaced.
+    """
+    target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as temporary:
-            temporary.write(text)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-        Path(temporary.name).chmod(0o644)
-        Path(temporary.name).replace(target)
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
+        temporary = target.with_name(f".strata-{secrets.token_hex(8)}")
+        try:
+            with temporary.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if target.exists():
+                temporary.chmod(target.stat().st_mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """Write JSON atomically, keys in their given order."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    """Write JSON atomically, keys in their given order. ValueError for NaN and infinity, which JSON lacks."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
