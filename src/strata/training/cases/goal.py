@@ -52,11 +52,16 @@ class Goal:
             and score.iteration_s <= self.max_iteration_s
         )
 
+    def deadline_s(self, best: float) -> float:
+        """Return the time at which a plan is too slow, or no better than `best`."""
+        return self.max_iteration_s if self.minimizes_cost else min(self.max_iteration_s, best)
+
+    def budget_usd(self, best: float) -> float:
+        """Return the cost at which a plan is too dear, or no better than `best`."""
+        return min(self.max_cost_usd, best) if self.minimizes_cost else self.max_cost_usd
+
     def longest_s(self, usd_per_s: Array, best: float) -> Array:
-        """Return the iteration time at which a pipeline of this rate stops being legal or better than `best`."""
-        budget = min(self.max_cost_usd, best) if self.minimizes_cost else self.max_cost_usd
+        """Return the iteration time at which pipelines of these rates are over the deadline or the budget."""
         with np.errstate(divide="ignore"):
-            affordable = np.where(usd_per_s > 0, budget / usd_per_s, np.inf)
-        return np.minimum(
-            affordable, self.max_iteration_s if self.minimizes_cost else min(self.max_iteration_s, best)
-        )
+            affordable = np.where(usd_per_s > 0, self.budget_usd(best) / usd_per_s, np.inf)
+        return np.minimum(affordable, self.deadline_s(best))

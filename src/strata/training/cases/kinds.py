@@ -113,7 +113,7 @@ class KindTable:
     def _part_time(self, part: Part) -> Array:
         times = self.scorer.model.times[part.gpu][self.mbs, part.tp]
         prefix = np.concatenate([[0.0], np.cumsum(times.fwd_s + times.bwd_s)])
-        return np.maximum(prefix[None, 1:] - prefix[:-1, None], 0.0)
+        return np.asarray(np.maximum(prefix[None, 1:] - prefix[:-1, None], 0.0))
 
     def _part_fit(self, part: Part) -> Ints:
         model, L = self.scorer.model, self.num_layers
@@ -195,6 +195,7 @@ class Rings:
         self._table = table
         self._classes = [self._curves(kind) for kind in table.kinds]
         self._known: dict[int, Array] = {}
+        self._shared: dict[int, Array] = {}
 
     def sync_s(self, replicas: int) -> Array:
         """Return the all-reduce of layers a..b for each kind [K, L, L]."""
@@ -209,14 +210,19 @@ class Rings:
             known = self._known[replicas] = np.stack(rows)
         return known
 
-    def shared_s(self, shards: Array, replicas: int) -> Array:
-        """Return a lower bound of the all-reduce of a whole model over `shards` stage shards in all [s]."""
-        every = tuple({curve for curves in self._classes for curve in curves})
-        return _ring_s(every, self.total_bytes / shards, replicas)
+    def shared_s(self, replicas: int) -> Array:
+        """Return a lower bound of the all-reduce of the whole model over n shards in all stages [n]."""
+        known = self._shared.get(replicas)
+        if known is None:
+            shards = np.maximum(np.arange(RING_TP * self._table.num_layers + 1), 1)
+            every = tuple({curve for curves in self._classes for curve in curves})
+            known = self._shared[replicas] = _ring_s(every, self.total_bytes / shards, replicas)
+        return known
 
     def _curves(self, kind: Kind) -> tuple[BandwidthCurve, ...]:
         """Return the curves of which a ring of this kind needs one: between parts if mixed, else between zones."""
-        pools, found = self._table.pools, {}
+        pools = self._table.pools
+        found: dict[BandwidthCurve, None] = {}
         gpus = [part.gpu for part in kind.parts]
         meetings = itertools.permutations(gpus, 2) if len(gpus) > 1 else [(gpus[0], gpus[0])]
         for g1, g2 in meetings:
@@ -238,4 +244,4 @@ def _ring_s(curves: tuple[BandwidthCurve, ...], num_bytes: Array, replicas: int)
         full * curve.transfer_s(BUCKET_BYTES / replicas) + np.where(rest > 0, curve.transfers_s(message), 0.0)
         for curve in curves
     ]
-    return np.maximum(np.min(times, axis=0) * (2 * (replicas - 1)), 0.0)
+    return np.asarray(np.maximum(np.min(times, axis=0) * (2 * (replicas - 1)), 0.0))

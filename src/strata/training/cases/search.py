@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from strata.training.cases.file import CasePoint
+from strata.training.cases.file import Array, CasePoint
 from strata.training.cases.goal import Goal
 from strata.training.cases.kinds import Ints, KindTable, Pools, Rings
 from strata.training.cases.layout import Pipeline, layouts
@@ -40,8 +40,6 @@ from strata.training.cases.structures import (
 CHUNK: Final = 300
 """Structures split between two looks at the best plan."""
 MAX_CHUNKS: Final = 12
-REFINE_WITHIN: Final = 1.06
-"""A split is refined where its start is at most this much slower than what would be an improvement."""
 NUM_LAID_OUT: Final = 8
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
@@ -64,6 +62,42 @@ class Promise(NamedTuple):
     kinds: Ints
     counts: Ints
     replicas: int
+
+
+class Promises:
+    """Bounded structures of several tables and numbers of replicas, handed out best first."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[int, Structures, int, Ints]] = []
+        self._bounds: list[Array] = []
+
+    def add(self, table: int, structures: Structures, replicas: int, rows: Ints, bounds: Array) -> None:
+        """Add some rows of structures, at one number of replicas."""
+        if len(rows):
+            self._blocks.append((table, structures, replicas, rows))
+            self._bounds.append(bounds)
+
+    @property
+    def least(self) -> float:
+        """Return the least of all bounds; infinite if there is none."""
+        return min((float(bounds.min()) for bounds in self._bounds), default=math.inf)
+
+    def chunks(self) -> Iterator[list[Promise]]:
+        """Yield CHUNK promises at a time in the order of their bounds."""
+        if not self._bounds:
+            return
+        bounds = np.concatenate(self._bounds)
+        ends = np.cumsum([len(block) for block in self._bounds])
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), CHUNK):
+            chunk = order[start : start + CHUNK]
+            yield [self._promise(int(i), float(bounds[i]), ends) for i in chunk]
+
+    def _promise(self, index: int, bound: float, ends: Ints) -> Promise:
+        block = int(np.searchsorted(ends, index, side="right"))
+        table, structures, replicas, rows = self._blocks[block]
+        row = rows[index - (int(ends[block - 1]) if block else 0)]
+        return Promise(bound, table, structures.kind[row], structures.count[row], replicas)
 
 
 class Split(NamedTuple):
@@ -117,6 +151,7 @@ class _Search:
         self.tables = [table for table in tables if table.kinds]
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
+        self.bounds = [Bounds(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
         self.plan: CasePlan | None = None
         self.score: Score | None = None
         self.best = self.bound = math.inf
@@ -126,13 +161,13 @@ class _Search:
         self.scored: list[Split] = []
 
     def run(self) -> None:
-        self._examine(self._promises(max_groups=1)[:CHUNK])
-        todo = self._promises(max_groups=MAX_GROUPS)
-        self.bound = todo[0].bound if todo else math.inf
-        for start in range(0, min(len(todo), CHUNK * MAX_CHUNKS), CHUNK):
-            if todo[start].bound >= self.best:
-                break
-            self._examine(todo[start : start + CHUNK])
+        for num_groups in range(1, MAX_GROUPS + 1):
+            promises = self._promises(num_groups)
+            self.bound = min(self.bound, promises.least)
+            for chunk in itertools.islice(promises.chunks(), MAX_CHUNKS):
+                if chunk[0].bound >= self.best:
+                    break
+                self._examine(chunk)
         for _ in range(MAX_ROUNDS):
             before = self.best
             self._split(self._neighbours())
@@ -141,31 +176,33 @@ class _Search:
                 break
         self._settle()
 
-    def _promises(self, *, max_groups: int) -> list[Promise]:
-        """Bound every structure for every useful number of replicas; return what may improve, best first."""
-        found: list[Promise] = []
+    def _promises(self, num_groups: int) -> Promises:
+        """Bound the structures of so many kinds for every useful number of replicas; keep what may improve."""
+        promises = Promises()
         for t, table in enumerate(self.tables):
-            bounds = Bounds(table, self.rings[t])
-            for structures in itertools.islice(enumerate_structures(table), max_groups):
-                found += self._promises_of(t, structures, bounds)
-        return sorted(found, key=lambda promise: promise.bound)
-
-    def _promises_of(self, t: int, structures: Structures, bounds: Bounds) -> Iterator[Promise]:
-        table = self.tables[t]
-        replicas = most_replicas(table, structures)
-        structures, replicas = structures.take(replicas > 0), replicas[replicas > 0]
-        if not len(replicas):
-            return
-        busiest_s, pipeline_s = bounds.busiest_s(structures), bounds.pipeline_s(structures)
-        usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=1)
-        for D in self._degrees(table, int(replicas.max())):
-            rows = np.flatnonzero(replicas >= D)
-            time = (self._microbatches(table, D) - 1) * busiest_s[rows] + pipeline_s[rows]
-            time += bounds.sync_s(structures, D)[rows]
-            promising = time < self.goal.longest_s(usd_per_s[rows] * D, self.best)
-            rows, values = rows[promising], self.goal.values(time, usd_per_s[rows] * D)[promising]
-            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-                yield Promise(value, t, structures.kind[row], structures.count[row], D)
+            structures = enumerate_structures(table, num_groups)
+            replicas = most_replicas(table, structures)
+            bounds = self.bounds[t]
+            usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=1)
+            # D replicas take at least ideal * nb, and D * nb microbatches at least cover the samples.
+            ideal_s = bounds.ideal_s(structures)
+            samples = -(-self.scorer.global_batch // table.mbs)
+            keep = -(-samples // np.maximum(replicas, 1)) * ideal_s < self.goal.deadline_s(self.best)
+            keep &= samples * ideal_s * usd_per_s < self.goal.budget_usd(self.best)
+            keep &= replicas > 0
+            structures, replicas, usd_per_s = structures.take(keep), replicas[keep], usd_per_s[keep]
+            if not len(replicas):
+                continue
+            busiest_s = bounds.busiest_s(structures)
+            possible = np.isfinite(busiest_s)
+            structures, replicas, usd_per_s = structures.take(possible), replicas[possible], usd_per_s[possible]
+            busiest_s, pipeline_s = busiest_s[possible], bounds.pipeline_s(structures)
+            for D in self._degrees(table, int(replicas.max(initial=0))):
+                time = (self._microbatches(table, D) - 1) * busiest_s + pipeline_s + bounds.sync_s(structures, D)
+                promising = (replicas >= D) & (time < self.goal.longest_s(usd_per_s * D, self.best))
+                rows = np.flatnonzero(promising)
+                promises.add(t, structures, D, rows, self.goal.values(time, usd_per_s * D)[rows])
+        return promises
 
     def _microbatches(self, table: KindTable, replicas: int) -> int:
         return -(-self.scorer.global_batch // (table.mbs * replicas))
@@ -205,7 +242,7 @@ class _Search:
             batch = Batch(kinds, replicas, -(-self.scorer.global_batch // (table.mbs * replicas)))
             usd_per_s = table.usd_per_s[kinds].sum(axis=1) * replicas
             longest_s = self.goal.longest_s(usd_per_s, self.best)
-            time, first = self.splitters[t].best(batch, keep_within_s=longest_s * REFINE_WITHIN)
+            time, first = self.splitters[t].best(batch, keep_within_s=longest_s)
             self.num_evaluated += len(batch)
             values = self.goal.values(time, usd_per_s)
             for row in np.flatnonzero(time < longest_s):

@@ -18,6 +18,8 @@ from strata.training.cases.kinds import Ints, KindTable, Rings
 
 BISECTIONS: Final = 16
 MAX_ROUNDS: Final = 40
+REFINE_WITHIN: Final = 1.06
+"""A split is refined where its start is at most this much slower than what would be an improvement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Splitter:
 
     def __init__(self, table: KindTable, rings: Rings) -> None:
         self._table, self._rings = table, rings
+        self._total_s = table.time_s[:, 0, -1]
 
     def iteration_s(self, batch: Batch, first: Ints) -> Array:
         """Return the iteration time of each split [B]; infinite where it does not fit memory."""
@@ -58,17 +61,36 @@ class Splitter:
         """Return each candidate's best split found: its time [B] and first layers [B, S + 1].
 
         Starts from the least bottleneck, packed from either end, then moves runs of boundaries by one layer
-        while the whole objective falls. Candidates whose start is slower than `keep_within_s` [B] are not refined.
+        while the whole objective falls. Candidates that cannot stay below `keep_within_s` [B] come back infinite.
         """
-        starts = [self._least_bottleneck(batch, from_left=side) for side in (True, False)]
-        times = np.stack([self.iteration_s(batch, start) for start in starts])
-        pick = times.argmin(axis=0)
-        first = np.where((pick == 0)[:, None], starts[0], starts[1])
-        time = times.min(axis=0)
-        rows = np.flatnonzero(time < keep_within_s)
+        time, first = np.full(len(batch), np.inf), np.zeros((len(batch), batch.kinds.shape[1] + 1), dtype=np.int64)
+        longest_s = self._longest_busy_s(batch, keep_within_s)
+        regular = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
+        send_s = self._sends(batch.kinds, regular, regular)
+        rows = np.flatnonzero(self._fill_left(batch.kinds, longest_s[:, None] - send_s)[1])
+        if not len(rows):
+            return time, first
+        part = batch.take(rows)
+        starts = [self._least_bottleneck(part, longest_s[rows], from_left=side) for side in (True, False)]
+        times = np.stack([self.iteration_s(part, start) for start in starts])
+        start = np.where((times[0] <= times[1])[:, None], starts[0], starts[1])
+        time[rows], first[rows] = times.min(axis=0), start
+        rows = rows[time[rows] < keep_within_s[rows] * REFINE_WITHIN]
         if len(rows) and batch.kinds.shape[1] > 1:
             time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows])
         return time, first
+
+    def _longest_busy_s(self, batch: Batch, longest_s: Array) -> Array:
+        """Return the largest max(c_i + m_i) with which an iteration can stay within `longest_s` [B]."""
+        table, S = self._table, batch.kinds.shape[1]
+        regular = np.full(batch.kinds.shape, table.size_of[table.num_layers // 2])
+        least_s = self._sends(batch.kinds, regular, regular).sum(axis=1) + self._total_s[batch.kinds].min(axis=1)
+        shards = table.ring_tp[batch.kinds].sum(axis=1)
+        degrees, which = np.unique(batch.replicas, return_inverse=True)
+        least_s += np.stack([self._rings.shared_s(int(D)) for D in degrees])[which, shards]
+        others = (longest_s - least_s) / np.maximum(batch.num_microbatches - 1, 1)
+        whole = self._total_s[batch.kinds].max(axis=1) * 2 + least_s
+        return np.asarray(np.where(batch.num_microbatches > 1, np.minimum(others, whole), whole))
 
     def _descend(self, batch: Batch, first: Ints, time: Array) -> tuple[Array, Ints]:
         moves = _moves(batch.kinds.shape[1])
@@ -106,14 +128,11 @@ class Splitter:
         tables = np.stack([self._rings.sync_s(int(D)) for D in degrees])
         return np.asarray(tables[which[:, None], batch.kinds, a, b].max(axis=1))
 
-    def _least_bottleneck(self, batch: Batch, *, from_left: bool) -> Ints:
+    def _least_bottleneck(self, batch: Batch, high: Array, *, from_left: bool) -> Ints:
         """Return a split with (nearly) the least max(c_i + m_i); one that fits nowhere comes back as it is."""
-        table, S, L = self._table, batch.kinds.shape[1], self._table.num_layers
-        B = len(batch)
-        regular = np.full((B, S), table.size_of[L // 2])
+        regular = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
         send_s = self._sends(batch.kinds, regular, regular)
-        low = np.zeros(B)
-        high = table.time_s[batch.kinds, 0, L - 1].max(axis=1) + send_s.max(axis=1)
+        low = 0.9 / (1.0 / self._total_s[batch.kinds]).sum(axis=1)
         fill = self._fill_left if from_left else self._fill_right
         best, _ = fill(batch.kinds, high[:, None] - send_s)
         for _ in range(BISECTIONS):

@@ -38,25 +38,21 @@ class Structures:
         return Structures(self.kind[rows], self.count[rows])
 
 
-def enumerate_structures(table: KindTable) -> Iterator[Structures]:
-    """Yield all structures by number of groups, each kind at most once."""
-    K, L = len(table.kinds), table.num_layers
-    mixed = table.is_mixed.tolist()
-    for G in range(1, MAX_GROUPS + 1):
-        sets = [s for s in itertools.combinations(range(K), G) if sum(mixed[k] for k in s) <= 1]
-        longest = next((S for S in range(L, G - 1, -1) if math.comb(S, G) * len(sets) <= MAX_ROWS), 0)
-        if not sets or not longest:
-            return
-        counts = _compositions(G, longest)
-        kinds = np.array(sets, dtype=np.int64)
-        yield Structures(np.repeat(kinds, len(counts), axis=0), np.tile(counts, (len(kinds), 1)))
+def enumerate_structures(table: KindTable, num_groups: int) -> Structures:
+    """Return all structures of so many kinds; the longest pipelines are left out where MAX_ROWS demands it."""
+    G, mixed = num_groups, table.is_mixed.tolist()
+    sets = [s for s in itertools.combinations(range(len(mixed)), G) if sum(mixed[k] for k in s) <= 1]
+    longest = next((S for S in range(table.num_layers, 0, -1) if math.comb(S, G) * len(sets) <= MAX_ROWS), 0)
+    counts = _compositions(G, longest)
+    kinds = np.array(sets, dtype=np.int64).reshape(-1, G)
+    return Structures(np.repeat(kinds, len(counts), axis=0), np.tile(counts, (len(kinds), 1)))
 
 
 @cache
 def _compositions(groups: int, most: int) -> Ints:
     """Return all ways to write 1..most as a sum of `groups` positive numbers, in order [n, groups]."""
-    bars = np.array(list(itertools.combinations(range(1, most + 1), groups)), dtype=np.int64)
-    return np.diff(bars, axis=1, prepend=0)
+    bars = np.array(list(itertools.combinations(range(1, most + 1), groups)), dtype=np.int64).reshape(-1, groups)
+    return np.asarray(np.diff(bars, axis=1, prepend=0))
 
 
 def most_replicas(table: KindTable, structures: Structures) -> Ints:
@@ -79,41 +75,86 @@ class Bounds:
         self._table, self._rings = table, rings
         layer_s = np.diagonal(table.time_s, axis1=1, axis2=2)  # (K, L)
         # Embedding and head cost some kinds next to nothing; only layers that count for every kind are counted.
-        self._counted = (layer_s >= 0.5 * np.median(layer_s, axis=1, keepdims=True)).all(axis=0)
-        self._layer_s = layer_s[:, self._counted].min(axis=1)
+        counted = (layer_s >= 0.5 * np.median(layer_s, axis=1, keepdims=True)).all(axis=0)
+        self._num_counted = int(counted.sum())
+        self._layer_s = layer_s[:, counted].min(axis=1)
         self._total_s = layer_s.sum(axis=1)
-        self._cheapest_send_s = table.send_s.min(axis=(1, 2))
+        self._send_s = np.minimum(table.send_s, table.send_s.transpose(1, 0, 2)).min(axis=2)
         self._update_s = table.update_s.min(axis=1)
+        self._fitting = np.cumsum(table.layers_fitting[:, 1:], axis=1)  # of the last n stages
+        self._region = np.unique([kind.region for kind in table.kinds], return_inverse=True)[1]
+
+    def ideal_s(self, structures: Structures) -> Array:
+        """Return a quick lower bound on max c_i [n]: layers divided at will, transfers free."""
+        return np.asarray(self._num_counted / (structures.count / self._layer_s[structures.kind]).sum(axis=1))
 
     def busiest_s(self, structures: Structures) -> Array:
-        """Return a lower bound on max(c_i + m_i) [n]."""
-        n_layers = int(self._counted.sum())
-        layer_s = self._layer_s[structures.kind]
-        stages = structures.count.sum(axis=1)
-        sends = np.where(stages > 3, 2.0, np.where(stages > 1, 1.0, 0.0))
-        send_s = self._cheapest_send_s[structures.kind] * sends[:, None]
-        low = n_layers / (structures.count / layer_s).sum(axis=1)
-        high = low + layer_s.max(axis=1) + send_s.max(axis=1)
+        """Return a lower bound on max(c_i + m_i) [n]; infinite where layers fit no memory or kinds cannot talk."""
+        count, layer_s = structures.count, self._layer_s[structures.kind]
+        stages = count.sum(axis=1)
+        near, far = self._neighbours_s(structures)
+        # A stage between two others sends two messages, the last one counts twice; only the first of a short
+        # pipeline sends a single one. Next to another region one of them is a far one.
+        send = np.where(stages[:, None] > 1, 2 * near, 0.0)
+        far_send = far + np.where(stages[:, None] > 3, near, 0.0)
+        is_short = (stages > 1) & (stages <= 3)
+        fitting = self._fitting[structures.kind, count - 1]
+        low = self.ideal_s(structures)
+        high = low + layer_s.max(axis=1) + np.maximum(send, np.where(np.isfinite(far), far_send, 0.0)).max(axis=1)
         for _ in range(BISECTIONS):
-            middle = 0.5 * (low + high)
-            room = structures.count * np.maximum(np.floor((middle[:, None] - send_s) / layer_s + 1e-9), 0.0)
-            enough = room.sum(axis=1) >= n_layers
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return np.asarray(low)
+            middle = (0.5 * (low + high))[:, None]
+            room = _whole(middle - send, layer_s)
+            first = np.where(is_short, (_whole(middle - near, layer_s) - room).max(axis=1), 0.0)
+            lost = self._lost(structures, room - _whole(middle - far_send, layer_s)) if self._region.any() else 0.0
+            free = (count * room).sum(axis=1) + first - lost
+            held = np.minimum(count * room, fitting).sum(axis=1) + first
+            enough = np.minimum(free, held) >= self._num_counted
+            low, high = np.where(enough, low, middle[:, 0]), np.where(enough, middle[:, 0], high)
+        possible = (fitting.sum(axis=1) >= self._num_counted) & ((stages == 1) | np.isfinite(near).all(axis=1))
+        return np.where(possible, low, np.inf)
 
     def pipeline_s(self, structures: Structures) -> Array:
         """Return a lower bound on the sum of c_i + m_i and one optimizer step [n]."""
         stages = structures.count.sum(axis=1)
-        sends = np.where(stages > 3, 2 * stages, np.array([0, 0, 3, 5])[np.minimum(stages, 3)])
+        near, far = self._neighbours_s(structures)
+        near = np.where(np.isfinite(near), near, 0.0)
+        sends = np.where(stages > 1, 2 * (structures.count * near).sum(axis=1), 0.0)
+        sends -= np.where((stages > 1) & (stages <= 3), near.max(axis=1), 0.0)
+        if self._region.any():
+            sends -= self._lost(structures, np.where(np.isfinite(far), near - far, 0.0), least=False)
         compute = self._total_s[structures.kind].min(axis=1)
-        send = self._cheapest_send_s[structures.kind].min(axis=1) * sends
-        return np.asarray(compute + send + self._update_s[structures.kind].min(axis=1))
+        return np.asarray(compute + sends + self._update_s[structures.kind].min(axis=1))
 
     def sync_s(self, structures: Structures, replicas: int) -> Array:
         """Return a lower bound on the slowest stage's all-reduce [n]: the parameters shared ideally."""
         shards = (structures.count * self._table.ring_tp[structures.kind]).sum(axis=1)
-        by_shards = self._rings.shared_s(np.arange(1, shards.max(initial=1) + 1).astype(float), replicas)
-        return np.asarray(by_shards[shards - 1])
+        return np.asarray(self._rings.shared_s(replicas)[shards])
+
+    def _neighbours_s(self, structures: Structures) -> tuple[Array, Array]:
+        """Return each kind's quickest message to a possible neighbour, and to one in another region [n, G]."""
+        kind, G = structures.kind, structures.kind.shape[1]
+        send = self._send_s[kind[:, :, None], kind[:, None, :]]  # (n, G, G)
+        g = np.arange(G)
+        send[:, g, g] = np.where(structures.count > 1, send[:, g, g], np.inf)
+        region = self._region[kind]
+        abroad = np.where(region[:, :, None] != region[:, None, :], send, np.inf)
+        return send.min(axis=2), abroad.min(axis=2)
+
+    def _lost(self, structures: Structures, loss: Array, *, least: bool = True) -> Array:
+        """Sum over the regions of a structure, where it has several, the loss of the stage that minds least."""
+        region = self._region[structures.kind]
+        several = (region != region[:, :1]).any(axis=1)
+        total = np.zeros(len(region))
+        for r in range(int(self._region.max()) + 1):
+            here = np.where(region == r, loss, np.inf if least else -np.inf)
+            best = here.min(axis=1) if least else here.max(axis=1)
+            total += np.where(np.isfinite(best), best, 0.0)
+        return np.where(several, total, 0.0)
+
+
+def _whole(seconds: Array, layer_s: Array) -> Array:
+    """Return how many whole layers fit into a time."""
+    return np.maximum(np.floor(seconds / layer_s + 1e-9), 0.0)
 
 
 def orders(table: KindTable, structure_kinds: Ints, structure_counts: Ints) -> Iterator[list[int]]:
