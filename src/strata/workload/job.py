@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from strata.workload.layers import LayerTable
+from strata.workload.profile import LayerProfile
 
 
 class Objective(StrEnum):
@@ -58,6 +59,7 @@ class TrainingJob:
     flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
+    model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
     """
 
     name: str
@@ -77,6 +79,8 @@ class TrainingJob:
     weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
     limits: Limits = field(default_factory=Limits)
     flops_efficiency: float = 0.45
+    model_name: str = ""
+    profile: LayerProfile | None = None
 
     @property
     def tokens_per_step(self) -> int:

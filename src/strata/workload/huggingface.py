@@ -1,0 +1,322 @@
+"""Models from a Hugging Face `config.json`, and the few that ship by name.
+
+A size is never guessed: a key that is missing is an error, unless the family's own configuration class fills it
+with a value that follows from other keys (noted at `_FAMILIES`). Models of images or sound are read as their
+text model. Quantisation is ignored: training does not use it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from strata.decision import Trust
+from strata.errors import BadFile, Fault, UsageError
+from strata.files import read_json
+from strata.workload.model import Experts, LatentAttention, ModelSpec
+
+_FOLDER: Final = Path(__file__).parent / "models"
+
+_MAX_SIZE: Final = 10**9
+_MAX_LAYERS: Final = 10_000
+
+_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("num_layers", "n_layer"),
+    "num_attention_heads": ("num_heads", "n_head"),
+    "intermediate_size": ("ffn_dim", "n_inner"),
+    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "max_position_embeddings": ("n_positions",),
+}
+
+_NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
+
+_NOT_DECODERS: Final[Mapping[str, str]] = {
+    name: reason
+    for reason, names in {
+        "an encoder-decoder": "t5 mt5 umt5 bart mbart pegasus m2m_100 marian whisper t5gemma",
+        "an encoder": "bert roberta deberta deberta-v2 electra distilbert xlm-roberta modernbert",
+        "a vision model": "vit clip siglip dinov2 swin",
+        "a state-space or linear-attention model": (
+            "mamba mamba2 falcon_mamba rwkv jamba bamba zamba zamba2 recurrent_gemma qwen3_next"
+        ),
+    }.items()
+    for name in names.split()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a model type has that its config.json does not say.
+
+    tied: shared embeddings where `tie_word_embeddings` is absent, as in the family's configuration class.
+    mha: there are no key-value heads to state. kv_follows, head_follows: `num_key_value_heads` may be absent and
+    is then the number of heads; `head_dim` may be absent and is then hidden size / heads.
+    mlp_factor: `intermediate_size` may be absent and is then this multiple of the hidden size.
+    """
+
+    tied: bool | None = False
+    mha: bool = False
+    kv_follows: bool = False
+    head_follows: bool = True
+    mlp_factor: int | None = None
+    learned_positions: bool = False
+    position_offset: int = 0
+    norms_per_layer: int = 2
+    qk_norm: bool = False
+    gated_mlp: bool = True
+    classic: bool = False
+    """LayerNorm with bias and biased MLPs, as GPT-2."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    experts: str = ""
+    """Layout of a mixture: "mixtral", "qwen" or "deepseek"."""
+
+
+_GPT2: Final = _Family(tied=True, mha=True, gated_mlp=False, classic=True, mlp_factor=4, learned_positions=True,
+                       qkv_bias=True, output_bias=True)  # fmt: skip
+
+_FAMILIES: Final[Mapping[str, _Family]] = {
+    "llama": _Family(kv_follows=True),
+    "mistral": _Family(),
+    "mixtral": _Family(experts="mixtral"),
+    "qwen2": _Family(qkv_bias=True),
+    "qwen2_moe": _Family(qkv_bias=True, experts="qwen"),
+    "qwen3": _Family(head_follows=False, qk_norm=True),
+    "qwen3_moe": _Family(head_follows=False, qk_norm=True, experts="qwen"),
+    "deepseek_v2": _Family(mha=True, experts="deepseek"),
+    "deepseek_v3": _Family(mha=True, experts="deepseek"),
+    "gemma": _Family(tied=True, head_follows=False),
+    "gemma2": _Family(tied=True, head_follows=False, norms_per_layer=4),
+    "gemma3_text": _Family(tied=True, head_follows=False, norms_per_layer=4, qk_norm=True),
+    "phi3": _Family(kv_follows=True),
+    "gpt2": _GPT2,
+    "gpt_neo": replace(_GPT2, qkv_bias=False),
+    "gpt_neox": replace(_GPT2, tied=False, mlp_factor=None, learned_positions=False),
+    # OPT's table starts two rows early, a leftover of fairseq's padding.
+    "opt": replace(_GPT2, mlp_factor=None, position_offset=2),
+}
+
+_UNKNOWN: Final = _Family(tied=None)
+
+
+class _Keys:
+    """The keys of one config, read with their aliases; faults are collected, not raised."""
+
+    def __init__(self, data: Mapping[str, Any], path: str, where: str) -> None:
+        self.data, self.path, self.where = data, path, where
+        self.faults: list[Fault] = []
+
+    def fault(self, key: str, message: str) -> None:
+        """Note a fault at a key of this config."""
+        self.faults.append(Fault(self.path, message, where=f"{self.where}.{key}" if self.where else key))
+
+    def given(self, key: str) -> str | None:
+        """Return the name under which a key is present and not null."""
+        return next((name for name in (key, *_ALIASES.get(key, ())) if self.data.get(name) is not None), None)
+
+    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = _MAX_SIZE) -> int:
+        """Return a whole number; without it the default, and without a default a fault (and 1)."""
+        name = self.given(key)
+        if name is None:
+            if default is not None:
+                return default
+            aliases = _ALIASES.get(key, ())
+            also = f" (also read as {', '.join(aliases)})" if aliases else ""
+            self.fault(key, f"required key is missing{also}; sizes are never guessed")
+            return 1
+        value = self.data[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.fault(name, f"{value!r} is not a whole number from {least} to {most}")
+            return max(1, least)
+        return value
+
+    def flag(self, key: str, default: bool | None) -> bool:
+        """Return a boolean; without it the default, and without a default a fault (and False)."""
+        value = self.data.get(key)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            self.fault(key, "required key is missing" if value is None else f"{value!r} is not true or false")
+            return False
+        return value
+
+
+def model_names() -> list[str]:
+    """Return the names of the models that ship with strata, sorted."""
+    return sorted(file.stem for file in _FOLDER.glob("*.json"))
+
+
+def model(source: str | Path, *, base: Path | None = None) -> ModelSpec:
+    """Return a model by its shipped name, or from a config.json or a folder with one (relative to `base`).
+
+    A path wins over a name only where it is written as one (`./gpt2`, `x.json`). Raises UsageError for what is
+    neither, BadFile for a config that cannot be used.
+    """
+    text, path = str(source), (base or Path()) / source
+    if len(Path(source).parts) == 1 and not text.startswith(".") and not text.endswith(".json"):
+        if text.casefold() in model_names():
+            return model_from_config(_FOLDER / f"{text.casefold()}.json")
+        if not path.exists():
+            close = difflib.get_close_matches(text.casefold(), model_names(), n=1, cutoff=0.5)
+            raise UsageError(
+                f"{text}: no such file, and no model that ships with strata",
+                hint=f"did you mean {close[0]!r}?" if close else "`strata model` lists the names",
+            )
+    return model_from_config(path)
+
+
+def model_from_config(path: str | Path) -> ModelSpec:
+    """Read a Hugging Face config.json, or a folder that contains one.
+
+    Raises BadFile with every missing or wrong key, or with the reason why the model is none strata can plan.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= "config.json"
+    data = read_json(file)
+    if not isinstance(data, Mapping):
+        raise BadFile([Fault(str(path), "must be a JSON object, a model's config.json")])
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    config, where = _text_model(data, str(file))
+    keys = _Keys(config, str(file), where)
+    spec = _spec(name, keys, nested=bool(where))
+    if keys.faults:
+        raise BadFile(keys.faults)
+    return spec
+
+
+def _text_model(data: Mapping[str, Any], path: str, where: str = "") -> tuple[Mapping[str, Any], str]:
+    """Return the innermost text model and its place in the file; refuse what is no decoder."""
+    kind = data.get("model_type")
+    reason = _NOT_DECODERS.get(kind) if isinstance(kind, str) else None
+    if reason is None and (data.get("is_encoder_decoder") is True or ("encoder" in data and "decoder" in data)):
+        reason = "an encoder-decoder"
+    if reason is not None:
+        raise BadFile([Fault(path, f"{kind} is {reason}; strata plans decoder-only transformers", where=where)])
+    inner = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
+    if inner is None:
+        return data, where
+    outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
+    return _text_model({**outer, **data[inner]}, path, f"{where}.{inner}" if where else inner)
+
+
+def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
+    model_type = keys.data.get("model_type")
+    family = _FAMILIES.get(model_type, _UNKNOWN) if isinstance(model_type, str) else _UNKNOWN
+    known = family is not _UNKNOWN
+    if not known:
+        _refuse_unlike_llama(keys)
+    hidden = keys.size("hidden_size")
+    layers = keys.size("num_hidden_layers", most=_MAX_LAYERS)
+    heads = keys.size("num_attention_heads")
+    latent = _latent(keys) if family.experts == "deepseek" else None
+    head_dim = latent.v_head_dim if latent else _head_dim(keys, family, hidden, heads)
+    kv_heads = heads if family.mha else keys.size("num_key_value_heads", heads if family.kv_follows else None)
+    if heads % kv_heads:
+        keys.fault("num_key_value_heads", f"{heads} heads are not a multiple of {kv_heads} key-value heads")
+    positions = keys.size("max_position_embeddings") if family.learned_positions else 0
+    attention_bias = keys.flag("attention_bias", default=False)
+    # OPT-350M alone normalises after each block, and has no norm at the end.
+    final_norm = keys.flag("do_layer_norm_before", default=True) if model_type == "opt" else True
+    moe = _experts(keys, family, layers)
+    return ModelSpec(
+        name=name,
+        model_type=str(model_type or "unknown"),
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=keys.size("vocab_size"),
+        intermediate_size=keys.size(
+            "intermediate_size", hidden * family.mlp_factor if family.mlp_factor is not None else None
+        ),
+        embedding_size=keys.size("word_embed_proj_dim", hidden) if model_type == "opt" else hidden,
+        gated_mlp=family.gated_mlp,
+        tied_embeddings=keys.flag("tie_word_embeddings", default=family.tied),
+        num_positions=positions + family.position_offset if positions else 0,
+        max_sequence_length=positions or None,
+        norms_per_layer=family.norms_per_layer,
+        final_norm=final_norm,
+        norm_bias=family.classic,
+        qk_norm_params=2 * head_dim if family.qk_norm else 0,
+        qkv_bias=family.qkv_bias or attention_bias,
+        output_bias=family.output_bias or attention_bias,
+        mlp_bias=family.classic or keys.flag("mlp_bias", default=False),
+        latent=latent,
+        experts=moe,
+        trust=Trust.ANALYTIC if known else Trust.ASSUMED,
+        notes=_notes(keys, known=known, nested=nested),
+    )
+
+
+def _refuse_unlike_llama(keys: _Keys) -> None:
+    kind, known = keys.data.get("model_type"), ", ".join(_FAMILIES)
+    told = ("expert", "ssm", "mamba", "linear_attn", "linear_num", "kv_lora_rank", "shared_kv", "per_layer_input")
+    odd = next((key for key in keys.data if any(part in key for part in told) and keys.data[key]), None)
+    types = keys.data.get("layer_types")
+    if odd is None and isinstance(types, list) and not {"full_attention", "sliding_attention"}.issuperset(types):
+        odd = "layer_types"
+    if odd is None and keys.data.get("hidden_act", "silu") not in ("silu", "swish"):
+        odd = "hidden_act"  # elsewhere the MLP is seldom gated, a third of its parameters
+    if odd is not None:
+        message = f"model_type {kind!r} is not known and this key is not llama's (known: {known})"
+        raise BadFile([*keys.faults, Fault(keys.path, message, where=odd)])
+
+
+def _head_dim(keys: _Keys, family: _Family, hidden: int, heads: int) -> int:
+    if keys.given("head_dim") is not None or not family.head_follows:
+        return keys.size("head_dim")
+    if hidden % heads and not keys.faults:
+        keys.fault("head_dim", f"is missing, and hidden size {hidden} is not a multiple of {heads} heads")
+    return max(1, hidden // heads)
+
+
+def _latent(keys: _Keys) -> LatentAttention:
+    return LatentAttention(
+        q_lora_rank=keys.size("q_lora_rank") if keys.data.get("q_lora_rank") is not None else None,
+        kv_lora_rank=keys.size("kv_lora_rank"),
+        qk_nope_head_dim=keys.size("qk_nope_head_dim"),
+        qk_rope_head_dim=keys.size("qk_rope_head_dim"),
+        v_head_dim=keys.size("v_head_dim"),
+    )
+
+
+def _experts(keys: _Keys, family: _Family, layers: int) -> Experts | None:
+    if not family.experts:
+        return None
+    num_experts = keys.size("num_experts")
+    per_token = keys.size("num_experts_per_tok")
+    if per_token > num_experts and not keys.faults:
+        keys.fault("num_experts_per_tok", f"{per_token} is more than the {num_experts} experts there are")
+    if family.experts == "mixtral":
+        return Experts(num_experts, per_token, keys.size("intermediate_size"))
+    width = keys.size("moe_intermediate_size")
+    if family.experts == "deepseek":
+        shared = keys.size("n_shared_experts", 0, least=0) * width
+        first = keys.size("first_k_dense_replace", least=0)
+        every = keys.size("moe_layer_freq", 1)
+        dense = frozenset(i for i in range(layers) if i < first or i % every)
+        return Experts(num_experts, per_token, width, shared, dense_layers=dense)
+    shared = keys.size("shared_expert_intermediate_size", 0, least=0)
+    every = keys.size("decoder_sparse_step", 1)
+    listed = keys.data.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in listed):
+        keys.fault("mlp_only_layers", "must be a list of layer numbers")
+        listed = []
+    dense = frozenset(i for i in range(layers) if i in listed or (i + 1) % every)
+    return Experts(num_experts, per_token, width, shared, shared_gate=shared > 0, dense_layers=dense)
+
+
+def _notes(keys: _Keys, *, known: bool, nested: bool) -> tuple[str, ...]:
+    notes = []
+    if not known:
+        notes.append(f"model_type {keys.data.get('model_type')!r} is not known: read as if it were llama")
+    if nested:
+        notes.append("the text model alone: vision and sound are not counted")
+    if keys.data.get("num_nextn_predict_layers"):
+        notes.append("multi-token-prediction layers are not counted, as in the published size")
+    return tuple(notes)

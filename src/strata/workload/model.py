@@ -1,0 +1,263 @@
+"""A decoder-only transformer, as far as its parameters, FLOPs and memory depend on its shape.
+
+Sources: the matrices are those of the Hugging Face implementation of each family; FLOPs count a multiply-add as 2
+and attention over the full s x s square, causal or not, which is Megatron-LM's convention (arXiv 2104.04473,
+eq. 3) and the one published utilisations use; activations are arXiv 2205.05198, §4.1, eq. 2, term by term with
+the sizes of this model (see `_activation_bytes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from strata.decision import Trust
+from strata.workload.layers import LayerTable
+
+_LOGIT_BYTES: Final = 4
+"""Logits, router scores and softmax statistics are kept in fp32 whatever the compute precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1). `q_lora_rank` None: queries direct."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Size of one head's query and key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in every layer but `dense_layers`.
+
+    intermediate_size: of one routed expert; shared_intermediate_size: of all shared experts together, 0 for none;
+    shared_gate: the shared expert's output is gated per token (Qwen2-MoE).
+    """
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+    shared_gate: bool = False
+    dense_layers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The shape of a decoder-only transformer.
+
+    embedding_size: width of the token embedding; other than `hidden_size` in OPT-350M only, which projects.
+    num_positions: rows of a learned position table, 0 for rotary positions.
+    max_sequence_length: what the position table allows; None where positions are computed.
+    norms_per_layer: norms over the hidden state in one block; qk_norm_params: of the norms on queries and keys.
+    notes: what a reader of the figures should know.
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    intermediate_size: int
+    embedding_size: int
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    num_positions: int = 0
+    max_sequence_length: int | None = None
+    norms_per_layer: int = 2
+    final_norm: bool = True
+    norm_bias: bool = False
+    qk_norm_params: int = 0
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
+    trust: Trust = Trust.ANALYTIC
+    notes: tuple[str, ...] = ()
+
+    @property
+    def attention(self) -> str:
+        """One of mha, gqa, mqa, mla."""
+        if self.latent is not None:
+            return "mla"
+        if self.num_kv_heads == self.num_heads:
+            return "mha"
+        return "mqa" if self.num_kv_heads == 1 else "gqa"
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each layer: embedding, then dense or moe, then head."""
+        return ("embedding", *("moe" if self._is_sparse(i) else "dense" for i in range(self.num_layers)), "head")
+
+    @cached_property
+    def params_per_layer(self) -> tuple[int, ...]:
+        """Stored parameters of each layer, as in `kinds`. Tied embeddings count once, in the embedding."""
+        return tuple(self._params(kind, active=False) for kind in self.kinds)
+
+    @cached_property
+    def active_params_per_layer(self) -> tuple[int, ...]:
+        """Parameters one token passes through, the whole embedding included, as model cards count."""
+        return tuple(self._params(kind, active=True) for kind in self.kinds)
+
+    @property
+    def num_params(self) -> int:
+        """Stored parameters."""
+        return sum(self.params_per_layer)
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters one token passes through."""
+        return sum(self.active_params_per_layer)
+
+    def kv_bytes_per_token(self, element_bytes: float = 2) -> float:
+        """Return the bytes all layers together cache for one token."""
+        if self.latent is not None:
+            per_layer = self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
+        else:
+            per_layer = 2 * self.num_kv_heads * self.head_dim
+        return self.num_layers * per_layer * element_bytes
+
+    def layer_table(self, sequence_length: int, element_bytes: float = 2) -> LayerTable:
+        """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
+
+        A boundary is one hidden state per token. Full recomputation keeps the input of every layer, which for the
+        embedding are token ids and counted as nothing.
+        """
+        s, kinds = sequence_length, self.kinds
+        hidden = np.full(len(kinds), float(s * self.hidden_size) * element_bytes)
+        inputs = np.where(np.array(kinds) == "embedding", 0.0, hidden)
+        flops = {kind: self._flops(kind, s) for kind in set(kinds)}
+        kept = {kind: s * self._activation_bytes(kind, element_bytes) for kind in set(kinds)}
+        return LayerTable(
+            kinds=kinds,
+            forward_flops=np.array([flops[kind] for kind in kinds]),
+            params=np.array(self.params_per_layer, dtype=np.float64),
+            activation_bytes=np.array([kept[kind] for kind in kinds]),
+            checkpoint_bytes=inputs,
+            boundary_bytes=hidden,
+        )
+
+    def _is_sparse(self, layer: int) -> bool:
+        return self.experts is not None and layer not in self.experts.dense_layers
+
+    @property
+    def _norm(self) -> int:
+        return self.hidden_size * (2 if self.norm_bias else 1)
+
+    @property
+    def _projection(self) -> int:
+        """One of OPT-350M's two projections between embedding and hidden width."""
+        return self.embedding_size * self.hidden_size if self.embedding_size != self.hidden_size else 0
+
+    def _params(self, kind: str, *, active: bool) -> int:
+        table = self.vocab_size * self.embedding_size
+        if kind == "embedding":
+            return table + self._projection + self.num_positions * self.hidden_size
+        if kind == "head":
+            norm = self._norm if self.final_norm else 0
+            return norm + self._projection + (0 if self.tied_embeddings else table)
+        norms = self.norms_per_layer * self._norm + self.qk_norm_params
+        return norms + self._attention_matrices + self._attention_vectors + self._mlp(kind, active=active)
+
+    @property
+    def _attention_matrices(self) -> int:
+        h, a = self.hidden_size, self.num_heads
+        if self.latent is None:
+            return h * (a + 2 * self.num_kv_heads) * self.head_dim + a * self.head_dim * h
+        mla = self.latent
+        query = h * a * mla.qk_head_dim if mla.q_lora_rank is None else mla.q_lora_rank * (h + a * mla.qk_head_dim)
+        compress = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+        expand = mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim)
+        return query + compress + expand + a * mla.v_head_dim * h
+
+    @property
+    def _attention_vectors(self) -> int:
+        """Biases of the projections, and the norms inside latent attention."""
+        bias = self.hidden_size if self.output_bias else 0
+        if self.latent is None:
+            return bias + ((self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0)
+        ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
+        return bias + ranks + (ranks + self.latent.qk_rope_head_dim if self.qkv_bias else 0)
+
+    def _mlp(self, kind: str, *, active: bool) -> int:
+        if kind == "dense" or self.experts is None:
+            return self._feed_forward(self.intermediate_size)
+        moe = self.experts
+        routed = (moe.experts_per_token if active else moe.num_experts) * self._feed_forward(moe.intermediate_size)
+        shared = self._feed_forward(moe.shared_intermediate_size) if moe.shared_intermediate_size else 0
+        router = self.hidden_size * (moe.num_experts + (1 if moe.shared_gate else 0))
+        return router + routed + shared
+
+    def _feed_forward(self, width: int) -> int:
+        matrices_in = 2 if self.gated_mlp else 1
+        bias = matrices_in * width + self.hidden_size if self.mlp_bias else 0
+        return (matrices_in + 1) * self.hidden_size * width + bias
+
+    def _flops(self, kind: str, sequence_length: int) -> float:
+        """Forward FLOPs of one sequence: 2 per active matrix element and token, plus the attention square."""
+        s = sequence_length
+        if kind == "embedding":
+            return 2.0 * s * self._projection
+        if kind == "head":
+            return 2.0 * s * (self.vocab_size * self.embedding_size + self._projection)
+        matrices = self._attention_matrices + self._mlp(kind, active=True)
+        if self.latent is not None:
+            scores = self.num_heads * (self.latent.qk_head_dim + self.latent.v_head_dim)
+        else:
+            scores = 2 * self.num_heads * self.head_dim
+        return 2.0 * s * matrices + 2.0 * s * s * scores
+
+    def _activation_bytes(self, kind: str, element_bytes: float) -> float:
+        """Bytes one token leaves for the backward pass, nothing recomputed but the attention scores.
+
+        For GPT this is eq. 2 of arXiv 2205.05198 without `5 a s / h` (flash attention recomputes the scores and
+        keeps one fp32 statistic a head) and without its two dropout masks, which today's recipes do not have:
+        32 s b h + 4 a s b. The head is that paper's §4.3: norm and projection inputs, fp32 logits.
+        """
+        h = self.hidden_size
+        if kind == "embedding":
+            return element_bytes * (self.embedding_size if self._projection else 0)
+        if kind == "head":
+            inputs = (h if self.final_norm else 0) + self.embedding_size + (h if self._projection else 0)
+            return element_bytes * inputs + _LOGIT_BYTES * self.vocab_size
+        elements = self.norms_per_layer * h + self._attention_elements
+        statistics = self.num_heads
+        if kind == "moe" and self.experts is not None:
+            moe = self.experts
+            # Each routed copy of a token is an MLP input of its own, and an output until the copies are summed.
+            elements += moe.experts_per_token * (2 * h + self._mlp_elements(moe.intermediate_size))
+            elements += h + self._mlp_elements(moe.shared_intermediate_size)
+            statistics += moe.num_experts
+        else:
+            elements += h + self._mlp_elements(self.intermediate_size)
+        return element_bytes * elements + _LOGIT_BYTES * statistics
+
+    @property
+    def _attention_elements(self) -> int:
+        """Block input, queries, keys, values, and the output projection's input; latents and norms where used."""
+        h, a, mla = self.hidden_size, self.num_heads, self.latent
+        if mla is not None:
+            latents = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
+            return h + latents + 2 * a * (mla.qk_head_dim + mla.v_head_dim)
+        queries_and_keys = (a + self.num_kv_heads) * self.head_dim
+        normed = queries_and_keys if self.qk_norm_params else 0
+        return h + normed + queries_and_keys + (self.num_kv_heads + a) * self.head_dim
+
+    def _mlp_elements(self, width: int) -> int:
+        """Input and output of the activation function; a gated one has two inputs."""
+        return (3 if self.gated_mlp else 2) * width
