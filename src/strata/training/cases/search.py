@@ -97,7 +97,7 @@ class Promises:
         block = int(np.searchsorted(ends, index, side="right"))
         table, structures, replicas, rows = self._blocks[block]
         row = rows[index - (int(ends[block - 1]) if block else 0)]
-        return Promise(bound, table, structures.kind[row], structures.count[row], replicas)
+        return Promise(bound, table, structures.kind[:, row], structures.count[:, row], replicas)
 
 
 class Split(NamedTuple):
@@ -183,7 +183,7 @@ class _Search:
             structures = enumerate_structures(table, num_groups)
             replicas = most_replicas(table, structures)
             bounds = self.bounds[t]
-            usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=1)
+            usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=0)
             # D replicas take at least ideal * nb, and D * nb microbatches at least cover the samples.
             ideal_s = bounds.ideal_s(structures)
             samples = -(-self.scorer.global_batch // table.mbs)
@@ -215,7 +215,7 @@ class _Search:
 
     def _examine(self, promises: list[Promise]) -> None:
         self._split(
-            Candidate(p.table, tuple(sequence), p.replicas)
+            Candidate(p.table, sequence, p.replicas)
             for p in promises
             if p.bound < self.best
             for sequence in orders(self.tables[p.table], p.kinds, p.counts)
@@ -290,7 +290,7 @@ class _Search:
                 )
                 for S in {len(sequence) for sequence in sequences}:
                     rows = np.array([q for q in sequences if len(q) == S], dtype=np.int64)
-                    most = most_replicas(table, Structures(rows, np.ones_like(rows)))
+                    most = most_replicas(table, Structures(rows.T, np.ones_like(rows.T)))
                     for row, replicas in zip(rows.tolist(), most.tolist(), strict=True):
                         for D in self._nearby(table, split.pipeline.replicas, replicas):
                             yield Candidate(t, tuple(row), D)

@@ -82,7 +82,7 @@ class Splitter:
 
     def _longest_busy_s(self, batch: Batch, longest_s: Array) -> Array:
         """Return the largest max(c_i + m_i) with which an iteration can stay within `longest_s` [B]."""
-        table, S = self._table, batch.kinds.shape[1]
+        table = self._table
         regular = np.full(batch.kinds.shape, table.size_of[table.num_layers // 2])
         least_s = self._sends(batch.kinds, regular, regular).sum(axis=1) + self._total_s[batch.kinds].min(axis=1)
         shards = table.ring_tp[batch.kinds].sum(axis=1)
