@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,7 +260,16 @@ def _place(event: yaml.Event) -> tuple[int, int]:
 
 
 _constructor = yaml.constructor.SafeConstructor()
-_resolver = yaml.resolver.Resolver()
+
+
+class _Resolver(yaml.resolver.Resolver):
+    """YAML 1.1, and the floats of JSON that it takes for text because they have no dot: 1e-05."""
+
+
+_Resolver.add_implicit_resolver(  # type: ignore[no-untyped-call]
+    "tag:yaml.org,2002:float", re.compile(r"-?(0|[1-9][0-9]*)[eE][-+]?[0-9]+$"), list("-0123456789")
+)
+_resolver = _Resolver()
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
