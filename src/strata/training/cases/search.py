@@ -37,9 +37,9 @@ from strata.training.cases.structures import (
     orders,
 )
 
-CHUNK: Final = 300
+CHUNK: Final = 100
 """Structures split between two looks at the best plan."""
-MAX_CHUNKS: Final = 12
+MAX_CHUNKS: Final = 30
 NUM_LAID_OUT: Final = 8
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
@@ -151,7 +151,7 @@ class _Search:
         self.tables = [table for table in tables if table.kinds]
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
-        self.bounds = [Bounds(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
+        self.bounds = [Bounds(table) for table in self.tables]
         self.plan: CasePlan | None = None
         self.score: Score | None = None
         self.best = self.bound = math.inf
@@ -197,8 +197,10 @@ class _Search:
             possible = np.isfinite(busiest_s)
             structures, replicas, usd_per_s = structures.take(possible), replicas[possible], usd_per_s[possible]
             busiest_s, pipeline_s = busiest_s[possible], bounds.pipeline_s(structures)
+            shards = bounds.shards(structures)
             for D in self._degrees(table, int(replicas.max(initial=0))):
-                time = (self._microbatches(table, D) - 1) * busiest_s + pipeline_s + bounds.sync_s(structures, D)
+                time = (self._microbatches(table, D) - 1) * busiest_s + pipeline_s
+                time += self.rings[t].shared_s(D)[shards]
                 promising = (replicas >= D) & (time < self.goal.longest_s(usd_per_s * D, self.best))
                 rows = np.flatnonzero(promising)
                 promises.add(t, structures, D, rows, self.goal.values(time, usd_per_s * D)[rows])

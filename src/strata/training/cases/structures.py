@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.training.cases.file import Array
-from strata.training.cases.kinds import Ints, KindTable, Rings
+from strata.training.cases.kinds import Ints, KindTable
 
-MAX_ROWS: Final = 120_000
+MAX_ROWS: Final = 40_000
 """Most structures of one number of groups; long pipelines of many groups are left out first."""
 MAX_GROUPS: Final = 4
 BISECTIONS: Final = 12
@@ -78,8 +78,8 @@ def most_replicas(table: KindTable, structures: Structures) -> Ints:
 class Bounds:
     """Lower bounds on structures of one table, from what no order and no split can avoid."""
 
-    def __init__(self, table: KindTable, rings: Rings) -> None:
-        self._table, self._rings = table, rings
+    def __init__(self, table: KindTable) -> None:
+        self._table = table
         layer_s = np.diagonal(table.time_s, axis1=1, axis2=2)  # (K, L)
         # Embedding and head cost some kinds next to nothing; only layers that count for every kind are counted.
         counted = (layer_s >= 0.5 * np.median(layer_s, axis=1, keepdims=True)).all(axis=0)
@@ -134,12 +134,8 @@ class Bounds:
         compute = self._total_s[structures.kind].min(axis=0)
         return np.asarray(compute + sends + self._update_s[structures.kind].min(axis=0))
 
-    def sync_s(self, structures: Structures, replicas: int) -> Array:
-        """Return a lower bound on the slowest stage's all-reduce [n]: the parameters shared ideally."""
-        return np.asarray(self._rings.shared_s(replicas)[self.shards(structures)])
-
     def shards(self, structures: Structures) -> Ints:
-        """Return into how many shards the parameters fall [n]."""
+        """Return into how many shards the parameters fall at best, for Rings.shared_s [n]."""
         return np.asarray((structures.count * self._table.ring_tp[structures.kind]).sum(axis=0))
 
     def _neighbours_s(self, structures: Structures) -> tuple[Array, Array]:
