@@ -17,9 +17,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.training.cases.file import Array, CasePoint
 from strata.training.cases.goal import Goal
@@ -37,9 +38,10 @@ from strata.training.cases.structures import (
     orders,
 )
 
-CHUNK: Final = 100
-"""Structures split between two looks at the best plan."""
-MAX_CHUNKS: Final = 30
+FIRST_CHUNK: Final = 64
+"""Structures split before the first look at the best plan."""
+MAX_PROMISES: Final = 4000
+"""Structures of one number of kinds that are split at most; the most promising ones."""
 NUM_LAID_OUT: Final = 8
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
@@ -83,15 +85,16 @@ class Promises:
         return min((float(bounds.min()) for bounds in self._bounds), default=math.inf)
 
     def chunks(self) -> Iterator[list[Promise]]:
-        """Yield CHUNK promises at a time in the order of their bounds."""
+        """Yield promises in the order of their bounds: few at first, more at a time once the best plan is good."""
         if not self._bounds:
             return
         bounds = np.concatenate(self._bounds)
         ends = np.cumsum([len(block) for block in self._bounds])
         order = np.argsort(bounds, kind="stable")
-        for start in range(0, len(order), CHUNK):
-            chunk = order[start : start + CHUNK]
-            yield [self._promise(int(i), float(bounds[i]), ends) for i in chunk]
+        start, size = 0, FIRST_CHUNK
+        while start < min(len(order), MAX_PROMISES):
+            yield [self._promise(int(i), float(bounds[i]), ends) for i in order[start : start + size]]
+            start, size = start + size, size * 2
 
     def _promise(self, index: int, bound: float, ends: Ints) -> Promise:
         block = int(np.searchsorted(ends, index, side="right"))
@@ -164,7 +167,7 @@ class _Search:
         for num_groups in range(1, MAX_GROUPS + 1):
             promises = self._promises(num_groups)
             self.bound = min(self.bound, promises.least)
-            for chunk in itertools.islice(promises.chunks(), MAX_CHUNKS):
+            for chunk in promises.chunks():
                 if chunk[0].bound >= self.best:
                     break
                 self._examine(chunk)
@@ -187,17 +190,17 @@ class _Search:
             # D replicas take at least ideal * nb, and D * nb microbatches at least cover the samples.
             ideal_s = bounds.ideal_s(structures)
             samples = -(-self.scorer.global_batch // table.mbs)
-            keep = -(-samples // np.maximum(replicas, 1)) * ideal_s < self.goal.deadline_s(self.best)
+            fewest = -(-samples // np.maximum(replicas, 1))
+            keep = (replicas > 0) & (fewest * ideal_s < self.goal.deadline_s(self.best))
             keep &= samples * ideal_s * usd_per_s < self.goal.budget_usd(self.best)
-            keep &= replicas > 0
-            structures, replicas, usd_per_s = structures.take(keep), replicas[keep], usd_per_s[keep]
-            if not len(replicas):
-                continue
+            structures, replicas, usd_per_s, fewest = _rows(keep, structures, replicas, usd_per_s, fewest)
+            pipeline_s = bounds.pipeline_s(structures)
+            keep = (fewest - 1) * bounds.smooth_s(structures) + pipeline_s < self.goal.deadline_s(self.best)
+            structures, replicas, usd_per_s, pipeline_s = _rows(keep, structures, replicas, usd_per_s, pipeline_s)
             busiest_s = bounds.busiest_s(structures)
-            possible = np.isfinite(busiest_s)
-            structures, replicas, usd_per_s = structures.take(possible), replicas[possible], usd_per_s[possible]
-            busiest_s, pipeline_s = busiest_s[possible], bounds.pipeline_s(structures)
-            shards = bounds.shards(structures)
+            keep = np.isfinite(busiest_s)
+            structures, replicas, usd_per_s, pipeline_s = _rows(keep, structures, replicas, usd_per_s, pipeline_s)
+            busiest_s, shards = busiest_s[keep], bounds.shards(structures)
             for D in self._degrees(table, int(replicas.max(initial=0))):
                 time = (self._microbatches(table, D) - 1) * busiest_s + pipeline_s
                 time += self.rings[t].shared_s(D)[shards]
@@ -303,6 +306,11 @@ class _Search:
         degrees = self._degrees(table, most)
         here = min(range(len(degrees)), key=lambda i: abs(degrees[i] - replicas))
         return sorted({*degrees[:2], *degrees[max(here - 1, 0) : here + 2]})
+
+
+def _rows(keep: NDArray[np.bool_], structures: Structures, *columns: Any) -> tuple[Any, ...]:
+    """Return some rows of structures and of the columns that belong to them."""
+    return structures.take(keep), *(column[keep] for column in columns)
 
 
 def _steps(kinds: tuple[int, ...], num_kinds: int, longest: int) -> set[tuple[int, ...]]:

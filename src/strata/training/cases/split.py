@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from strata.training.cases.file import Array
 from strata.training.cases.kinds import Ints, KindTable, Rings
 
-BISECTIONS: Final = 16
+BISECTIONS: Final = 12
 MAX_ROUNDS: Final = 40
 REFINE_WITHIN: Final = 1.06
 """A split is refined where its start is at most this much slower than what would be an improvement."""
@@ -50,7 +50,7 @@ class Splitter:
         table, S, L = self._table, batch.kinds.shape[1], self._table.num_layers
         kinds, a, b = batch.kinds, first[:, :-1], first[:, 1:] - 1
         legal = (b >= a).all(axis=1)
-        a, b = np.clip(a, 0, L - 1), np.clip(b, 0, L - 1)
+        a, b = np.minimum(np.maximum(a, 0), L - 1), np.minimum(np.maximum(b, 0), L - 1)
         legal &= (b <= table.last_fitting[kinds, np.arange(S, 0, -1), a]).all(axis=1)
         busy = table.time_s[kinds, a, b] + self._sends(kinds, table.size_of[a], table.size_of[b])
         time = (batch.num_microbatches - 1) * busy.max(axis=1) + busy.sum(axis=1)
@@ -71,7 +71,7 @@ class Splitter:
         if not len(rows):
             return time, first
         part = batch.take(rows)
-        starts = [self._least_bottleneck(part, longest_s[rows], from_left=side) for side in (True, False)]
+        starts = self._least_bottleneck(part, longest_s[rows], send_s[rows])
         times = np.stack([self.iteration_s(part, start) for start in starts])
         start = np.where((times[0] <= times[1])[:, None], starts[0], starts[1])
         time[rows], first[rows] = times.min(axis=0), start
@@ -128,19 +128,18 @@ class Splitter:
         tables = np.stack([self._rings.sync_s(int(D)) for D in degrees])
         return np.asarray(tables[which[:, None], batch.kinds, a, b].max(axis=1))
 
-    def _least_bottleneck(self, batch: Batch, high: Array, *, from_left: bool) -> Ints:
-        """Return a split with (nearly) the least max(c_i + m_i); one that fits nowhere comes back as it is."""
-        regular = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
-        send_s = self._sends(batch.kinds, regular, regular)
+    def _least_bottleneck(self, batch: Batch, high: Array, send_s: Array) -> tuple[Ints, Ints]:
+        """Return splits with (nearly) the least max(c_i + m_i), packed from the left and from the right."""
         low = 0.9 / (1.0 / self._total_s[batch.kinds]).sum(axis=1)
-        fill = self._fill_left if from_left else self._fill_right
-        best, _ = fill(batch.kinds, high[:, None] - send_s)
+        left, _ = self._fill_left(batch.kinds, high[:, None] - send_s)
         for _ in range(BISECTIONS):
             middle = 0.5 * (low + high)
-            first, enough = fill(batch.kinds, middle[:, None] - send_s)
-            best[enough] = first[enough]
+            first, enough = self._fill_left(batch.kinds, middle[:, None] - send_s)
+            left[enough] = first[enough]
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return best
+        right, enough = self._fill_right(batch.kinds, high[:, None] - send_s)
+        right[~enough] = left[~enough]
+        return left, right
 
     def _fill_left(self, kinds: Ints, limit_s: Array) -> tuple[Ints, NDArray[np.bool_]]:
         """Give each stage from the first on as many layers as its limit and memory allow."""
@@ -151,7 +150,7 @@ class Splitter:
             rows = table.time_s[kinds[:, i], a]  # (B, L), 0 before a, then rising
             last = (rows <= limit_s[:, i, None]).sum(axis=1) - 1
             last = np.minimum(last, table.last_fitting[kinds[:, i], S - i, a])
-            first[:, i + 1] = np.clip(last + 1, first[:, i], L - (S - 1 - i))
+            first[:, i + 1] = np.minimum(np.maximum(last + 1, first[:, i]), L - (S - 1 - i))
         stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
         return first, stages_hold & (first[:, -1] == L)
 
@@ -165,7 +164,7 @@ class Splitter:
             fits = table.last_fitting[kinds[:, i], S - i] >= b[:, None]
             ok = (times <= limit_s[:, i, None]) & fits & (np.arange(L) <= b[:, None])
             a = np.where(ok.any(axis=1), ok.argmax(axis=1), first[:, i + 1])
-            first[:, i] = np.clip(a, i, L) if i else a
+            first[:, i] = np.maximum(a, i)
         stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
         return first, stages_hold & (first[:, 0] == 0)
 

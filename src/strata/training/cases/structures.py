@@ -95,18 +95,31 @@ class Bounds:
         """Return a quick lower bound on max c_i [n]: layers divided at will, transfers free."""
         return np.asarray(self._num_counted / (structures.count / self._layer_s[structures.kind]).sum(axis=0))
 
+    def smooth_s(self, structures: Structures) -> Array:
+        """Return a lower bound on max(c_i + m_i) [n]: layers divided at will between stages that send."""
+        count, layer_s = structures.count, self._layer_s[structures.kind]
+        stages = count.sum(axis=0)
+        near, _ = self._neighbours_s(structures)
+        # The first stage of a short pipeline sends one message only; nothing is charged to short ones.
+        send = np.where(np.isfinite(near) & (stages > 3), 2 * near, 0.0)
+        return np.asarray(
+            (self._num_counted + (count * send / layer_s).sum(axis=0)) / (count / layer_s).sum(axis=0)
+        )
+
     def busiest_s(self, structures: Structures) -> Array:
         """Return a lower bound on max(c_i + m_i) [n]; infinite where layers fit no memory or kinds cannot talk."""
         count, layer_s = structures.count, self._layer_s[structures.kind]
         stages = count.sum(axis=0)
         near, far = self._neighbours_s(structures)
+        connected = (stages == 1) | np.isfinite(near).all(axis=0)
+        near = np.where(np.isfinite(near), near, 0.0)
         # A stage between two others sends two messages, the last one counts twice; only the first of a short
         # pipeline sends a single one. Next to another region one of them is a far one.
         send = np.where(stages > 1, 2 * near, 0.0)
         far_send = far + np.where(stages > 3, near, 0.0)
         is_short = (stages > 1) & (stages <= 3)
         fitting = self._fitting[structures.kind, count - 1]
-        low = self.ideal_s(structures)
+        low = self.smooth_s(structures)
         high = low + layer_s.max(axis=0) + np.maximum(send, np.where(np.isfinite(far), far_send, 0.0)).max(axis=0)
         spans = np.isfinite(far).any(axis=0)
         for _ in range(BISECTIONS):
@@ -119,7 +132,7 @@ class Bounds:
             held = np.minimum(count * room, fitting).sum(axis=0) + first
             enough = np.minimum(free, held) >= self._num_counted
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        possible = (fitting.sum(axis=0) >= self._num_counted) & ((stages == 1) | np.isfinite(near).all(axis=0))
+        possible = connected & (fitting.sum(axis=0) >= self._num_counted)
         return np.where(possible, low, np.inf)
 
     def pipeline_s(self, structures: Structures) -> Array:
