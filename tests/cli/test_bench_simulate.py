@@ -1,0 +1,34 @@
+import json
+
+from click.testing import CliRunner
+
+from strata.cli import bench_simulate
+
+KEYS = {"name", "backend", "stages", "microbatches", "plans_per_s", "peer_plans_per_s", "ratio"}
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(bench_simulate, "_MIN_CPU_S", 1e-6)
+    monkeypatch.setattr(bench_simulate, "_backends", lambda: ["numpy"])
+    result = CliRunner().invoke(bench_simulate.simulate, ["--plans", "8", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_each_form_and_size_is_a_row_beside_its_peer(monkeypatch):
+    rows = json.loads(run(monkeypatch, "-o", "json"))["rows"]
+    assert [(row["name"], row["stages"], row["microbatches"]) for row in rows] == [
+        ("recurrence", 4, 32),
+        ("recurrence", 8, 64),
+        ("closed form", 4, 32),
+        ("closed form", 8, 64),
+    ]
+    for row in rows:
+        assert set(row) == KEYS
+        assert row["ratio"] == row["plans_per_s"] / row["peer_plans_per_s"]
+
+
+def test_the_table_names_forms_and_backends(monkeypatch):
+    output = run(monkeypatch)
+    assert "recurrence" in output
+    assert "numpy" in output
