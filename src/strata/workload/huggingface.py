@@ -188,19 +188,28 @@ def model_from_config(path: str | Path) -> ModelSpec:
     return spec
 
 
-def _text_model(data: Mapping[str, Any], path: str, where: str = "") -> tuple[Mapping[str, Any], str]:
-    """Return the innermost text model and its place in the file; refuse what is no decoder."""
+def _text_model(data: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
+    """Return the innermost text model and its place in the file. Raises BadFile for what is no decoder."""
+    where: list[str] = []
+    while True:
+        _refuse_not_decoder(data, path, ".".join(where))
+        inner = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
+        if inner is None:
+            return data, ".".join(where)
+        # The one key that transformers writes outside and means for the inside.
+        outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
+        data = {**outer, **data[inner]}
+        where.append(inner)
+
+
+def _refuse_not_decoder(data: Mapping[str, Any], path: str, where: str) -> None:
     kind = data.get("model_type")
     reason = _NOT_DECODERS.get(kind) if isinstance(kind, str) else None
     if reason is None and (data.get("is_encoder_decoder") is True or ("encoder" in data and "decoder" in data)):
         reason = "an encoder-decoder"
     if reason is not None:
-        raise BadFile([Fault(path, f"{kind} is {reason}; strata plans decoder-only transformers", where=where)])
-    inner = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
-    if inner is None:
-        return data, where
-    outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
-    return _text_model({**outer, **data[inner]}, path, f"{where}.{inner}" if where else inner)
+        message = f"{kind or 'this'} is {reason}; strata plans decoder-only transformers"
+        raise BadFile([Fault(path, message, where=where)])
 
 
 def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
@@ -215,7 +224,7 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
     latent = _latent(keys) if family.experts == "deepseek" else None
     head_dim = latent.v_head_dim if latent else _head_dim(keys, family, hidden, heads)
     kv_heads = heads if family.mha else keys.size("num_key_value_heads", heads if family.kv_follows else None)
-    if heads % kv_heads:
+    if heads % kv_heads and not keys.faults:
         keys.fault("num_key_value_heads", f"{heads} heads are not a multiple of {kv_heads} key-value heads")
     positions = keys.size("max_position_embeddings") if family.learned_positions else 0
     attention_bias = keys.flag("attention_bias", default=False)
@@ -258,7 +267,11 @@ def _refuse_unlike_llama(keys: _Keys) -> None:
     told = ("expert", "ssm", "mamba", "linear_attn", "linear_num", "kv_lora_rank", "shared_kv", "per_layer_input")
     odd = next((key for key in keys.data if any(part in key for part in told) and keys.data[key]), None)
     types = keys.data.get("layer_types")
-    if odd is None and isinstance(types, list) and not {"full_attention", "sliding_attention"}.issuperset(types):
+    if (
+        odd is None
+        and isinstance(types, list)
+        and not {"full_attention", "sliding_attention"}.issuperset(map(str, types))
+    ):
         odd = "layer_types"
     if odd is None and keys.data.get("hidden_act", "silu") not in ("silu", "swish"):
         odd = "hidden_act"  # elsewhere the MLP is seldom gated, a third of its parameters

@@ -106,7 +106,10 @@ class ModelSpec:
 
     @cached_property
     def params_per_layer(self) -> tuple[int, ...]:
-        """Stored parameters of each layer, as in `kinds`. Tied embeddings count once, in the embedding."""
+        """Stored parameters of each layer, as in `kinds`.
+
+        Tied embeddings count once, in the embedding; the copy a pipeline keeps on its last stage is not counted.
+        """
         return tuple(self._params(kind, active=False) for kind in self.kinds)
 
     @cached_property
@@ -135,8 +138,8 @@ class ModelSpec:
     def layer_table(self, sequence_length: int, element_bytes: float = 2) -> LayerTable:
         """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
 
-        A boundary is one hidden state per token. Full recomputation keeps the input of every layer, which for the
-        embedding are token ids and counted as nothing.
+        A boundary is one hidden state per token (the head's is never sent). Full recomputation keeps the input of
+        every layer; the embedding's are token ids, counted as nothing.
         """
         s, kinds = sequence_length, self.kinds
         hidden = np.full(len(kinds), float(s * self.hidden_size) * element_bytes)
@@ -172,7 +175,8 @@ class ModelSpec:
             norm = self._norm if self.final_norm else 0
             return norm + self._projection + (0 if self.tied_embeddings else table)
         norms = self.norms_per_layer * self._norm + self.qk_norm_params
-        return norms + self._attention_matrices + self._attention_vectors + self._mlp(kind, active=active)
+        vectors = norms + self._attention_vectors + self._mlp_vectors(kind)
+        return vectors + self._attention_matrices + self._mlp_matrices(kind, active=active)
 
     @property
     def _attention_matrices(self) -> int:
@@ -194,7 +198,7 @@ class ModelSpec:
         ranks = (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
         return bias + ranks + (ranks + self.latent.qk_rope_head_dim if self.qkv_bias else 0)
 
-    def _mlp(self, kind: str, *, active: bool) -> int:
+    def _mlp_matrices(self, kind: str, *, active: bool) -> int:
         if kind == "dense" or self.experts is None:
             return self._feed_forward(self.intermediate_size)
         moe = self.experts
@@ -204,9 +208,13 @@ class ModelSpec:
         return router + routed + shared
 
     def _feed_forward(self, width: int) -> int:
-        matrices_in = 2 if self.gated_mlp else 1
-        bias = matrices_in * width + self.hidden_size if self.mlp_bias else 0
-        return (matrices_in + 1) * self.hidden_size * width + bias
+        return (3 if self.gated_mlp else 2) * self.hidden_size * width
+
+    def _mlp_vectors(self, kind: str) -> int:
+        """Biases of a dense MLP; no family has them in its experts."""
+        if not self.mlp_bias or kind != "dense":
+            return 0
+        return (2 if self.gated_mlp else 1) * self.intermediate_size + self.hidden_size
 
     def _flops(self, kind: str, sequence_length: int) -> float:
         """Forward FLOPs of one sequence: 2 per active matrix element and token, plus the attention square."""
@@ -215,7 +223,7 @@ class ModelSpec:
             return 2.0 * s * self._projection
         if kind == "head":
             return 2.0 * s * (self.vocab_size * self.embedding_size + self._projection)
-        matrices = self._attention_matrices + self._mlp(kind, active=True)
+        matrices = self._attention_matrices + self._mlp_matrices(kind, active=True)
         if self.latent is not None:
             scores = self.num_heads * (self.latent.qk_head_dim + self.latent.v_head_dim)
         else:

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.errors import BadFile, UsageError
+from strata.files import read_document
+from strata.workload.huggingface import model
+from strata.workload.job import Objective, Recompute, Schedule
+from strata.workload.presets import job_names
+from strata.workload.profile import LayerProfile, load_profile
+from strata.workload.schema import TrainingJobFile, job_from_document, load_job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+HEAD = """\
+apiVersion: strata/v1alpha1
+kind: TrainingJob
+name: tiny
+model: gpt2
+"""
+JOB = f"{HEAD}train: {{global_batch: 64, sequence: 1024}}\n"
+LAYERS = 14
+TIMES = {"forward_s": [0.1] * LAYERS, "backward_s": [0.2] * LAYERS, "update_s": [0] * LAYERS}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "job.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def faults(written):
+    def load(text: str) -> list[str]:
+        with pytest.raises(BadFile) as caught:
+            load_job(written(text))
+        return [f"{f.line}:{f.column}: {f.where}: {f.message}" for f in caught.value.faults]
+
+    return load
+
+
+def test_the_shortest_job_takes_its_defaults(written):
+    job = load_job(written(JOB))
+    assert (job.name, job.model_name, job.num_heads, len(job.layers)) == ("tiny", "gpt2", 12, LAYERS)
+    assert (job.global_batch, job.sequence_length, job.tokens_per_step) == (64, 1024, 65536)
+    assert (job.precision, job.optimizer, job.objective) == ("bf16", "adamw", Objective.TIME)
+    assert job.recompute == (Recompute.NONE, Recompute.FULL)
+    assert (job.local_steps, job.gradient_compression, job.zero_stages) == ((), (1.0,), (0, 1))
+    assert (job.home, job.limits.domains, job.limits.cost_usd_per_step) == (None, None, None)
+    assert (job.limits.memory_headroom, job.flops_efficiency, job.profile) == (0.08, 0.45, None)
+
+
+def test_everything_that_can_be_said_is_heard(written):
+    job = load_job(
+        written(f"""{HEAD}
+train:
+  global_batch: 64Ki tokens
+  sequence: 1Ki
+  precision: fp32
+  optimizer: sgd
+  recompute: full
+  schedules: [gpipe, interleaved]
+  sync: {{mode: [sync, diloco], local_steps: [4, 16], compress: [none, int8, int4]}}
+  zero: [0, 3]
+home: east
+goal: {{minimize: tchebycheff, weights: [1, 0, 2]}}
+limits: {{cost: $12, tokens_per_s: 2M, domains: [east, west], memory_headroom: 10%}}
+efficiency: 0.5
+""")
+    )
+    assert (job.global_batch, job.sequence_length, job.precision, job.optimizer) == (64, 1024, "fp32", "sgd")
+    assert job.recompute == (Recompute.FULL,)
+    assert job.schedules == (Schedule.GPIPE, Schedule.INTERLEAVED)
+    assert (job.local_steps, job.gradient_compression, job.zero_stages) == ((4, 16), (1.0, 4.0, 8.0), (0, 3))
+    assert (job.home, job.objective, job.weights) == ("east", Objective.TCHEBYCHEFF, (1, 0, 2))
+    assert (job.limits.cost_usd_per_step, job.limits.tokens_per_s) == (12, 2e6)
+    assert job.limits.domains == {"east", "west"}
+    assert (job.limits.memory_headroom, job.flops_efficiency) == (0.1, 0.5)
+    assert job.layers.boundary_bytes[0] == 1024 * 768 * 4
+
+
+def test_one_value_may_stand_for_a_list(written):
+    train = (
+        "train: {global_batch: 1, sequence: 8, sync: {mode: diloco, compress: int8}, zero: 2, schedules: gpipe}"
+    )
+    job = load_job(written(f"{HEAD}{train}\n"))
+    assert (job.local_steps, job.gradient_compression) == ((8, 32, 128), (2.0,))
+    assert (job.zero_stages, job.schedules) == ((2,), (Schedule.GPIPE,))
+
+
+@given(sequence=st.integers(1, 1024), sequences=st.integers(1, 10_000))
+def test_a_batch_in_tokens_is_the_same_in_sequences(tmp_path_factory, sequence, sequences):
+    path = tmp_path_factory.getbasetemp() / "batch.yaml"
+    path.write_text(f"{HEAD}train: {{global_batch: {sequence * sequences} tokens, sequence: {sequence}}}\n")
+    assert load_job(path).global_batch == sequences
+
+
+def test_a_model_path_starts_at_the_job_file(tmp_path, written):
+    own = tmp_path / "models" / "own"
+    own.mkdir(parents=True)
+    (own / "config.json").write_text((EXAMPLES / "own-model" / "config.json").read_text())
+    path = written(JOB.replace("gpt2", "models/own"))
+    assert load_job(path).model_name == "own"
+    assert job_from_document(read_document(path), tmp_path).model_name == "own"
+    with pytest.raises(BadFile, match="no such file"):
+        job_from_document(read_document(path), tmp_path / "elsewhere")
+
+
+def test_all_faults_come_at_once_each_with_its_place(faults):
+    text = """\
+apiVersion: strata/v1alpha1
+kind: TrainingJob
+name: tiny
+model: gpt3
+train:
+  global_batch: 0
+  sequence: -4
+  precison: bf16
+  schedules: [1f1b, 1f1c]
+  sync: {mode: [async], local_steps: [0]}
+goal: {minimize: speed, weights: [0, 0, 0]}
+limits: {cost: $0, memory_headroom: 120%}
+efficiency: 1.5
+"""
+    assert [fault.split(": ")[:2] for fault in faults(text)] == [
+        ["4:1", "model"],
+        ["6:3", "train.global_batch"],
+        ["7:3", "train.sequence"],
+        ["8:3", "train.precison"],
+        ["9:21", "train.schedules.1"],
+        ["10:17", "train.sync.mode.0"],
+        ["10:39", "train.sync.local_steps.0"],
+        ["11:8", "goal.minimize"],
+        ["11:25", "goal.weights"],
+        ["12:10", "limits.cost"],
+        ["12:20", "limits.memory_headroom"],
+        ["13:1", "efficiency"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(JOB.replace("gpt2", "gpt-2"), "4:1: model: gpt-2: no such file", id="model"),
+        pytest.param(JOB.replace("64", "4Mi"), "5:9: train.global_batch: '4Mi' is of what?", id="batch of what"),
+        pytest.param(JOB.replace("64", "0 tokens"), "'0 tokens' is no batch", id="no tokens"),
+        pytest.param(JOB.replace("64", "many tokens"), "cannot read 'many tokens'", id="no number"),
+        pytest.param(JOB.replace("64", "1000 tokens"), "no whole number of sequences of 1024; write 1", id="part"),
+        pytest.param(JOB.replace("64", "3000 tokens"), "of 1024; write 2 or 3", id="between"),
+        pytest.param(JOB.replace("64", "1.5"), "1.5 is not a whole number", id="fraction"),
+        pytest.param(JOB.replace("64", "true"), "True is not a quantity", id="boolean"),
+        pytest.param(
+            JOB.replace("1024", "2048"), "train.sequence: gpt2 has learned positions for 1024", id="long"
+        ),
+        pytest.param(JOB.replace("1024", "8, precision: fp8"), "5:40: train.precision: ", id="precision"),
+        pytest.param(JOB.replace("1024", "8, zero: 4"), "5:40: train.zero: ", id="zero stage"),
+        pytest.param(JOB.replace("1024", "8, zero: []"), "train.zero: ", id="no stage"),
+        pytest.param(JOB.replace("1024", "8, sync: {local_steps: 4}"), "need mode: [sync, diloco]", id="steps"),
+        pytest.param(f"{JOB}home: a\nlimits: {{domains: [b]}}\n", "6:1: home: 'a' is not one of", id="home"),
+        pytest.param(f"{JOB}limits: {{domains: []}}\n", "6:10: limits.domains: ", id="no domains"),
+        pytest.param(f"{JOB}limits: {{memory_headroom: some}}\n", "'some' is not a share", id="share"),
+        pytest.param(f"{JOB}limits: {{memory_headroom: nan%}}\n", "6:10: limits.memory_headroom", id="nan"),
+        pytest.param(f"{JOB}limits: {{cost: 5GB}}\n", "6:10: limits.cost: unit 'GB'", id="cost"),
+        pytest.param(f"{JOB}goal: {{weights: [1, 2]}}\n", "goal.weights.2: required key is missing", id="weights"),
+        pytest.param(f"{JOB}efficiency: 0\n", "6:1: efficiency: ", id="efficiency"),
+        pytest.param(f"{JOB}profile: times.json\n", "6:1: profile: ", id="profile"),
+        pytest.param(f"{JOB}sequence: 8\n", "6:1: sequence: unknown key", id="unknown"),
+        pytest.param(HEAD, "1:1: train: required key is missing", id="no train"),
+        pytest.param(JOB.replace("TrainingJob", "Fleet"), "2:1: kind: ", id="kind"),
+    ],
+)
+def test_a_wrong_value_is_refused_at_its_place(faults, text, said):
+    (fault,) = faults(text)
+    assert said in fault
+
+
+def test_faults_of_the_model_are_told_with_those_of_the_job(faults, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}')
+    told = faults(f"{JOB.replace('gpt2', 'config.json')}speed: 3\n")
+    assert told[0].startswith("6:1: speed: unknown key")
+    assert any("num_hidden_layers: required key is missing" in fault for fault in told[1:])
+
+
+def test_a_file_that_is_no_mapping_is_refused(faults):
+    assert len(faults("- 1\n")) == 1
+
+
+def test_a_missing_job_is_answered_with_the_bundled_ones(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        load_job(tmp_path / "job.yaml")
+    with pytest.raises(UsageError, match="there are: llama") as caught:
+        load_job("opt-350")
+    assert caught.value.hint == "did you mean 'opt-350m'?"
+
+
+@pytest.mark.parametrize("source", [*job_names(), *sorted(EXAMPLES.glob("job-*.yaml"))], ids=str)
+def test_every_bundled_job_and_example_loads(source):
+    job = load_job(source)
+    assert job.layers.params.sum() > 1e8
+    assert job.name == Path(source).name.removeprefix("job-").removesuffix(".yaml")
+
+
+def test_the_schema_can_be_printed():
+    assert "train" in json.loads(json.dumps(TrainingJobFile.model_json_schema()))["properties"]
+
+
+def test_a_profile_is_looked_up_under_the_conditions_it_was_measured_in(tmp_path, written):
+    (tmp_path / "times.json").write_text(json.dumps({"A100": {"2,1": TIMES}}))
+    profile = load_job(written(f"{JOB}profile: times.json\n")).profile
+    assert profile is not None
+    times = profile.lookup("A100", 2, 1)
+    assert times is not None
+    np.testing.assert_array_equal(times.backward_s, [0.2] * LAYERS)
+    assert profile.lookup("A100", 4, 1) is None
+    assert profile.lookup("A100", 2, 2) is None
+    assert profile.lookup("H100", 2, 1) is None
+
+
+def test_a_profile_may_hold_arrays():
+    times = {name: np.ones(LAYERS) for name in TIMES}
+    found = LayerProfile.from_dict({"A100": {"1,1": times}}, num_layers=LAYERS).lookup("A100", 1, 1)
+    assert found is not None
+    assert found.update_s.sum() == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param([], "must be a JSON object", id="list"),
+        pytest.param({}, "holds no profile", id="empty"),
+        pytest.param({"A100": 3}, "A100: must be a JSON object", id="number"),
+        pytest.param({"A100": {"2": TIMES}}, "A100.2: write 'microbatch size", id="one size"),
+        pytest.param({"A100": {"0,1": TIMES}}, "A100.0,1: write 'microbatch size", id="zero"),
+        pytest.param({"A100": {"1,1": []}}, "A100.1,1: must be a JSON object", id="row"),
+        pytest.param({"A100": {"1,1": {**TIMES, "fwd": []}}}, "unknown key 'fwd'", id="unknown"),
+        pytest.param({"A100": {"1,1": {**TIMES, "update_s": None}}}, "update_s is missing", id="missing"),
+        pytest.param({"A100": {"1,1": {**TIMES, "update_s": 1}}}, "must be a list of seconds", id="scalar"),
+        pytest.param(
+            {"A100": {"1,1": {**TIMES, "update_s": [1.0]}}}, "has 1 values, the model has 14", id="short"
+        ),
+        pytest.param({"A100": {"1,1": {**TIMES, "update_s": [-1] * LAYERS}}}, "holds -1", id="negative"),
+        pytest.param({"A100": {"1,1": {**TIMES, "update_s": ["1"] * LAYERS}}}, "holds '1'", id="text"),
+    ],
+)
+def test_a_profile_that_does_not_fit_is_refused_with_the_reason(tmp_path, data, said):
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(BadFile) as caught:
+        load_profile(path, num_layers=len(model("gpt2").kinds))
+    (fault,) = caught.value.faults
+    assert said in f"{fault.where}: {fault.message}"
