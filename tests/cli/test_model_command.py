@@ -63,7 +63,7 @@ def test_a_sample_is_no_longer_than_learned_positions(strata):
     assert "try: --sequence 1024" in err
 
 
-def test_notes_are_shown(strata, tmp_path):
+def test_notes_are_shown(strata):
     assert "multi-token-prediction layers are not counted" in strata("deepseek-v3")[1]
 
 

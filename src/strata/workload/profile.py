@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from strata.errors import BadFile, Fault
 from strata.files import read_json
 
 Floats = NDArray[np.float64]
+
+_FORM: Final = '{"ACCELERATOR": {"2,1": {"forward_s": [...], "backward_s": [...], "update_s": [...]}}}'
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class LayerProfile:
         if not times and not faults:
             faults.append(Fault(path, "holds no profile"))
         if faults:
-            raise BadFile(faults, hint="see the file form in the documentation of training jobs")
+            raise BadFile(faults, hint=_FORM)
         return cls(times)
 
 
