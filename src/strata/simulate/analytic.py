@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -55,6 +55,7 @@ class StepModel:
     def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
         self.fleet, self.job = fleet, job
         self._layers: dict[tuple[str, int, int, Recompute], LayerTimes | None] = {}
+        self._sums: dict[object, AllReduce] = {}
 
     def layers(
         self, domain: Domain, tensor_parallel: int, microbatch_size: int, recompute: Recompute
@@ -100,12 +101,13 @@ class StepModel:
             backward.append(float(layers.backward[z] - layers.backward[a]))
             useful.append(float(layers.useful[z] - layers.useful[a]))
             update = max(update, float(layers.update[z] - layers.update[a]))
-        there, back = [], []
-        for cut, stage in enumerate(pipeline.stages[:-1]):
-            boundary = self.job.layers.boundary_bytes[stage.first_layer + stage.num_layers - 1]
-            pair = hops(self.fleet, pipeline, cut, float(boundary) * plan.microbatch_size)
-            there.append(pair[0])
-            back.append(pair[1])
+        boundary = self.job.layers.boundary_bytes
+        sizes = [
+            float(boundary[stage.first_layer + stage.num_layers - 1]) * plan.microbatch_size
+            for stage in pipeline.stages[:-1]
+        ]
+        cuts = hops(self.fleet, pipeline, sizes)
+        there, back = [hop for hop, _ in cuts], [hop for _, hop in cuts]
         return PipelineTimes(tuple(forward), tuple(backward), tuple(useful), update, tuple(there), tuple(back))
 
     def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerTimes:
@@ -119,108 +121,95 @@ class StepModel:
         return self._answer(plans, exact=True, detail=detail)
 
     def bounds(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
-        """Return reports whose step time no schedule of the same stages can beat: `reports`, hundreds of times faster."""
+        """Return reports whose step time no schedule of the same stages can beat, in closed form."""
         return self._answer(plans, exact=False, detail=False)
 
     def _answer(self, plans: Sequence[TrainingPlan], *, exact: bool, detail: bool) -> list[StepReport]:
         pieces = [(plan, pipeline) for plan in plans for pipeline in plan.pipelines]
         times = [self.times(plan, pipeline) for plan, pipeline in pieces]
         pipeline_s = _pipelines_s(pieces, times, exact=exact)
-        local_s = _pipelines_s(pieces, [i.local() for i in times], exact=True) if detail else pipeline_s
+        local_s = _pipelines_s(pieces, [i.local() for i in times], exact=True) if detail else None
         found, start = [], 0
         for plan in plans:
-            stop = start + len(plan.pipelines)
-            found.append(
-                self._report(plan, times[start:stop], pipeline_s[start:stop], local_s[start:stop], detail)
-            )
-            start = stop
+            mine = slice(start, start + len(plan.pipelines))
+            report = self._report(plan, times[mine], pipeline_s[mine])
+            if exact:
+                report = replace(report, stages=self._stages(plan, times[mine]))
+            if local_s is not None:
+                parts = self._breakdown(plan, times[mine], pipeline_s[mine], local_s[mine], report.step_time_s)
+                report = replace(report, breakdown_s=parts)
+            found.append(report)
+            start = mine.stop
         return found
 
     def all_reduce(self, plan: TrainingPlan) -> AllReduce | None:
-        """Return the gradient sum between pipelines, None for one pipeline or without a path between them.
-
-        Pipelines that span several domains exchange each layer between the domains that hold it, over
-        independent links at the same time: B_rq = min over domain pairs of B_ab / share of layers on (a, b).
-        """
+        """Return the gradient sum between pipelines, None for a plan of one pipeline."""
         if len(plan.pipelines) == 1:
             return None
-        layers = self.job.layers
-        groups = [_shares(pipeline, layers.params_before) for pipeline in plan.pipelines]
-        count = len(groups)
-        bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
-        for r, source in enumerate(groups):
-            for q, dest in enumerate(groups):
-                if r == q:
-                    continue
-                for a, first, last in source:
-                    for b, low, high in dest:
-                        share = min(last, high) - max(first, low)
-                        if share <= 0:
-                            continue
-                        link = self.fleet.link(a, b)
-                        if link is None:
-                            bandwidth[r, q], latency[r, q] = 0.0, np.inf
-                        else:
-                            bandwidth[r, q] = min(bandwidth[r, q], link.bandwidth_bytes_per_s / share)
-                            latency[r, q] = max(latency[r, q], link.latency_s)
-        size = float(layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
-        return best_all_reduce(size, bandwidth, latency)
+        groups = tuple(_shares(pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
+        key = (groups, plan.gradient_compression)
+        if key not in self._sums:
+            size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
+            self._sums[key] = best_all_reduce(size, *_between(self.fleet, groups))
+        return self._sums[key]
 
-    def _report(
+    def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
+        job, after_s = self.job, self._after_s(plan, times)
+        across = self.all_reduce(plan)
+        across_s = self._across_s(plan, times, across)
+        step_s = (float(pipeline_s.max()) + after_s) * eta(plan.local_steps) + across_s
+        wan_bytes, egress = self._traffic(plan, times, across)
+        cost: float | None = egress
+        for name, count in plan.devices().items():
+            price = self.fleet.domain(name).price_usd_per_device_hour
+            cost = None if cost is None or price is None else cost + count * price * step_s / 3600
+        busy = sum(
+            useful * pipeline.microbatches * stage.tensor_parallel * pipeline.replicas
+            for pipeline, item in zip(plan.pipelines, times, strict=True)
+            for stage, useful in zip(pipeline.stages, item.useful_s, strict=True)
+        )
+        return StepReport(
+            step_time_s=step_s,
+            tokens_per_s=job.tokens_per_step / step_s,
+            utilization=busy / (plan.num_devices * step_s),
+            wan_bytes_per_step=wan_bytes,
+            egress_usd_per_step=egress,
+            cost_usd_per_step=cost,
+            cost_usd_per_mtoken=None if cost is None else cost / job.tokens_per_step * 1e6,
+            num_devices=plan.num_devices,
+            stages=(),
+            trust=self._trust(plan),
+            breakdown_s={},
+        )
+
+    def _after_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> float:
+        """Return what follows the pipelines inside the domains: gradient sums between copies, and the update."""
+        sync_s = max(self.replica_sync_s(plan, p, item) for p, item in zip(plan.pipelines, times, strict=True))
+        return sync_s + max(item.update_s for item in times)
+
+    def _across_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
+        """Return the exposed part of the sum between domains: it runs while the last backward still does."""
+        if across is None:
+            return 0.0
+        hidden = min(min(item.backward_s) for item in times)
+        return max(0.0, across.time_s - hidden) / plan.local_steps
+
+    def _breakdown(
         self,
         plan: TrainingPlan,
         times: Sequence[PipelineTimes],
         pipeline_s: Floats,
         local_s: Floats,
-        detail: bool,
-    ) -> StepReport:
-        job = self.job
-        sync_s = max(
-            self.replica_sync_s(plan, pipeline, item) for pipeline, item in zip(plan.pipelines, times, strict=True)
-        )
-        update_s = max(item.update_s for item in times)
-        slowest = int(np.argmax(pipeline_s))
-        across = self.all_reduce(plan)
-        # Gradients of a stage are summed while the last microbatch's backward still runs (bucketed overlap).
-        hidden = min(min(item.backward_s) for item in times)
-        across_s = max(0.0, across.time_s - hidden) / plan.local_steps if across is not None else 0.0
-        tokens_factor = eta(plan.local_steps)
-        step_s = (float(pipeline_s[slowest]) + sync_s + update_s) * tokens_factor + across_s
-        wan_bytes, egress = self._traffic(plan, times, across)
-        devices = plan.devices()
-        prices = [self.fleet.domain(name).price_usd_per_device_hour for name in devices]
-        cost: float | None = egress
-        for count, price in zip(devices.values(), prices, strict=True):
-            cost = None if cost is None or price is None else cost + count * price * step_s / 3600
-        busy, reserved = 0.0, 0
-        for pipeline, item in zip(plan.pipelines, times, strict=True):
-            for stage, useful in zip(pipeline.stages, item.useful_s, strict=True):
-                busy += useful * pipeline.microbatches * stage.tensor_parallel * pipeline.replicas
-                reserved += stage.tensor_parallel * pipeline.replicas
-        breakdown: dict[str, float] = {}
-        if detail:
-            compute = float(
-                np.mean(np.add(times[slowest].forward_s, times[slowest].backward_s))
-                * plan.pipelines[slowest].microbatches
-            )
-            wan = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * tokens_factor + across_s
-            sync = (sync_s + update_s) * tokens_factor
-            compute *= tokens_factor
-            bubble = max(0.0, step_s - compute - wan - sync)
-            breakdown = {"compute": compute, "bubble": bubble, "wan": wan, "sync": sync}
-        return StepReport(
-            step_time_s=step_s,
-            tokens_per_s=job.tokens_per_step / step_s,
-            utilization=busy / (reserved * step_s),
-            wan_bytes_per_step=wan_bytes,
-            egress_usd_per_step=egress,
-            cost_usd_per_step=cost,
-            cost_usd_per_mtoken=None if cost is None else cost / job.tokens_per_step * 1e6,
-            num_devices=reserved,
-            stages=self._stages(plan, times),
-            trust=self._trust(plan),
-            breakdown_s=breakdown,
-        )
+        step_s: float,
+    ) -> dict[str, float]:
+        """Return compute, bubble, wan and sync of the slowest pipeline; wan is what a free WAN would save."""
+        slowest, factor = int(np.argmax(pipeline_s)), eta(plan.local_steps)
+        each = np.add(times[slowest].forward_s, times[slowest].backward_s)
+        compute = float(each.mean()) * plan.pipelines[slowest].microbatches * factor
+        saved = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * factor
+        wan = saved + self._across_s(plan, times, self.all_reduce(plan))
+        sync = self._after_s(plan, times) * factor
+        return {"compute": compute, "bubble": max(0.0, step_s - compute - wan - sync), "wan": wan, "sync": sync}
 
     def replica_sync_s(self, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes) -> float:
         """Return what the gradient sum between a pipeline's copies adds, the overlap with backward taken off."""
@@ -279,7 +268,7 @@ class StepModel:
                         backward,
                         self.stage_memory_bytes(plan, pipeline, stage),
                         self.memory_limit_bytes(domain),
-                    )  # fmt: skip
+                    )
                 )
         return tuple(found)
 
@@ -328,11 +317,41 @@ def stack(times: Sequence[PipelineTimes]) -> StageTimes:
     )  # fmt: skip
 
 
-def _shares(pipeline: Pipeline, before: Floats) -> list[tuple[str, float, float]]:
-    """Return (domain, from, to) of a pipeline's parameters as fractions of the model."""
-    total = float(before[-1])
-    return [
-        (stage.domain, float(before[stage.first_layer]) / total,
-         float(before[stage.first_layer + stage.num_layers]) / total)
-        for stage in pipeline.stages
-    ]  # fmt: skip
+Share = tuple[str, float, float]
+"""A domain and the fractions of the model's parameters between which it holds them."""
+
+
+def _shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
+    """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
+    total, found = float(before[-1]), []
+    for stage in pipeline.stages:
+        first = float(before[stage.first_layer]) / total
+        last = float(before[stage.first_layer + stage.num_layers]) / total
+        if found and found[-1][0] == stage.domain:
+            first = found.pop()[1]
+        found.append((stage.domain, first, last))
+    return tuple(found)
+
+
+def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:
+    """Return bandwidth and latency between pipelines that sum the gradients of the whole model.
+
+    Each layer is exchanged between the domains that hold it, over independent links at the same time:
+    B_rq = min over domain pairs of B_ab / share of the parameters on (a, b).
+    """
+    count = len(groups)
+    bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
+    for r, source in enumerate(groups):
+        for q, dest in enumerate(groups):
+            if r == q:
+                continue
+            for a, first, last in source:
+                for b, low, high in dest:
+                    share = min(last, high) - max(first, low)
+                    if share <= 0:
+                        continue
+                    link = fleet.link(a, b)
+                    speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
+                    bandwidth[r, q] = min(bandwidth[r, q], speed / share)
+                    latency[r, q] = max(latency[r, q], delay)
+    return bandwidth, latency

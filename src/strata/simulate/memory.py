@@ -7,6 +7,7 @@ one layer's activations at a time.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from strata.workload.job import Recompute, TrainingJob
@@ -50,3 +51,37 @@ def stage_bytes(
     if recompute is Recompute.FULL:
         total += per_microbatch * float(layers.activation_bytes[first_layer:last].max())
     return total
+
+
+class StageRoom:
+    """How many layers one stage can hold: the inverse of `stage_bytes`, asked thousands of times a search."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        *,
+        tensor_parallel: int,
+        replicas: int,
+        microbatch_size: int,
+        recompute: Recompute,
+        zero_stage: int,
+        in_flight: int,
+        limit_bytes: float,
+    ) -> None:
+        layers, size = job.layers, microbatch_size / tensor_parallel
+        full = recompute is Recompute.FULL
+        kept = layers.checkpoint_before if full else layers.activation_before
+        state = state_bytes(job, 1 / tensor_parallel, replicas=replicas, zero_stage=zero_stage)
+        self._before: list[float] = (layers.params_before * state + kept * (in_flight * size)).tolist()
+        self._again: list[float] = (layers.activation_bytes * size if full else layers.params * 0.0).tolist()
+        self._room = limit_bytes - FIXED_BYTES
+
+    def layers(self, first: int) -> int:
+        """Return the most layers from `first` on that fit."""
+        if first >= len(self._again):
+            return 0
+        before, again = self._before, self._again
+        last = bisect_right(before, before[first] + self._room - again[first]) - 1
+        while last > first and before[last] - before[first] + max(again[first:last]) > self._room:
+            last -= 1
+        return max(0, last - first)

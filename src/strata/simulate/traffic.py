@@ -7,7 +7,10 @@ share it; ranks of one node share its network card.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from strata.fleet.fleet import Domain, Fleet, Link
 from strata.workload.plan import Pipeline
@@ -39,26 +42,31 @@ def wan_hop(fleet: Fleet, source: str, dest: str, message_bytes: float, *, copie
     return Hop(max(on_card, on_link), link.latency_s, message_bytes, message_bytes * link.price_usd_per_byte)
 
 
-def hops(fleet: Fleet, pipeline: Pipeline, cut: int, message_bytes: float) -> tuple[Hop, Hop]:
-    """Return the forward and backward hop between stages `cut` and `cut + 1`."""
-    here, there = pipeline.stages[cut], pipeline.stages[cut + 1]
-    if here.domain != there.domain:
-        return (
-            wan_hop(fleet, here.domain, there.domain, message_bytes,
-                    copies=pipeline.replicas, ranks=here.tensor_parallel),
-            wan_hop(fleet, there.domain, here.domain, message_bytes,
-                    copies=pipeline.replicas, ranks=there.tensor_parallel),
-        )  # fmt: skip
-    domain = fleet.domain(here.domain)
-    stages_here = sum(stage.domain == here.domain for stage in pipeline.stages)
-    position = sum(stage.domain == here.domain for stage in pipeline.stages[: cut + 1])
-    ranks = here.tensor_parallel
-    in_one_node = stages_here * ranks <= domain.devices_per_node or position * ranks % domain.devices_per_node
-    if in_one_node:
-        hop = Hop(message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s), domain.intra_latency_s)
-    else:
-        hop = Hop(message_bytes / card_bytes_per_s(domain, ranks), domain.network_latency_s)
-    return hop, hop
+def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> list[tuple[Hop, Hop]]:
+    """Return the forward and backward hop of every cut of a pipeline; one message size per cut."""
+    stages, found = pipeline.stages, []
+    in_domain = Counter(stage.domain for stage in stages)
+    placed: Counter[str] = Counter()
+    for here, there, size in zip(stages, stages[1:], message_bytes, strict=False):
+        placed[here.domain] += 1
+        if here.domain == there.domain:
+            hop = _inner_hop(fleet.domain(here.domain), here.tensor_parallel, placed[here.domain],
+                             in_domain[here.domain], size)  # fmt: skip
+            found.append((hop, hop))
+        else:
+            copies = pipeline.replicas
+            found.append((
+                wan_hop(fleet, here.domain, there.domain, size, copies=copies, ranks=here.tensor_parallel),
+                wan_hop(fleet, there.domain, here.domain, size, copies=copies, ranks=there.tensor_parallel),
+            ))  # fmt: skip
+    return found
+
+
+def _inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_bytes: float) -> Hop:
+    """Return the hop after the `position`-th of a copy's `stages` in one domain."""
+    if stages * ranks <= domain.devices_per_node or position * ranks % domain.devices_per_node:
+        return Hop(message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s), domain.intra_latency_s)
+    return Hop(message_bytes / card_bytes_per_s(domain, ranks), domain.network_latency_s)
 
 
 def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, ranks: int, copy_devices: int) -> float:
@@ -81,7 +89,7 @@ def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, ranks: 
 def links_used(fleet: Fleet, pipeline: Pipeline) -> list[Link]:
     """Return the wide-area links the pipeline's activations and gradients cross."""
     found = []
-    for here, there in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+    for here, there in pairwise(pipeline.stages):
         if here.domain != there.domain:
             found += [fleet.links[here.domain, there.domain], fleet.links[there.domain, here.domain]]
     return found

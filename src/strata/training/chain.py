@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
+from strata.simulate.memory import StageRoom
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
 from strata.training.problem import Problem, Setting
 from strata.training.split import split
@@ -88,12 +89,16 @@ def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan)
     if worst is None:
         return plan
 
-    def fits(index: int, first: int, layers: int) -> bool:
-        stage = replace(pipeline.stages[index], first_layer=first, num_layers=layers)
-        limit = model.memory_limit_bytes(problem.fleet.domain(stage.domain))
-        return layers == 0 or model.stage_memory_bytes(plan, pipeline, stage) <= limit
-
-    counts = split(_prefixes(problem, setting, layout), fits)
+    rooms = [
+        StageRoom(
+            problem.job, tensor_parallel=stage.tensor_parallel, replicas=pipeline.replicas,
+            microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
+            in_flight=min(stage.warmup + 1, pipeline.microbatches),
+            limit_bytes=model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
+        )
+        for stage in pipeline.stages
+    ]  # fmt: skip
+    counts = split(_prefixes(problem, setting, layout), lambda index, first: rooms[index].layers(first))
     if counts is not None:
         stages, first = [], 0
         for stage, layers in zip(pipeline.stages, counts, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerTimes
+from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.chain import build_chain
 from strata.training.problem import Problem, Setting
-from strata.training.routes import PairCosts, best_route, path_table
+from strata.training.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
@@ -42,12 +43,18 @@ class ChainSpace:
         self.domains = [problem.fleet.domains[i] for i in members]
         count = len(members)
         self.masks = np.arange(1, 1 << count)
+        self._path_tables: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
         self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
 
-    @cached_property
-    def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
+    def _paths(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Least (slowest link, Σ 1/B, Σ latency, Σ price) of a path over each mask, each on its own."""
-        costs = self.problem.pair_costs(1)
+        curved = any(link.curve is not None for link in self.problem.fleet.links.values())
+        size = microbatch_size if curved else 1
+        if size not in self._path_tables:
+            self._path_tables[size] = self._least_paths(self.problem.pair_costs(size))
+        return self._path_tables[size]
+
+    def _least_paths(self, costs: PairCosts) -> tuple[Floats, Floats, Floats, Floats]:
         pick = np.ix_(self.members, self.members)
         slow = path_table(costs.slowness[pick], "max")[1:].min(axis=1)
         slow_sum, latency, price = (
@@ -83,7 +90,7 @@ class ChainSpace:
         pace = 1.0 / np.maximum(rate, 1e-300)
         shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
         compute = np.maximum(least_work, np.where(self._alike, least_work / shrink, pace * microbatches))
-        slow, slow_sum, latency, price = self._paths
+        slow, slow_sum, latency, price = self._paths(setting.microbatch_size)
         load = copies * problem.message_bytes(setting.microbatch_size)
         route = load * slow_sum + latency
         if self._alike and layers[0] is not None:
@@ -102,7 +109,7 @@ class ChainSpace:
             & (total_stages <= count)
             & np.isfinite(route)
             & (inside @ ~known == 0)
-            & self._may_fit(setting, total_stages)
+            & self.may_fit(setting, total_stages)
         )
         step_s = np.where(valid, step_s, np.inf)
         devices = inside @ (stages * ranks) * copies
@@ -134,24 +141,41 @@ class ChainSpace:
         backward = max((float(item.backward[-1]) for item in known), default=0.0)
         return np.asarray(np.maximum(0.0, (whole - backward) / stages))
 
-    def _may_fit(self, setting: Setting, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether memory could suffice if all of it were one pool with one microbatch in flight."""
-        job = self.problem.job
-        zero = max(job.zero_stages)
-        state = job.state_bytes_per_param
-        if zero >= 1:
-            state -= job.optimizer_bytes * (1 - 1 / setting.copies)
-        kept = job.layers.checkpoint_bytes if setting.recompute is Recompute.FULL else job.layers.activation_bytes
-        need = float(job.layers.params_before[-1]) * state + setting.microbatch_size * float(kept.sum())
-        most = max(self.problem.model.memory_limit_bytes(d) for d in self.domains)
-        return np.asarray(need / setting.tensor_parallel <= stages * most)
+    def may_fit(self, setting: Setting, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether memory could hold the model's like layers on so many stages of the largest devices.
 
-    def build(self, setting: Setting, mask: int) -> list[TrainingPlan] | Reason:
-        """Return the plans of one subset: its best orders under each allowed schedule that fits memory."""
+        A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
+        """
+        job, ranks = self.problem.job, setting.tensor_parallel
+        group, count = self._like_layers
+        full = setting.recompute is Recompute.FULL
+        params, size = float(job.layers.params[group]), setting.microbatch_size / ranks
+        state = state_bytes(job, params / ranks, replicas=setting.copies, zero_stage=max(job.zero_stages))
+        kept = float((job.layers.checkpoint_bytes if full else job.layers.activation_bytes)[group]) * size
+        again = float(job.layers.activation_bytes[group]) * size if full else 0.0
+        room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
+        in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(setting))
+        held = np.concatenate([[0], np.cumsum(np.maximum(0, room // (state + in_flight * kept)))])
+        return np.asarray(held[np.minimum(stages, len(job.layers))] >= count)
+
+    @cached_property
+    def _like_layers(self) -> tuple[int, int]:
+        """The largest group of layers that are alike: the position of one, and how many there are."""
+        layers = self.problem.job.layers
+        rows = np.stack([layers.params, layers.activation_bytes, layers.checkpoint_bytes], axis=1)
+        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+        largest = int(np.argmax(counts * layers.params[first]))
+        return int(first[largest]), int(counts[largest])
+
+    def build(self, setting: Setting, mask: int, *, all_efficient: bool = False) -> list[TrainingPlan] | Reason:
+        """Return the plans of one subset: its best orders under each allowed schedule that fits memory.
+
+        `all_efficient` builds every order that is best in some mix of time and price, for a Pareto front.
+        """
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
         found: list[TrainingPlan] = []
         refusal: Reason | None = None
-        for order in self._orders(setting, picked):
+        for order in self._orders(setting, picked, all_efficient=all_efficient):
             for plan in build_chain(self.problem, setting, order):
                 if isinstance(plan, Reason):
                     refusal = plan
@@ -162,16 +186,19 @@ class ChainSpace:
         assert refusal is not None, "a subset without an order has an infinite bound"
         return refusal
 
-    def _orders(self, setting: Setting, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def _orders(self, setting: Setting, picked: tuple[int, ...], *, all_efficient: bool) -> list[tuple[int, ...]]:
         costs = self.problem.pair_costs(setting.microbatch_size)
         if len(picked) <= ALL_ORDERS:
             both_ways = not self._alike
-            orders = [
+            return [
                 order
                 for order in permutations(picked)
                 if (both_ways or order[0] <= order[-1]) and _connected(costs, order)
             ]
-            return orders
+        if all_efficient:
+            load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
+            orders = efficient_routes(costs, picked, load_bytes=load)
+            return orders if self._alike else [*orders, *(order[::-1] for order in orders)]
         domains = [self.problem.fleet.domains[i] for i in picked]
         work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, setting)) is not None)
         stages = sum(self.problem.stages(d, setting) for d in domains)
@@ -194,4 +221,4 @@ def _equal_layers(layer_s: Floats) -> tuple[int, float]:
 
 
 def _connected(costs: PairCosts, order: tuple[int, ...]) -> bool:
-    return all(np.isfinite(costs.slowness[a, b]) for a, b in zip(order, order[1:], strict=False))
+    return all(np.isfinite(costs.slowness[a, b]) for a, b in pairwise(order))

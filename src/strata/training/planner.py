@@ -69,6 +69,12 @@ def plan_training(
     deadline = started + time_limit_s
     scales = _scales(problem, clock, deadline)
     found = _search(problem, scales, clock, deadline, rank)
+    if found.by_set and found.ranked[0].plan.local_steps > 1:
+        # DiLoCo's token penalty is an assumption: the best synchronous plan always stands beside it.
+        in_step = replace(problem, job=replace(job, local_steps=()))
+        bound = found.bound
+        found.merge(_search(in_step, scales, clock, deadline, 0))
+        found.bound = bound
     plans = tuple(found.ranked)
     elapsed = clock() - started
     reasons = [*problem.excluded]
@@ -161,7 +167,7 @@ def _alternatives(
         for key, item in found.missed.items()
         if key not in found.by_set
     ]
-    refused = [
+    refused: list[Alternative[TrainingPlan]] = [
         Alternative("+".join(sorted(names)), {}, (reason,), None)
         for names, reason in found.refusals.items()
         if not any(names == used for _, used in found.by_set)

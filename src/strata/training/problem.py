@@ -66,9 +66,11 @@ class Problem:
                 excluded.append(reason)
         kept = fleet.only(usable)
         if len(kept.domains) > 1:
-            for name in usable:
-                if not any(name in pair and (pair[1], pair[0]) in kept.links for pair in kept.links):
-                    excluded.append(Reason("unreachable", name, {"domain": name}))
+            excluded += [
+                Reason("unreachable", name, {"domain": name})
+                for name in usable
+                if not any(name in pair and (pair[1], pair[0]) in kept.links for pair in kept.links)
+            ]
         return cls(kept, job, tuple(excluded))
 
     @cached_property
@@ -94,8 +96,8 @@ class Problem:
         return PairCosts.of(self.fleet, self.message_bytes(microbatch_size))
 
     def message_bytes(self, microbatch_size: int) -> float:
-        """Return the bytes one microbatch of one copy sends to the next stage."""
-        return float(np.median(self.job.layers.boundary_bytes)) * microbatch_size
+        """Return the least bytes one microbatch of one copy sends to the next stage."""
+        return float(self.job.layers.boundary_bytes[:-1].min()) * microbatch_size
 
     def ranks(self, domain: Domain, setting: Setting) -> int:
         """Return the tensor-parallel degree in a domain: the setting's, as far as a node allows."""

@@ -8,7 +8,7 @@ the other; so all matrices here are symmetric, and a path is as good as its reve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise, permutations
 from typing import Final, Literal
 
 import numpy as np
@@ -125,12 +125,44 @@ def best_route(
     return best, best_cost
 
 
+def efficient_routes(costs: PairCosts, members: tuple[int, ...], *, load_bytes: float) -> list[tuple[int, ...]]:
+    """Return the orders no other order beats in (slowest link, Σ round trips, Σ price), one of each kind.
+
+    By enumeration: meant for at most 8 members (20,160 orders up to reversal).
+    """
+    orders = np.array([order for order in permutations(members) if order[0] <= order[-1]])
+    here, there = orders[:, :-1], orders[:, 1:]
+    with np.errstate(invalid="ignore"):
+        serial = load_bytes * costs.slowness[here, there]
+        rounds = load_bytes * costs.slowness_sum[here, there] + costs.latency_sum[here, there]
+    values = np.stack(
+        [serial.max(axis=1, initial=0.0), rounds.sum(axis=1), costs.price_sum[here, there].sum(axis=1)], axis=1
+    )
+    connected = np.isfinite(values).all(axis=1)
+    orders, values = orders[connected], values[connected]
+    return [tuple(int(i) for i in orders[k]) for k in efficient(values)]
+
+
+def efficient(values: Floats) -> NDArray[np.int64]:
+    """Return the positions of rows of `values` [N, D] that no other row dominates (less is better).
+
+    Of equal rows the first is kept.
+    """
+    order = np.lexsort(values.T[::-1])
+    kept: list[int] = []
+    for position in order:
+        row = values[position]
+        if not kept or not (values[kept] <= row).all(axis=1).any():
+            kept.append(int(position))
+    return np.array(sorted(kept), dtype=np.int64)
+
+
 def _greedy_path(pair: Floats) -> tuple[list[int], float]:
     """Return a short path over all nodes: nearest neighbour from every start, then 2-opt."""
     count = len(pair)
 
     def cost(order: list[int]) -> float:
-        return float(sum(pair[a, b] for a, b in zip(order, order[1:], strict=False)))
+        return float(sum(pair[a, b] for a, b in pairwise(order)))
 
     best: list[int] = list(range(count))
     for start in range(count):

@@ -20,7 +20,7 @@ from strata.simulate.report import StepReport
 from strata.training.chain_space import ChainSpace
 from strata.training.objective import Scales, score, score_report, within_limits
 from strata.training.problem import Problem
-from strata.training.shards import ShardSpace, Sharing
+from strata.training.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
 
 Clock = Callable[[], float]
@@ -100,7 +100,6 @@ class Search:
         self.found = Found()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._serial = 0
-        self._sharings: list[Sharing] = []
 
     def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
         """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
@@ -158,21 +157,21 @@ class Search:
             picked = np.flatnonzero(keep)
             values.append(value[picked])
             codes.append(number * count + picked)
-        shard_values = []
-        for step_s, sharing in self.shards.sharings():
-            # Utilisation is at most 1 and money at least 0: weak, but sharings are few.
-            shard_values.append(
-                float(score(job, self.scales, step_s, 1.0, self.shards.least_usd(sharing, step_s)))
-            )
-            self._sharings.append(sharing)
-        values.append(np.array(shard_values))
-        codes.append(-1 - np.arange(len(shard_values)))
-        return np.concatenate(values), np.concatenate(codes)
+        step_s = self.shards.bounds()
+        if step_s.size:
+            # Utilisation at most 1, money at least one device a domain: weak, but sharings are few.
+            usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
+            with np.errstate(invalid="ignore"):
+                value = np.asarray(score(job, self.scales, step_s, 1.0, step_s * usd_per_s)).ravel()
+            picked = np.flatnonzero(np.isfinite(value))
+            values.append(value[picked])
+            codes.append(-1 - picked)
+        return np.concatenate([np.empty(0), *values]), np.concatenate([np.empty(0, dtype=np.int64), *codes])
 
     def _open(self, code: int) -> None:
         if code < 0:
-            plan = self.shards.build(self._sharings[-1 - code])
-            self._push([plan] if plan is not None else [])
+            plan = self.shards.build(self.shards.sharing(*divmod(-1 - code, len(self.shards.groups))))
+            self._push([] if plan is None else [plan])
             return
         number, index = divmod(code, len(self.chains.masks))
         built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from strata.simulate.analytic import stack
 from strata.simulate.collective import eta
 from strata.simulate.screening import path_s
 from strata.training.chain import build_chain
+from strata.training.chain_space import ChainSpace
 from strata.training.problem import MICROBATCHES, Problem, Setting
 from strata.training.routes import best_path
 from strata.workload.job import Recompute
@@ -25,6 +26,7 @@ from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
 Unit = tuple[int, ...]
+Way = tuple[int, Recompute, float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,13 @@ class ShardSpace:
     def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
         self.problem, self.members = problem, members
         self._inner: dict[tuple[Unit, int, Recompute], list[_Inner]] = {}
+        self._rates: dict[tuple[Unit, int, Recompute], tuple[float, float]] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Every domain alone, and every region of two or more connected domains as a chain."""
-        domains, regions = self.problem.fleet.domains, {}
+        domains = self.problem.fleet.domains
+        regions: dict[str, list[int]] = {}
         for i in self.members:
             if domains[i].region:
                 regions.setdefault(domains[i].region, []).append(i)
@@ -73,49 +77,80 @@ class ShardSpace:
                 chains.append(order)
         return (*((i,) for i in self.members), *chains)
 
-    def sharings(self) -> Iterator[tuple[float, Sharing]]:
-        """Yield every sharing with a bound on its step time.
-
-        Σ over units of their best rate bounds the compute; a unit has to send and receive
-        2 (D-1)/D of the gradients over its own links whatever the algorithm (Patarasuk & Yuan 2009, §3).
-        """
-        job, problem = self.problem.job, self.problem
-        bandwidth = problem.fleet.bandwidth_bytes_per_s().copy()
-        np.fill_diagonal(bandwidth, 0.0)
-        size = float(job.layers.params_before[-1]) * job.element_bytes
-        groups = [
+    @cached_property
+    def groups(self) -> tuple[tuple[Unit, ...], ...]:
+        """All sets of two or more disjoint units that links could connect."""
+        bandwidth = self._bandwidth
+        return tuple(
             group
             for count in range(2, len(self.members) + 1)
             for group in combinations(self.units, count)
             if len({i for unit in group for i in unit}) == sum(map(len, group))
-        ]
-        for microbatch_size in MICROBATCHES:
-            for recompute in job.recompute:
-                rates = {unit: self._rate(unit, microbatch_size, recompute) for unit in self.units}
-                for group in groups:
-                    if min(rates[unit][0] for unit in group) <= 0:
-                        continue
-                    rate = sum(rates[unit][0] for unit in group)
-                    hidden = min(rates[unit][1] for unit in group)
-                    inside = [i for unit in group for i in unit]
-                    sends = [bandwidth[np.ix_(unit, inside)].sum() for unit in group]
-                    if min(sends) <= 0:
-                        continue
-                    wire_s = 2 * (len(group) - 1) / len(group) * size / min(sends)
-                    for factor in job.gradient_compression:
-                        for steps in (1, *job.local_steps):
-                            bound = (
-                                job.global_batch / rate * eta(steps) + max(0.0, wire_s / factor - hidden) / steps
-                            )
-                            yield bound, Sharing(group, microbatch_size, recompute, factor, steps)
+            and all(bandwidth[list(unit)][:, [i for u in group for i in u]].any() for unit in group)
+        )
+
+    @cached_property
+    def _bandwidth(self) -> Floats:
+        bandwidth = self.problem.fleet.bandwidth_bytes_per_s()
+        np.fill_diagonal(bandwidth, 0.0)
+        return bandwidth
+
+    @cached_property
+    def ways(self) -> tuple[Way, ...]:
+        """Every (microbatch, recompute, compression, local steps) a sharing may use."""
+        job = self.problem.job
+        return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
+
+    def bounds(self) -> Floats:
+        """Return a bound on the step time of each (way, group), inf where a unit's speed is not known.
+
+        The units' best rates bound the compute; a unit has to send 2 (D-1)/D of the gradients over its own
+        links whatever the algorithm (Patarasuk & Yuan 2009, §3), less what a backward can hide.
+        """
+        job = self.problem.job
+        if not self.groups:
+            return np.empty((0, 0))
+        position = {unit: k for k, unit in enumerate(self.units)}
+        member = np.zeros((len(self.groups), len(self.units)), dtype=bool)
+        for row, group in enumerate(self.groups):
+            member[row, [position[unit] for unit in group]] = True
+        domains = np.zeros((len(self.units), len(self.problem.fleet.domains)))
+        for unit, k in position.items():
+            domains[k, list(unit)] = 1.0
+        # between[u, v]: bandwidth from all domains of unit u to all of unit v.
+        between = domains @ self._bandwidth @ domains.T
+        egress = member @ between.T  # [group, unit]: what unit can send into the group
+        least = np.where(member, egress, np.inf).min(axis=1)
+        sizes = member.sum(axis=1)
+        size = float(job.layers.params_before[-1]) * job.element_bytes
+        wire_s = 2 * (sizes - 1) / sizes * size / np.maximum(least, 1e-300)
+        rows = []
+        for microbatch_size, recompute, factor, steps in self.ways:
+            rates = np.array([self._rate(unit, microbatch_size, recompute) for unit in self.units])
+            slowest = np.where(member, rates[:, 0], np.inf).min(axis=1)
+            hidden = np.where(member, rates[:, 1], np.inf).min(axis=1)
+            compute_s = job.global_batch / np.maximum(member @ rates[:, 0], 1e-300) * eta(steps)
+            bound = compute_s + np.maximum(0.0, wire_s / factor - hidden) / steps
+            rows.append(np.where(slowest > 0, bound, np.inf))
+        return np.stack(rows)
+
+    def sharing(self, way: int, group: int) -> Sharing:
+        """Return the sharing of one entry of `bounds`."""
+        return Sharing(self.groups[group], *self.ways[way])
 
     def _rate(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> tuple[float, float]:
         """Return the most samples per second of a unit, and the longest backward that could hide a sum."""
+        key = (unit, microbatch_size, recompute)
+        if key not in self._rates:
+            self._rates[key] = self._best_rate(unit, microbatch_size, recompute)
+        return self._rates[key]
+
+    def _best_rate(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> tuple[float, float]:
+        shapes = self._shapes(unit, microbatch_size, recompute)
         rate, hidden = 0.0, 0.0
         for i in unit:
             domain, best = self.problem.fleet.domains[i], 0.0
-            for ranks in {setting.tensor_parallel for setting in self.problem.settings}:
-                ranks = min(ranks, domain.devices_per_node)
+            for ranks in {self.problem.ranks(domain, setting) for setting in shapes}:
                 layers = self.problem.model.layers(domain, ranks, microbatch_size, recompute)
                 if layers is not None:
                     slots = self.problem.slots(domain, ranks)
@@ -124,15 +159,35 @@ class ShardSpace:
             rate += best
         return rate, hidden
 
-    def least_usd(self, sharing: Sharing, step_s: float) -> float:
-        """Return a bound on the money of a step: one stage slot of every unit for the least time."""
+    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Setting]:
+        """Return the settings that use all of a unit and might fit its memory."""
+        problem, space = self.problem, ChainSpace(self.problem, unit)
+        domains, found, seen = space.domains, [], set()
+        for setting in problem.settings:
+            if (setting.microbatch_size, setting.recompute) != (microbatch_size, recompute):
+                continue
+            stages = [problem.stages(domain, setting) for domain in domains]
+            all_used = all(
+                count == problem.slots(domain, setting.tensor_parallel) // setting.copies
+                for count, domain in zip(stages, domains, strict=True)
+            )
+            shape = (setting.tensor_parallel, setting.copies)
+            if not all_used or 0 in stages or sum(stages) > len(problem.job.layers) or shape in seen:
+                continue
+            seen.add(shape)
+            if space.may_fit(setting, np.array([sum(stages)]))[0]:
+                found.append(setting)
+        return found
+
+    def least_usd(self, group: int) -> float:
+        """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
         domains = self.problem.fleet.domains
         return sum(
-            (domains[i].price_usd_per_device_hour or 0.0) * step_s / 3600 for unit in sharing.units for i in unit
+            (domains[i].price_usd_per_device_hour or 0.0) / 3600 for unit in self.groups[group] for i in unit
         )
 
     def build(self, sharing: Sharing) -> TrainingPlan | None:
-        """Return the plan that shares the batch so that all units finish together, or None if one cannot hold it."""
+        """Return the plan whose units finish together, or None where one of them cannot hold the model."""
         choices = [self._inners(unit, sharing.microbatch_size, sharing.recompute) for unit in sharing.units]
         if not all(choices):
             return None
@@ -166,18 +221,8 @@ class ShardSpace:
         return self._inner[key]
 
     def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[_Inner]:
-        problem = self.problem
-        domains = [problem.fleet.domains[i] for i in unit]
-        most = problem.job.global_batch
-        seen = set()
-        for setting in problem.settings:
-            if (setting.microbatch_size, setting.recompute) != (microbatch_size, recompute):
-                continue
-            shape = (setting.tensor_parallel, setting.copies, *(problem.stages(d, setting) for d in domains))
-            if shape in seen or 0 in shape[2:] or sum(shape[2:]) > len(problem.job.layers):
-                continue
-            seen.add(shape)
-            for plan in build_chain(problem, setting, unit, microbatches=most):
+        for setting in self._shapes(unit, microbatch_size, recompute):
+            for plan in build_chain(self.problem, setting, unit, microbatches=self.problem.job.global_batch):
                 if isinstance(plan, TrainingPlan):
                     yield self._timed(plan)
 
@@ -204,7 +249,7 @@ def _share(choices: list[list[_Inner]], batch: int) -> list[tuple[_Inner, int]]:
         ]
 
     low, high = 0.0, min(float((f + p * batch / s).min()) for f, p, s in zip(fill, period, samples, strict=True))
-    while high - low > 1e-6 * high:
+    while high - low > 1e-4 * high:
         middle = (low + high) / 2
         if sum(work.max() for work in taken(middle)) >= batch:
             high = middle

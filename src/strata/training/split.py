@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-Fits = Callable[[int, int, int], bool]
-"""fits(stage, first_layer, num_layers): whether a stage can hold those layers in memory."""
+Room = Callable[[int, int], int]
+"""room(stage, first_layer): the most layers from there on that the stage can hold in memory."""
 
 
-def split(prefixes: Sequence[Floats], fits: Fits | None = None) -> tuple[int, ...] | None:
+def split(prefixes: Sequence[Floats], room: Room | None = None) -> tuple[int, ...] | None:
     """Return the number of layers of each stage that minimises the slowest stage, or None if none fits.
 
     prefixes: per stage, prefix sums [L + 1] of the layers' times on that stage. Every stage gets at least
@@ -30,14 +30,14 @@ def split(prefixes: Sequence[Floats], fits: Fits | None = None) -> tuple[int, ..
         return None
     lists = {id(prefix): prefix.tolist() for prefix in prefixes}
     sums = [lists[id(prefix)] for prefix in prefixes]
-    best = _probe(sums, float("inf"), fits)
+    best = _probe(sums, float("inf"), room)
     if best is None:
         return None
     low, high = _floor(prefixes), _slowest(sums, best)
     # Each probe either halves the interval or lands on the exact value of a split, so this ends quickly.
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        found = _probe(sums, middle, fits)
+        found = _probe(sums, middle, room)
         if found is None:
             low = middle
         else:
@@ -58,28 +58,16 @@ def _slowest(sums: Sequence[list[float]], counts: Sequence[int]) -> float:
     return slowest
 
 
-def _probe(sums: Sequence[list[float]], limit: float, fits: Fits | None) -> tuple[int, ...] | None:
+def _probe(sums: Sequence[list[float]], limit: float, room: Room | None) -> tuple[int, ...] | None:
     stages, layers = len(sums), len(sums[0]) - 1
     first, counts = 0, []
     for stage, prefix in enumerate(sums):
-        room = layers - (stages - 1 - stage) - first
-        most = min(bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1 - first, room)
-        if fits is not None:
-            most = _largest(most, lambda n, s=stage, a=first: fits(s, a, n))  # type: ignore[misc]
+        most = bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1 - first
+        most = min(most, layers - (stages - 1 - stage) - first)
+        if room is not None and most > 0:
+            most = min(most, room(stage, first))
         if most < 1:
             return None
         counts.append(most)
         first += most
     return tuple(counts) if first == layers else None
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest n <= most that fits; fitting is monotone."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

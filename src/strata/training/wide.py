@@ -94,7 +94,7 @@ def bound(problem: Problem, scales: Scales) -> float:
 
 
 def _chain_bound(problem: Problem) -> float:
-    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x, see `ChainSpace.bounds`, for m domains, least over m."""
+    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains."""
     domains, layers = problem.fleet.domains, len(problem.job.layers)
     costs = problem.pair_costs(1)
     upper = np.triu_indices(len(domains), 1)
