@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -41,12 +42,16 @@ def emit(data: Any, output: str, table: Callable[[Console], None]) -> None:
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a rich console for stdout (or stderr); 80 columns where there is no terminal."""
+    """Return a rich console for stdout (or stderr); 80 columns where there is no terminal.
+
+    No markup: a name may hold brackets, and `strata-compute[train]` must not lose its extra.
+    """
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout
-    terminal = Console(file=stream, highlight=False)
-    return terminal if terminal.is_terminal else Console(file=stream, highlight=False, width=terminal_width())
+    plain = partial(Console, file=stream, highlight=False, markup=False, emoji=False)
+    terminal = plain()
+    return terminal if terminal.is_terminal else plain(width=terminal_width())
 
 
 def terminal_width() -> int:
