@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from strata import units
@@ -46,7 +46,8 @@ def _quantity(dimension: units.Dimension) -> BeforeValidator:
         except UsageError as error:
             raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from None
 
-    return BeforeValidator(read, json_schema_input_type=str | float)
+    described = Field(description=f"{dimension.replace('_', ' ')}: {units.EXAMPLE[dimension]}")
+    return BeforeValidator(read, json_schema_input_type=Annotated[str | float, described])
 
 
 Bandwidth = Annotated[float, _quantity("bandwidth")]
@@ -115,6 +116,23 @@ _MESSAGES: Final = {
     "list_type": "should be a list (`- item`)",
     "string_type": "should be text; put it in quotes if it is",
 }
+
+
+def json_schema(model: type[FileModel]) -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a file model, under the names a file uses."""
+    return cast("dict[str, Any]", _tidy(model.model_json_schema(by_alias=True)))
+
+
+def _tidy(schema: Any) -> Any:
+    """Leave out pydantic's titles, which repeat the key, and its bounds of quantities, which JSON schema lacks."""
+    if isinstance(schema, dict):
+        return {
+            key: _tidy(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+            and not (key in ("gt", "ge", "lt", "le") and isinstance(value, (int, float)))
+        }
+    return [_tidy(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def read_document(path: str | Path) -> Document:
@@ -266,7 +284,7 @@ class _Resolver(yaml.resolver.Resolver):
     """YAML 1.1, and the floats of JSON that it takes for text because they have no dot: 1e-05."""
 
 
-_Resolver.add_implicit_resolver(  # type: ignore[no-untyped-call]
+_Resolver.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"-?(0|[1-9][0-9]*)[eE][-+]?[0-9]+$"), list("-0123456789")
 )
 _resolver = _Resolver()

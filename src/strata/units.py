@@ -48,7 +48,7 @@ _UNITS: Final[dict[str, dict[str, float]]] = {
     "tokens": _scaled({"": 1.0, "tokens": 1.0}, _PREFIX | _BINARY | {"B": 1e9}),
 }  # fmt: skip
 
-_EXAMPLE: Final[dict[str, str]] = {
+EXAMPLE: Final[dict[str, str]] = {
     "bandwidth": "400Gbps (bits) or 50GB/s (bytes)",
     "bytes": "16Gi, 80GB or 512MiB",
     "time": "30ms, 500ns or 1h30m",
@@ -80,7 +80,7 @@ def parse(text: str | float, dimension: Dimension) -> float:
     caller to say. Raises UsageError with an example.
     """
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise UsageError(f"{reprlib.repr(text)} is not a quantity; write {_EXAMPLE[dimension]}")
+        raise UsageError(f"{reprlib.repr(text)} is not a quantity; write {EXAMPLE[dimension]}")
     try:
         value = _read(text, dimension) if isinstance(text, str) else _with_unit(float(text), "", text, dimension)
     except OverflowError:  # an integer of hundreds of digits
@@ -99,7 +99,7 @@ def _read(text: str, dimension: Dimension) -> float:
         if quantity := _QUANTITY.fullmatch(body):
             sign, dollar, number, unit = quantity.groups()
             return _with_unit(float(sign + "1") * _number(number), dollar + "".join(unit.split()), text, dimension)
-    raise UsageError(f"cannot read {reprlib.repr(text)}; write {_EXAMPLE[dimension]}")
+    raise UsageError(f"cannot read {reprlib.repr(text)}; write {EXAMPLE[dimension]}")
 
 
 def _number(text: str) -> float:
@@ -110,12 +110,12 @@ def _with_unit(number: float, unit: str, text: str | float, dimension: Dimension
     if unit == "" and (dimension in _BARE or number == 0):
         return number
     if unit == "":
-        raise UsageError(f"{reprlib.repr(text)} has no unit; write {_EXAMPLE[dimension]}")
+        raise UsageError(f"{reprlib.repr(text)} has no unit; write {EXAMPLE[dimension]}")
     scale = _UNITS[dimension].get(unit)
     if scale is None:
         bits = " ('b' is bits; memory is counted in bytes, 'B')" if dimension == "bytes" and "b" in unit else ""
         raise UsageError(
-            f"unit {unit!r} in {reprlib.repr(text)} is not one of {dimension}{bits}; write {_EXAMPLE[dimension]}"
+            f"unit {unit!r} in {reprlib.repr(text)} is not one of {dimension}{bits}; write {EXAMPLE[dimension]}"
         )
     return number * scale
 

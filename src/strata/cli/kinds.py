@@ -1,0 +1,85 @@
+"""The kinds of files strata reads: one table, each module imported only when its kind is used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from strata.errors import BadFile, UsageError
+
+if TYPE_CHECKING:
+    from strata.files import Document, FileModel
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What reads and checks one kind of file, and the model of its keys, both as `module:name`."""
+
+    loader: str
+    file_model: str
+    text: str
+
+    def load(self, path: str) -> Any:
+        """Read a file of this kind whole. Raises BadFile with every fault."""
+        return _imported(self.loader)(path)
+
+    def model(self) -> type[FileModel]:
+        """Return the pydantic model of the file."""
+        model: type[FileModel] = _imported(self.file_model)
+        return model
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "Fleet": Kind(
+        "strata.fleet.schema:load_fleet",
+        "strata.fleet.schema:FleetFile",
+        "The hardware: domains of accelerators and the links between them.",
+    ),
+    "TrainingJob": Kind(
+        "strata.workload.schema:load_job",
+        "strata.workload.schema:TrainingJobFile",
+        "What is to be trained, how it may be, and what counts as good.",
+    ),
+    "TrainingPlan": Kind(
+        "strata.training.planfile:read_plan",
+        "strata.training.schema:PlanFile",
+        "Where and how a job runs, as `strata plan` wrote it.",
+    ),
+}
+
+_KINDLESS: Final = {"topology": "Fleet", "plans": "TrainingPlan"}
+"""Files without `kind:` told by a key: seed 001's network file, and the answer of `strata plan train -o json`."""
+
+
+def kind_named(name: str) -> Kind:
+    """Return a kind of file. Raises UsageError saying which was probably meant."""
+    if name not in KINDS:
+        raise UsageError(_unknown(name), hint="`strata schema` lists the kinds")
+    return KINDS[name]
+
+
+def kind_of(document: Document) -> str:
+    """Return the name of a document's kind. Raises BadFile where it has none or one nobody reads."""
+    keys = document.data if isinstance(document.data, Mapping) else {}
+    if "kind" not in keys:
+        for key, name in _KINDLESS.items():
+            if key in keys:
+                return name
+        raise BadFile([document.fault((), f"no `kind:` at the top (known: {', '.join(KINDS)})")])
+    name = str(keys["kind"])
+    if name not in KINDS:
+        raise BadFile([document.fault(("kind",), _unknown(name))])
+    return name
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.5)
+    return f"no kind {name!r} (" + (f"did you mean {close[0]!r}?)" if close else f"known: {', '.join(KINDS)})")
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

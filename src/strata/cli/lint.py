@@ -1,0 +1,91 @@
+"""`strata lint` and `strata schema`: what files must look like, and whether they do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from strata.cli.kinds import KINDS, kind_named, kind_of
+from strata.cli.output import emit, output_option, rows
+from strata.errors import BadFile, Fault, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One linted file. `kind` is empty where it could not be told."""
+
+    file: str
+    kind: str
+    faults: tuple[Fault, ...]
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@output_option
+def lint(files: tuple[str, ...], output: str) -> None:
+    """Check files strictly: every fault of every file, with file:line:col.
+
+    The kind of a file is its `kind:`; a network file of seed 001 is known by its `topology:`.
+    Exits 2 if any file has a fault.
+
+    \b
+    strata lint fleet.yaml job.yaml
+    """
+    checked = [_check(file) for file in files]
+    faults = [fault for file in checked for fault in file.faults]
+    data = [
+        {"file": file.file, "kind": file.kind, "ok": not file.faults, "faults": [asdict(f) for f in file.faults]}
+        for file in checked
+    ]
+    emit(data, output, lambda _: _show_good(checked))
+    if faults:
+        raise BadFile(faults, hint="`strata schema KIND` prints what a file may hold")
+
+
+def _check(file: str) -> Checked:
+    from strata.files import read_document
+
+    kind = ""
+    try:
+        kind = kind_of(read_document(file))
+        KINDS[kind].load(file)
+    except BadFile as error:
+        return Checked(file, kind, error.faults)
+    except UsageError as error:
+        return Checked(file, kind, (Fault(file, str(error).removeprefix(f"{file}: ")),))
+    return Checked(file, kind, ())
+
+
+def _show_good(checked: list[Checked]) -> None:
+    for file in checked:
+        if not file.faults:
+            click.echo(f"{file.file}: ok ({file.kind})")
+
+
+@click.command()
+@click.argument("kind", required=False)
+@output_option
+def schema(kind: str | None, output: str) -> None:
+    """Print the JSON schema of a KIND of file; without KIND, list the kinds.
+
+    \b
+    strata schema
+    strata schema Fleet > fleet.schema.json
+    """
+    if kind is None:
+        emit({name: known.text for name, known in KINDS.items()}, output, _show_kinds)
+        return
+    from strata.files import json_schema
+
+    data = json_schema(kind_named(kind).model())
+    emit(data, output, lambda _: click.echo(json.dumps(data, indent=2, ensure_ascii=False)))
+
+
+def _show_kinds(console: Console) -> None:
+    console.print(rows(("kind", "what it describes"), ((name, known.text) for name, known in KINDS.items())))
