@@ -1,0 +1,138 @@
+"""`strata check`: what works on this machine, and how to get the rest. Looks only; imports and starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from strata.cli.output import emit, output_option, rows, terminal_width
+from strata.errors import MissingPart
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+State = Literal["ok", "missing", "optional-missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing strata can use. `detail` says which one was found; `get` is what to do where none was."""
+
+    name: str
+    state: State
+    detail: str
+    used_for: str
+    get: str
+
+
+_BASE: Final = {
+    "numpy": "all arithmetic",
+    "array-api-compat": "the cost model on numpy or torch arrays",
+    "pydantic": "reading files strictly",
+    "PyYAML": "reading files",
+    "simpy": "the event simulator",
+    "highspy": "bounds of the exact planner",
+    "onnxruntime": "running a trained policy",
+    "rich": "tables and progress bars",
+}
+_TRAIN: Final = {
+    "torch": "training a policy; planning on a GPU",
+    "gymnasium": "the training environments",
+    "ray": "rollouts and sweeps on several machines",
+}
+_MODULES: Final = {"array-api-compat": "array_api_compat", "PyYAML": "yaml"}
+
+ASTRA_SIM_BINARIES: Final = ("AstraSim_Analytical_Congestion_Unaware", "AstraSim_Analytical_Congestion_Aware")
+
+
+@click.command()
+@output_option
+def check(output: str) -> None:
+    """Say what works on this machine, and how to get the rest.
+
+    Exits 5 if a part is missing that every command needs; what is optional may be absent.
+    """
+    parts = list(survey(os.environ))
+    emit([asdict(part) for part in parts], output, lambda console: _show(console, parts))
+    absent = [part.name for part in parts if part.state == "missing"]
+    if absent:
+        raise MissingPart(f"not installed: {', '.join(absent)}", hint="pip install strata-compute")
+
+
+def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterator[Part]:
+    """Yield every part, found or not. `root` is where the file system starts."""
+    yield _part("Python", platform.python_version(), "everything", "", base=True)
+    for name, used_for in _BASE.items():
+        yield _part(name, _library(name), used_for, "pip install strata-compute", base=True)
+    for name, used_for in _TRAIN.items():
+        yield _part(name, _library(name), used_for, "pip install 'strata-compute[train]'")
+    path = environment.get("PATH", "")
+    compiler = next(filter(None, (shutil.which(name, path=path) for name in ("cc", "gcc", "clang"))), None)
+    yield _part("C compiler", compiler, "building the memory-quota library", "apt-get install gcc, or your own")
+    yield _part(
+        "ASTRA-sim",
+        _astra_sim(environment),
+        "simulating collectives in detail",
+        "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM",
+    )
+    yield _part("kubeconfig", _kubeconfig(environment), "commands on a Kubernetes cluster", "set KUBECONFIG")
+    driver = _first_line(root / "proc/driver/nvidia/version")
+    yield _part("NVIDIA driver", driver, "measuring accelerators here", "install the driver; planning needs none")
+    sched_ext = _first_line(root / "sys/kernel/sched_ext/state")
+    yield _part(
+        "sched_ext", sched_ext, "scheduling threads of this host", "Linux 6.12+ with CONFIG_SCHED_CLASS_EXT"
+    )
+    terminal = f"{shutil.get_terminal_size().columns} columns" if sys.stdout.isatty() else None
+    yield _part("terminal", terminal, "colours and progress bars", f"plain text of {terminal_width()} columns")
+
+
+def _part(name: str, found: str | None, used_for: str, get: str, *, base: bool = False) -> Part:
+    if found is not None:
+        return Part(name, "ok", found, used_for, "")
+    return Part(name, "missing" if base else "optional-missing", "", used_for, get)
+
+
+def _library(name: str) -> str | None:
+    """Return the version of an installed library, or None where it is not here or has no code."""
+    try:
+        if importlib.util.find_spec(_MODULES.get(name, name)) is None:
+            return None
+        return metadata.version(name)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _astra_sim(environment: Mapping[str, str]) -> str | None:
+    folders = os.pathsep.join((environment.get("STRATA_ASTRA_SIM", ""), environment.get("PATH", "")))
+    found = [binary for name in ASTRA_SIM_BINARIES if (binary := shutil.which(name, path=folders))]
+    return ", ".join(found) or None
+
+
+def _kubeconfig(environment: Mapping[str, str]) -> str | None:
+    default = os.path.join(environment.get("HOME", ""), ".kube", "config")
+    named = environment.get("KUBECONFIG") or default
+    return next((path for path in named.split(os.pathsep) if path and os.path.isfile(path)), None)
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").partition("\n")[0].strip()
+    except OSError:
+        return None
+
+
+def _show(console: Console, parts: list[Part]) -> None:
+    body = ((part.name, part.state, part.detail, part.used_for) for part in parts)
+    console.print(rows(("part", "state", "found", "used for"), body))
+    console.print()
+    console.print(rows(("not here", "how to get it"), ((part.name, part.get) for part in parts if part.get)))
