@@ -70,7 +70,8 @@ def plan_from_dict(data: Any) -> CasePlan:
         raise ValueError(f"not a plan of stages and replicas ({error})") from None
     if not plan.stages or any(stage.num_replicas != plan.stages[0].num_replicas for stage in plan.stages):
         raise ValueError("every stage of a plan needs the same number of replicas")
-    if plan.mbs < 1 or any(run.num_replicas < 1 for stage in plan.stages for run in stage.runs):
+    counts = [run.num_replicas for stage in plan.stages for run in stage.runs]
+    if plan.mbs < 1 or min(counts, default=0) < 1:
         raise ValueError("a plan needs at least one replica and one sample a microbatch")
     return plan
 

@@ -42,7 +42,7 @@ FIRST_CHUNK: Final = 64
 """Structures split before the first look at the best plan."""
 MAX_PROMISES: Final = 4000
 """Structures of one number of kinds that are split at most; the most promising ones."""
-NUM_LAID_OUT: Final = 8
+NUM_LAID_OUT: Final = 24
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
 MAX_ROUNDS: Final = 6
