@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from strata import __version__
 from strata.errors import StrataError
@@ -81,14 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; user errors are printed, never raised."""
+    # Not click's own main(): it turns a broken pipe into exit code 1 before we see it.
+    if instruction := os.environ.get("_STRATA_COMPLETE"):
+        return shell_complete(cli, {}, "strata", "_STRATA_COMPLETE", instruction)
     try:
-        result = cli.main(
-            args=None if arguments is None else list(arguments), prog_name="strata", standalone_mode=False
-        )
-    except click.exceptions.Abort:
-        click.echo("interrupted", err=True)
-        return 130
-    except KeyboardInterrupt:
+        with cli.make_context("strata", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            result = cli.invoke(context)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what a pipe or a disk refuses is told here, not after the exit code is set
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
     except click.ClickException as error:

@@ -48,8 +48,12 @@ def console(*, err: bool = False) -> Console:
     """
     from rich.console import Console
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # to cli.main, where `| head` is no error; rich would exit 1
+
     stream = sys.stderr if err else sys.stdout
-    plain = partial(Console, file=stream, highlight=False, markup=False, emoji=False)
+    plain = partial(Plain, file=stream, highlight=False, markup=False, emoji=False)
     terminal = plain()
     return terminal if terminal.is_terminal else plain(width=terminal_width())
 
