@@ -323,7 +323,8 @@ Share = tuple[str, float, float]
 
 def _shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
     """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
-    total, found = float(before[-1]), []
+    total = float(before[-1])
+    found: list[Share] = []
     for stage in pipeline.stages:
         first = float(before[stage.first_layer]) / total
         last = float(before[stage.first_layer + stage.num_layers]) / total

@@ -45,6 +45,8 @@ def build_chain(
     for schedule in problem.job.schedules if stages > 1 else (Schedule.ONE_F_ONE_B,):
         if schedule is Schedule.LATENCY_AWARE and not crosses:
             continue
+        if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in problem.job.schedules:
+            continue  # without a slow link GPipe only costs memory
         if schedule is Schedule.INTERLEAVED and (
             crosses or count % stages or 2 * stages > len(problem.job.layers)
         ):
@@ -65,30 +67,17 @@ def _scheduled(
         times = stack([problem.model.times(plan, plan.pipelines[0])])
         deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
         plan = _with_warmup(plan, [int(w) for w in deeper])
-    refusal: Reason | None = None
-    for zero in problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]:
-        fitted = _fit(problem, setting, layout, replace(plan, zero_stage=zero))
-        if isinstance(fitted, TrainingPlan):
-            return fitted
-        refusal = fitted
-    assert refusal is not None, "a job allows at least one ZeRO stage"
-    return refusal
+    stages = problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]
+    for zero in stages:
+        candidate = replace(plan, zero_stage=zero)
+        if problem.model.fits(candidate):
+            return candidate
+    return _fit(problem, setting, layout, replace(plan, zero_stage=max(stages)))
 
 
 def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
-    """Return the plan if it fits, else with layers moved so that it does, else why not."""
+    """Return the plan with layers moved so that every stage fits, or why none does."""
     model, pipeline = problem.model, plan.pipelines[0]
-    worst_need, worst = 0.0, None
-    for stage in pipeline.stages:
-        need, have = (
-            model.stage_memory_bytes(plan, pipeline, stage),
-            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
-        )
-        if need > have and need / have > worst_need:
-            worst_need, worst = need / have, (stage, need, have)
-    if worst is None:
-        return plan
-
     rooms = [
         StageRoom(
             problem.job, tensor_parallel=stage.tensor_parallel, replicas=pipeline.replicas,
@@ -105,7 +94,15 @@ def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan)
             stages.append(replace(stage, first_layer=first, num_layers=layers))
             first += layers
         return replace(plan, pipelines=(replace(pipeline, stages=tuple(stages)),))
-    stage, need, have = worst
+    needs = [
+        (
+            model.stage_memory_bytes(plan, pipeline, stage),
+            model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
+            stage,
+        )
+        for stage in pipeline.stages
+    ]
+    need, have, stage = max(needs, key=lambda item: item[0] / item[1])
     return Reason(
         "memory-exceeded", stage.domain,
         {"need": show_bytes(need), "have": show_bytes(have), "need_bytes": need, "have_bytes": have},

@@ -69,12 +69,6 @@ def plan_training(
     deadline = started + time_limit_s
     scales = _scales(problem, clock, deadline)
     found = _search(problem, scales, clock, deadline, rank)
-    if found.by_set and found.ranked[0].plan.local_steps > 1:
-        # DiLoCo's token penalty is an assumption: the best synchronous plan always stands beside it.
-        in_step = replace(problem, job=replace(job, local_steps=()))
-        bound = found.bound
-        found.merge(_search(in_step, scales, clock, deadline, 0))
-        found.bound = bound
     plans = tuple(found.ranked)
     elapsed = clock() - started
     reasons = [*problem.excluded]

@@ -104,16 +104,31 @@ class Search:
     def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
         """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
 
-        `rank` more domain sets, those of the least bounds, are evaluated for the ranked table.
+        `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
+        wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
         """
         bounds, codes = self._branches()
+        self._explore(bounds, codes, incumbent)
+        best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
+        if best is not None and best.plan.local_steps > 1 and not self.found.stopped:
+            proved, self._built = self.found.bound, []
+            in_step = np.array([self._local_steps(int(code)) == 1 for code in codes], dtype=bool)
+            self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
+            self.found.bound = proved
+        if rank and not self.found.stopped:
+            self._fill_table(bounds, codes, rank)
+        return self.found
+
+    def _explore(
+        self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
+    ) -> None:
         order = np.argsort(bounds, kind="stable")
         self.found.branches = len(order)
         position = 0
         while True:
             branch = float(bounds[order[position]]) if position < len(order) else np.inf
             plan = self._built[0][0] if self._built else np.inf
-            threshold = min(self.found.best_score, incumbent)
+            threshold = min(self._best(in_step=in_step), incumbent)
             threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
             if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
                 break
@@ -126,11 +141,16 @@ class Search:
                 position += 1
             else:
                 self._evaluate_next(threshold)
-        best = min(self.found.best_score, incumbent)
-        self.found.bound = min(branch, plan, best)
-        if rank and not self.found.stopped:
-            self._fill_table(bounds, codes, order, rank)
-        return self.found
+        self.found.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
+
+    def _best(self, *, in_step: bool) -> float:
+        if not in_step:
+            return self.found.best_score
+        scores = (item.score for item in self.found.by_set.values() if item.plan.local_steps == 1)
+        return min(scores, default=np.inf)
+
+    def _local_steps(self, code: int) -> int:
+        return 1 if code >= 0 else self.shards.ways[(-1 - code) // len(self.shards.groups)][3]
 
     def exists(self) -> bool:
         """Whether any branch can be built at all (limits on money and speed are not looked at)."""
@@ -212,15 +232,13 @@ class Search:
                 kept[item.domain_set] = item
         return items
 
-    def _fill_table(
-        self, bounds: NDArray[np.float64], codes: NDArray[np.int64], order: NDArray[np.int64], rank: int
-    ) -> None:
+    def _fill_table(self, bounds: NDArray[np.float64], codes: NDArray[np.int64], rank: int) -> None:
         """Evaluate the most promising plan of the domain sets that the search could skip."""
         count = len(self.chains.masks)
         seen: set[int] = set()
         plans: list[TrainingPlan] = []
         known = {names for _, names in self.found.by_set}
-        for position in order:
+        for position in np.argsort(bounds, kind="stable"):
             if len(plans) >= rank or self.clock() > self.deadline or not np.isfinite(bounds[position]):
                 break
             code = int(codes[position])

@@ -1,32 +1,31 @@
 """Data parallelism across domains: one pipeline per domain or per region, gradients summed between them.
 
-A *unit* is what holds one copy of the model: a domain, or the chain of all domains of a region (pipeline
-inside the region, data parallel across regions). The batch is shared so that all units finish together.
+A unit holds one copy of the model: a domain, or the chain of all domains of a region (pipeline inside the
+region, data parallel across regions). The batch is shared so that all units finish together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.simulate.analytic import stack
 from strata.simulate.collective import eta
-from strata.simulate.screening import path_s
-from strata.training.chain import build_chain
-from strata.training.chain_space import ChainSpace
-from strata.training.problem import MICROBATCHES, Problem, Setting
+from strata.training.problem import MICROBATCHES, Problem
 from strata.training.routes import best_path
+from strata.training.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
-Unit = tuple[int, ...]
 Way = tuple[int, Recompute, float, int]
+
+GRID: Final = 400
+"""Time limits at which the units' samples are tabulated: 2 % apart over a range of 2,500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +39,13 @@ class Sharing:
     local_steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Inner:
-    """One way to run a unit: time(M) is about fill + (M - 1) × period."""
-
-    plan: TrainingPlan
-    fill_s: float
-    period_s: float
-
-    @property
-    def samples(self) -> int:
-        return self.plan.microbatch_size * self.plan.pipelines[0].replicas
-
-
 class ShardSpace:
     """All ways to share a batch between two or more disjoint units of some domains."""
 
     def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
         self.problem, self.members = problem, members
-        self._inner: dict[tuple[Unit, int, Recompute], list[_Inner]] = {}
-        self._rates: dict[tuple[Unit, int, Recompute], tuple[float, float]] = {}
+        self._units = Units(problem)
+        self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -102,10 +88,11 @@ class ShardSpace:
         return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
 
     def bounds(self) -> Floats:
-        """Return a bound on the step time of each (way, group), inf where a unit's speed is not known.
+        """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
 
-        The units' best rates bound the compute; a unit has to send 2 (D-1)/D of the gradients over its own
-        links whatever the algorithm (Patarasuk & Yuan 2009, §3), less what a backward can hide.
+        Within a time limit the units do no more than their best shapes; a unit has to send 2 (D-1)/D of the
+        gradients over its own links whatever the algorithm (Patarasuk & Yuan
+        2009, §3), less what a backward can hide.
         """
         job = self.problem.job
         if not self.groups:
@@ -126,58 +113,44 @@ class ShardSpace:
         wire_s = 2 * (sizes - 1) / sizes * size / np.maximum(least, 1e-300)
         rows = []
         for microbatch_size, recompute, factor, steps in self.ways:
-            rates = np.array([self._rate(unit, microbatch_size, recompute) for unit in self.units])
-            slowest = np.where(member, rates[:, 0], np.inf).min(axis=1)
-            hidden = np.where(member, rates[:, 1], np.inf).min(axis=1)
-            compute_s = job.global_batch / np.maximum(member @ rates[:, 0], 1e-300) * eta(steps)
-            bound = compute_s + np.maximum(0.0, wire_s / factor - hidden) / steps
-            rows.append(np.where(slowest > 0, bound, np.inf))
+            compute_s, hidden_s = self._compute_bound(member, microbatch_size, recompute)
+            rows.append(compute_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
         return np.stack(rows)
+
+    def _compute_bound(
+        self, member: NDArray[np.bool_], microbatch_size: int, recompute: Recompute
+    ) -> tuple[Floats, Floats]:
+        """Return per group the time its units need at least for the batch, and the longest backward."""
+        key = (microbatch_size, recompute)
+        if key in self._compute:
+            return self._compute[key]
+        batch = self.problem.job.global_batch
+        inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
+        known = [inner for ways in inners for inner in ways]
+        if not known:
+            nothing = np.full(len(member), np.inf)
+            self._compute[key] = (nothing, np.zeros(len(member)))
+            return self._compute[key]
+        rate = sum(max((w.samples / w.period_s for w in ways), default=0.0) for ways in inners)
+        limits = batch / rate * 1.02 ** np.arange(GRID)
+        samples = np.zeros((len(self.units), GRID))
+        hidden = np.zeros(len(self.units))
+        for row, ways in enumerate(inners):
+            for inner in ways:
+                samples[row] = np.maximum(samples[row], inner.most_samples(limits))
+                hidden[row] = max(hidden[row], inner.hidden_s)
+        enough = member @ samples >= batch
+        first = np.where(enough.any(axis=1), enough.argmax(axis=1), GRID)
+        # The batch is done between two limits of the grid: the earlier one is the bound.
+        bound = np.concatenate([[limits[0] / 1.02], limits])[first]
+        holds = np.array([bool(ways) for ways in inners])
+        bound = np.where((member & ~holds).any(axis=1), np.inf, bound)
+        self._compute[key] = (bound, np.where(member, hidden, np.inf).min(axis=1))
+        return self._compute[key]
 
     def sharing(self, way: int, group: int) -> Sharing:
         """Return the sharing of one entry of `bounds`."""
         return Sharing(self.groups[group], *self.ways[way])
-
-    def _rate(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> tuple[float, float]:
-        """Return the most samples per second of a unit, and the longest backward that could hide a sum."""
-        key = (unit, microbatch_size, recompute)
-        if key not in self._rates:
-            self._rates[key] = self._best_rate(unit, microbatch_size, recompute)
-        return self._rates[key]
-
-    def _best_rate(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> tuple[float, float]:
-        shapes = self._shapes(unit, microbatch_size, recompute)
-        rate, hidden = 0.0, 0.0
-        for i in unit:
-            domain, best = self.problem.fleet.domains[i], 0.0
-            for ranks in {self.problem.ranks(domain, setting) for setting in shapes}:
-                layers = self.problem.model.layers(domain, ranks, microbatch_size, recompute)
-                if layers is not None:
-                    slots = self.problem.slots(domain, ranks)
-                    best = max(best, slots * microbatch_size / float(layers.work[-1]))
-                    hidden = max(hidden, float(layers.backward[-1]))
-            rate += best
-        return rate, hidden
-
-    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Setting]:
-        """Return the settings that use all of a unit and might fit its memory."""
-        problem, space = self.problem, ChainSpace(self.problem, unit)
-        domains, found, seen = space.domains, [], set()
-        for setting in problem.settings:
-            if (setting.microbatch_size, setting.recompute) != (microbatch_size, recompute):
-                continue
-            stages = [problem.stages(domain, setting) for domain in domains]
-            all_used = all(
-                count == problem.slots(domain, setting.tensor_parallel) // setting.copies
-                for count, domain in zip(stages, domains, strict=True)
-            )
-            shape = (setting.tensor_parallel, setting.copies)
-            if not all_used or 0 in stages or sum(stages) > len(problem.job.layers) or shape in seen:
-                continue
-            seen.add(shape)
-            if space.may_fit(setting, np.array([sum(stages)]))[0]:
-                found.append(setting)
-        return found
 
     def least_usd(self, group: int) -> float:
         """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
@@ -187,84 +160,83 @@ class ShardSpace:
         )
 
     def build(self, sharing: Sharing) -> TrainingPlan | None:
-        """Return the plan whose units finish together, or None where one of them cannot hold the model."""
-        choices = [self._inners(unit, sharing.microbatch_size, sharing.recompute) for unit in sharing.units]
-        if not all(choices):
+        """Return the plan whose units finish together, or None where one of them cannot hold the model.
+
+        A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
+        least total is found by asking for every amount hidden that could pay.
+        """
+        size, recompute = sharing.microbatch_size, sharing.recompute
+        ways = [self._units.inners(unit, size, recompute) for unit in sharing.units]
+        if not all(ways):
             return None
-        picked = _share(choices, self.problem.job.global_batch)
-        pipelines = tuple(
-            replace(
-                inner.plan.pipelines[0],
-                microbatches=count,
-                stages=tuple(
-                    replace(stage, warmup=min(stage.warmup, count - 1)) for stage in inner.plan.pipelines[0].stages
-                ),
-            )
-            for inner, count in picked
-        )
+        batch = self.problem.job.global_batch
+        picked, fastest_s = _share(ways, batch)
+        plan = self._plan(sharing, picked)
+        across = self.problem.model.all_reduce(plan)
+        wire_s = across.time_s if across is not None else 0.0
+        hidden = min(inner.hidden_s for inner, _ in picked)
+        best_s = fastest_s + max(0.0, wire_s - hidden) / sharing.local_steps
+        levels = {inner.hidden_s for unit in ways for inner in unit if inner.hidden_s > hidden}
+        for level in sorted(levels):
+            if fastest_s + max(0.0, wire_s - level) / sharing.local_steps >= best_s:
+                continue
+            slow = [[inner for inner in unit if inner.hidden_s >= level] for unit in ways]
+            if not all(slow):
+                break
+            other, time_s = _share(slow, batch)
+            total_s = time_s + max(0.0, wire_s - level) / sharing.local_steps
+            if total_s < best_s:
+                best_s, plan = total_s, self._plan(sharing, other)
+        return plan
+
+    def _plan(self, sharing: Sharing, picked: list[tuple[Inner, int]]) -> TrainingPlan:
+        pipelines = []
+        for inner, count in picked:
+            pipeline = inner.plan.pipelines[0]
+            stages = tuple(replace(stage, warmup=min(stage.warmup, count - 1)) for stage in pipeline.stages)
+            pipelines.append(replace(pipeline, microbatches=count, stages=stages))
+        longest = max(picked, key=lambda item: len(item[0].plan.domains))[0].plan
         return TrainingPlan(
-            pipelines=pipelines,
+            pipelines=tuple(pipelines),
             microbatch_size=sharing.microbatch_size,
-            schedule=next(
-                (i.plan.schedule for i, _ in picked if len(i.plan.domains) > 1), picked[0][0].plan.schedule
-            ),
+            schedule=longest.schedule,
             recompute=sharing.recompute,
             zero_stage=max(inner.plan.zero_stage for inner, _ in picked),
             gradient_compression=sharing.gradient_compression,
             local_steps=sharing.local_steps,
         )
 
-    def _inners(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[_Inner]:
-        key = (unit, microbatch_size, recompute)
-        if key not in self._inner:
-            self._inner[key] = list(self._ways(unit, microbatch_size, recompute))
-        return self._inner[key]
 
-    def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[_Inner]:
-        for setting in self._shapes(unit, microbatch_size, recompute):
-            for plan in build_chain(self.problem, setting, unit, microbatches=self.problem.job.global_batch):
-                if isinstance(plan, TrainingPlan):
-                    yield self._timed(plan)
+def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]], float]:
+    """Return per unit the shape and microbatches per copy that make the slowest unit fastest, and its time."""
+    fill, period, samples = (np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0))
+    for row, unit in enumerate(ways):
+        for column, inner in enumerate(unit):
+            fill[row, column], period[row, column] = inner.fill_s, inner.period_s
+            samples[row, column] = inner.samples
 
-    def _timed(self, plan: TrainingPlan) -> _Inner:
-        model, pipeline = self.problem.model, plan.pipelines[0]
-        times = model.times(plan, pipeline)
-        period = max(
-            *np.add(times.forward_s, times.backward_s), 0.0, *(hop.serial_s for hop in (*times.there, *times.back))
-        )
-        fill = float(path_s(stack([times]))[0]) + times.update_s + model.replica_sync_s(plan, pipeline, times)
-        return _Inner(plan, fill, float(period))
+    def taken(limit_s: float) -> Floats:
+        counts = np.floor((limit_s - fill) / period + 1 + 1e-9)
+        return np.where(counts > 0, counts * samples, 0.0)
 
-
-def _share(choices: list[list[_Inner]], batch: int) -> list[tuple[_Inner, int]]:
-    """Return per unit its best inner shape and microbatches per copy, so that the slowest unit is fastest."""
-    fill = [np.array([way.fill_s for way in ways]) for ways in choices]
-    period = [np.array([way.period_s for way in ways]) for ways in choices]
-    samples = [np.array([way.samples for way in ways]) for ways in choices]
-
-    def taken(limit_s: float) -> list[Floats]:
-        return [
-            np.maximum(np.floor((limit_s - f) / p + 1 + 1e-9), 0.0) * s
-            for f, p, s in zip(fill, period, samples, strict=True)
-        ]
-
-    low, high = 0.0, min(float((f + p * batch / s).min()) for f, p, s in zip(fill, period, samples, strict=True))
+    low = 0.0
+    high = float(np.min(fill + period * batch / np.maximum(samples, 1e-300)))
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        if sum(work.max() for work in taken(middle)) >= batch:
+        if taken(middle).max(axis=1).sum() >= batch:
             high = middle
         else:
             low = middle
-    picked, excess = [], -batch
-    for ways, work in zip(choices, taken(high), strict=True):
-        way = ways[int(np.argmax(work))]
-        count = max(1, round(float(work.max()) / way.samples))
-        picked.append((way, count))
-        excess += count * way.samples
+    work, picked, excess = taken(high), [], -batch
+    for unit, row in zip(ways, work, strict=True):
+        inner = unit[int(np.argmax(row[: len(unit)]))]
+        count = max(1, round(float(row.max()) / inner.samples))
+        picked.append((inner, count))
+        excess += count * inner.samples
     # Rounding gave the units more than the batch: take whole microbatches back, largest first.
     for index in sorted(range(len(picked)), key=lambda i: -picked[i][0].samples):
-        way, count = picked[index]
-        back = min(count - 1, excess // way.samples)
+        inner, count = picked[index]
+        back = min(count - 1, excess // inner.samples)
         if back > 0:
-            picked[index], excess = (way, count - back), excess - back * way.samples
-    return picked
+            picked[index], excess = (inner, count - back), excess - back * inner.samples
+    return picked, high

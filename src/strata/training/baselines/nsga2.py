@@ -63,4 +63,4 @@ def _decode(problem: Problem, row: Any) -> list[TrainingPlan]:
     setting = problem.settings[min(int(row[0] * len(problem.settings)), len(problem.settings) - 1)]
     size = min(1 + int(row[1] * count), count)
     order = tuple(int(i) for i in np.argsort(row[2:], kind="stable")[:size])
-    return [plan for plan in legal_chain(problem, setting, order) if isinstance(plan, TrainingPlan)]
+    return legal_chain(problem, setting, order)

@@ -7,7 +7,7 @@ from typing import Final
 
 from strata.training.baselines.context import Context, best, evaluate
 from strata.training.chain import build_chain
-from strata.training.problem import Problem
+from strata.training.problem import Problem, Setting
 from strata.training.search import Evaluated
 from strata.workload.plan import TrainingPlan
 
@@ -22,12 +22,12 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     for _ in range(DRAWS):
         setting = problem.settings[rng.integers(len(problem.settings))]
         order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
-        plans += [plan for plan in legal_chain(problem, setting, order) if isinstance(plan, TrainingPlan)]
+        plans += legal_chain(problem, setting, order)
     return best(evaluate(problem, context, plans))
 
 
-def legal_chain(problem, setting, order):  # type: ignore[no-untyped-def]
-    """Return the plans of one pipeline, none where a link is missing or a domain has no room."""
+def legal_chain(problem: Problem, setting: Setting, order: tuple[int, ...]) -> list[TrainingPlan]:
+    """Return the plans of one pipeline that fit; none where a link is missing or a domain has no room."""
     domains = [problem.fleet.domains[i] for i in order]
     linked = all(
         (a.name, b.name) in problem.fleet.links and (b.name, a.name) in problem.fleet.links
@@ -35,4 +35,4 @@ def legal_chain(problem, setting, order):  # type: ignore[no-untyped-def]
     )
     if not linked or any(problem.stages(domain, setting) == 0 for domain in domains):
         return []
-    return list(build_chain(problem, setting, order))
+    return [plan for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)]
