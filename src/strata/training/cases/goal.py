@@ -38,9 +38,9 @@ class Goal:
         """Return what is minimised."""
         return score.cost_usd if self.minimizes_cost else score.iteration_s
 
-    def values(self, iteration_s: Array, usd_per_s: Array) -> Array:
-        """Return what is minimised, egress aside."""
-        return iteration_s * usd_per_s if self.minimizes_cost else iteration_s
+    def values(self, iteration_s: Array, usd_per_s: Array, egress_usd: Array) -> Array:
+        """Return what is minimised."""
+        return iteration_s * usd_per_s + egress_usd if self.minimizes_cost else iteration_s
 
     def admits(self, score: Score) -> bool:
         """Say whether a plan is legal and within the limits."""
@@ -60,8 +60,9 @@ class Goal:
         """Return the cost at which a plan is too dear, or no better than `best`."""
         return min(self.max_cost_usd, best) if self.minimizes_cost else self.max_cost_usd
 
-    def longest_s(self, usd_per_s: Array, best: float) -> Array:
+    def longest_s(self, usd_per_s: Array, egress_usd: Array, best: float) -> Array:
         """Return the iteration time at which pipelines of these rates are over the deadline or the budget."""
-        with np.errstate(divide="ignore"):
-            affordable = np.where(usd_per_s > 0, self.budget_usd(best) / usd_per_s, np.inf)
+        left_usd = np.maximum(self.budget_usd(best) - egress_usd, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            affordable = np.where(usd_per_s > 0, left_usd / usd_per_s, np.where(left_usd > 0, np.inf, 0.0))
         return np.minimum(affordable, self.deadline_s(best))

@@ -74,6 +74,7 @@ class KindTable:
     last_fitting [K, k, L]  the last layer that fits in memory for first layer a with k stages left (a - 1: none)
     send_s [K, K, U]      one message from kind to kind, by index of activation size
     size_of [L]           index of each layer's activation size
+    act_bytes             the least activations of one microbatch between two layers
     tp_of [K, P]          tensor parallelism by pool; a mixed kind has several
     """
 
@@ -102,6 +103,7 @@ class KindTable:
         )
         prices = [[scorer.file.gpus[p.gpu].price_usd_per_hour / 3600 * p.tp for p in k.parts] for k in self.kinds]
         self.usd_per_s = np.array([min(row) for row in prices])
+        self.act_bytes = float(scorer.model.act_out_elems[:-1].min(initial=math.inf)) * ELEMENT_BYTES * mbs
         sizes, self.size_of = np.unique(scorer.model.act_out_elems, return_inverse=True)
         self.send_s = self._sends(sizes * ELEMENT_BYTES * mbs)
 

@@ -12,6 +12,7 @@ Nothing is kept between points, so a plan for what is left after a shrink is as 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections import defaultdict
@@ -43,6 +44,8 @@ FIRST_CHUNK: Final = 64
 MAX_PROMISES: Final = 4000
 """Structures of one number of kinds that are split at most; the most promising ones."""
 NUM_LAID_OUT: Final = 24
+MAX_TRIED: Final = 200
+"""Splits laid out at most before the next look, those counted that miss a limit once their zones are named."""
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
 MAX_ROUNDS: Final = 6
@@ -155,6 +158,7 @@ class _Search:
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
         self.bounds = [Bounds(table) for table in self.tables]
+        self.degrees = [_degrees(scorer.global_batch, table.mbs) for table in self.tables]
         self.plan: CasePlan | None = None
         self.score: Score | None = None
         self.best = self.bound = math.inf
@@ -201,22 +205,22 @@ class _Search:
             keep = np.isfinite(busiest_s)
             structures, replicas, usd_per_s, pipeline_s = _rows(keep, structures, replicas, usd_per_s, pipeline_s)
             busiest_s, shards = busiest_s[keep], bounds.shards(structures)
-            for D in self._degrees(table, int(replicas.max(initial=0))):
-                time = (self._microbatches(table, D) - 1) * busiest_s + pipeline_s
-                time += self.rings[t].shared_s(D)[shards]
-                promising = (replicas >= D) & (time < self.goal.longest_s(usd_per_s * D, self.best))
-                rows = np.flatnonzero(promising)
-                promises.add(t, structures, D, rows, self.goal.values(time, usd_per_s * D)[rows])
+            for D in self._degrees(t, int(replicas.max(initial=0))):
+                nb = -(-samples // D)
+                time = (nb - 1) * busiest_s + pipeline_s + self.rings[t].shared_s(D)[shards]
+                rows = np.flatnonzero((replicas >= D) & (time < self.goal.deadline_s(self.best)))
+                time, rate = time[rows], usd_per_s[rows] * D
+                egress_usd = bounds.egress_usd(
+                    structures.take(rows), np.full(len(rows), D), np.full(len(rows), nb)
+                )
+                keep = time < self.goal.longest_s(rate, egress_usd, self.best)
+                promises.add(t, structures, D, rows[keep], self.goal.values(time, rate, egress_usd)[keep])
         return promises
 
-    def _microbatches(self, table: KindTable, replicas: int) -> int:
-        return -(-self.scorer.global_batch // (table.mbs * replicas))
-
-    def _degrees(self, table: KindTable, most: int) -> list[int]:
-        """Return the least number of replicas for each number of microbatches, none above `most`."""
-        samples = -(-self.scorer.global_batch // table.mbs)
-        fewest = {-(-samples // -(-samples // D)) for D in range(1, min(most, samples) + 1)}
-        return sorted(fewest, reverse=True)
+    def _degrees(self, table: int, most: int) -> list[int]:
+        """Return the numbers of replicas worth trying, `most` at most."""
+        degrees = self.degrees[table]
+        return degrees[: bisect.bisect_right(degrees, most)]
 
     def _examine(self, promises: list[Promise]) -> None:
         self._split(
@@ -246,10 +250,13 @@ class _Search:
             kinds, replicas = kinds[possible], replicas[possible]
             batch = Batch(kinds, replicas, -(-self.scorer.global_batch // (table.mbs * replicas)))
             usd_per_s = table.usd_per_s[kinds].sum(axis=1) * replicas
-            longest_s = self.goal.longest_s(usd_per_s, self.best)
+            egress_usd = self.bounds[t].egress_usd(
+                Structures(kinds.T, np.ones_like(kinds.T)), replicas, batch.num_microbatches
+            )
+            longest_s = self.goal.longest_s(usd_per_s, egress_usd, self.best)
             time, first = self.splitters[t].best(batch, keep_within_s=longest_s)
             self.num_evaluated += len(batch)
-            values = self.goal.values(time, usd_per_s)
+            values = self.goal.values(time, usd_per_s, egress_usd)
             for row in np.flatnonzero(time < longest_s):
                 pipeline = Pipeline(tuple(kinds[row].tolist()), tuple(first[row].tolist()), int(replicas[row]))
                 self.estimated.append(Split(float(values[row]), t, pipeline))
@@ -257,13 +264,17 @@ class _Search:
     def _lay_out(self) -> None:
         """Lay out the most promising splits over zones, until one is better than all the others promise."""
         self.estimated = sorted(split for split in self.estimated if split.value < self.best)
-        laid_out = 0
-        while self.estimated and self.estimated[0].value < self.best and laid_out < NUM_LAID_OUT:
-            split = self.estimated.pop(0)
+        laid_out = tried = 0
+        for split in self.estimated:
+            enough = laid_out >= NUM_LAID_OUT or tried >= MAX_TRIED
+            if split.value >= self.best or (enough and self.plan is not None):
+                break
+            tried += 1
             value = self._score(split, thorough=False)
             if math.isfinite(value):
                 laid_out += 1
                 self.scored.append(split._replace(value=value))
+        del self.estimated[:tried]
 
     def _settle(self) -> None:
         """Try every order of zones for the best pipelines."""
@@ -297,15 +308,21 @@ class _Search:
                     rows = np.array([q for q in sequences if len(q) == S], dtype=np.int64)
                     most = most_replicas(table, Structures(rows.T, np.ones_like(rows.T)))
                     for row, replicas in zip(rows.tolist(), most.tolist(), strict=True):
-                        for D in self._nearby(table, split.pipeline.replicas, replicas):
+                        for D in self._nearby(t, split.pipeline.replicas, replicas):
                             yield Candidate(t, tuple(row), D)
 
-    def _nearby(self, table: KindTable, replicas: int, most: int) -> list[int]:
+    def _nearby(self, table: int, replicas: int, most: int) -> list[int]:
         if most < 1:
             return []
         degrees = self._degrees(table, most)
         here = min(range(len(degrees)), key=lambda i: abs(degrees[i] - replicas))
-        return sorted({*degrees[:2], *degrees[max(here - 1, 0) : here + 2]})
+        return sorted({*degrees[-2:], *degrees[max(here - 1, 0) : here + 2]})
+
+
+def _degrees(global_batch: int, mbs: int) -> list[int]:
+    """Return the least number of replicas for each possible number of microbatches."""
+    samples = -(-global_batch // mbs)
+    return sorted({-(-samples // -(-samples // D)) for D in range(1, samples + 1)})
 
 
 def _rows(keep: NDArray[np.bool_], structures: Structures, *columns: Any) -> tuple[Any, ...]:

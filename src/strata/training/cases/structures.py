@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from strata.training.cases.file import Array
 from strata.training.cases.kinds import Ints, KindTable
+from strata.training.cases.neutral import ELEMENT_BYTES
 
 MAX_ROWS: Final = 40_000
 """Most structures of one number of groups; long pipelines of many groups are left out first."""
@@ -88,6 +89,7 @@ class Bounds:
         self._total_s = layer_s.sum(axis=1)
         self._send_s = np.minimum(table.send_s, table.send_s.transpose(1, 0, 2)).min(axis=2)
         self._update_s = table.update_s.min(axis=1)
+        self._total_bytes = float(table.scorer.model.params[1].sum()) * ELEMENT_BYTES
         self._fitting = np.cumsum(table.layers_fitting[:, 1:], axis=1)  # of the last n stages
         self._region = np.unique([kind.region for kind in table.kinds], return_inverse=True)[1]
 
@@ -150,6 +152,42 @@ class Bounds:
     def shards(self, structures: Structures) -> Ints:
         """Return into how many shards the parameters fall at best, for Rings.shared_s [n]."""
         return np.asarray((structures.count * self._table.ring_tp[structures.kind]).sum(axis=0))
+
+    def egress_usd(self, structures: Structures, replicas: Ints, num_microbatches: Ints) -> Array:
+        """Return the least money for traffic between zones [n].
+
+        Over two regions every pipeline crosses once. Inside one, where no zone holds all stages, either each
+        stage's ring leaves its zone and comes back, or some stage fills a zone and every pipeline with a
+        replica elsewhere crosses.
+        """
+        pools, table = self._table.pools, self._table
+        prices = table.scorer.file.egress_usd_per_byte
+        region = self._region[structures.kind]
+        pure = np.where(table.is_mixed[structures.kind], 0, structures.count)
+        outside = np.zeros((int(self._region.max()) + 1, len(replicas)))
+        zones: dict[int, set[str]] = {r: set() for r in range(len(outside))}
+        for pool, (home, gpu) in enumerate(pools.names):
+            here = [k for k, kind in enumerate(table.kinds) if kind.region == home]
+            if here:
+                need = (table.tp_of[structures.kind, pool] * pure).sum(axis=0) * replicas
+                r = int(self._region[here[0]])
+                tp = max(int(table.tp_of[:, pool].max()), 1)
+                outside[r] = np.maximum(outside[r], np.ceil((need - pools.largest((home, gpu))) / tp))
+                zones[r].update(pools.zones[home, gpu])
+        crossing = 2 * table.act_bytes * num_microbatches  # of one pipeline, both ways
+        ring = np.where(replicas > 1, 4 * self._total_bytes * (replicas - 1) / replicas, 0.0)
+        columns = np.ceil(outside / structures.count.sum(axis=0))
+        several = (region != region[0]).any(axis=0)
+        inside = np.zeros(len(replicas))
+        for r, names in zones.items():
+            price = min((prices[a][b] for a, b in itertools.permutations(sorted(names), 2)), default=0.0)
+            inside += np.where(outside[r] > 0, np.minimum(ring, columns[r] * crossing) * price, 0.0)
+        abroad = [
+            prices[a][b]
+            for r, s in itertools.permutations(zones, 2)
+            for a, b in itertools.product(sorted(zones[r]), sorted(zones[s]))
+        ]
+        return np.where(several, crossing * replicas * min(abroad, default=0.0), inside)
 
     def _neighbours_s(self, structures: Structures) -> tuple[Array, Array]:
         """Return each kind's quickest message to a possible neighbour, and to one in another region [G, n]."""
