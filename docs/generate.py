@@ -1,0 +1,189 @@
+"""Writes the generated pages of docs/. With --check it writes nothing, names stale pages and exits 1."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strata import errors
+from strata.cli.kinds import KINDS
+from strata.cli.main import LazyGroup, cli
+from strata.decision import REASONS
+from strata.errors import StrataError
+from strata.files import FileModel, json_schema
+from strata.fleet.schema import SeedNetworkFile
+
+FOLDER = Path(__file__).parent
+WIDTH = 80
+
+
+def reasons() -> str:
+    """Return the page of reason tokens, in the order of `REASONS`."""
+    lines = ["Why something was or was not chosen. The token is the same in tables, JSON, events and metrics.", ""]
+    for token, meaning in REASONS.items():
+        lines += [
+            f"## `{token}`",
+            "",
+            f"> {meaning.sentence}",
+            "",
+            meaning.means,
+            "",
+            f"*What helps:* {meaning.remedy}",
+            "",
+        ]
+    return _page("Reasons", lines)
+
+
+def exit_codes() -> str:
+    """Return the page of exit codes: those of the errors, of success and of an interrupt."""
+    rows = ["| code | error | meaning |", "|---|---|---|", "| 0 | | the command did what it was asked |"]
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, StrataError)]
+    for kind in sorted(kinds, key=lambda kind: (kind.exit_code, len(kind.mro()))):
+        meaning = (kind.__doc__ or "").partition("\n")[0]
+        rows.append(f"| {kind.exit_code} | `{kind.__name__}` | {meaning} |")
+    rows.append("| 130 | | interrupted (Ctrl-C); the best plan so far is printed |")
+    shown = (
+        "An error is told on stderr as `error: ...`, with at most one `try: ...` line; data alone is on stdout."
+    )
+    return _page("Exit codes", [shown, "", *rows])
+
+
+def schemas() -> str:
+    """Return the page of file kinds: a table of keys for each mapping a file may hold."""
+    lines = [
+        "`strata schema KIND` prints the same as JSON schema; `strata lint FILE` checks a file.",
+        "A quantity is text with its unit; its default is shown in SI units. Keys in **bold** are required.",
+        "",
+    ]
+    for name, kind in KINDS.items():
+        lines += [f"## {name}", "", kind.text, "", *_tables(kind.model())]
+    lines += [
+        "## Network file of seed 001",
+        "",
+        "Has no `kind:`; read as a Fleet.",
+        "",
+        *_tables(SeedNetworkFile),
+    ]
+    return _page("Files", lines)
+
+
+def commands() -> str:
+    """Return the page of `--help` texts, groups before their commands."""
+    lines = []
+    for path, text in _help(
+        cli, click.Context(cli, info_name="strata", terminal_width=WIDTH, **cli.context_settings)
+    ):
+        lines += [f"## {path}", "", "```", text.rstrip(), "```", ""]
+    return _page("Command line", lines)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reasons.md": reasons,
+    "exit-codes.md": exit_codes,
+    "schemas.md": schemas,
+    "cli.md": commands,
+}
+
+
+def _page(title: str, lines: list[str]) -> str:
+    note = "<!-- Written by docs/generate.py (`make docs`); edits here are lost. -->"
+    return "\n".join([f"# {title}", "", note, "", *lines]).rstrip() + "\n"
+
+
+def _help(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, LazyGroup):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _help(inner, click.Context(inner, parent=context, info_name=name, terminal_width=WIDTH))
+
+
+def _tables(model: type[FileModel]) -> Iterator[str]:
+    schema = json_schema(model)
+    definitions = schema.get("$defs", {})
+    todo = [(model.__name__, schema)]
+    seen = {model.__name__}
+    for name, mapping in todo:  # grows as mappings name others: the root first, then in order of mention
+        yield from (
+            f"### {name}",
+            "",
+            mapping.get("description", ""),
+            "",
+            "| key | value | default |",
+            "|---|---|---|",
+        )
+        for key, value in mapping["properties"].items():
+            shown = f"**{key}**" if key in mapping.get("required", ()) else key
+            default = value.get("default")
+            default = "" if default is None or isinstance(default, dict) else f"`{json.dumps(default)}`"
+            yield f"| {shown} | {_value(value, definitions)} | {default} |"
+            for mentioned in _mentioned(value):
+                if mentioned not in seen and "properties" in definitions[mentioned]:
+                    seen.add(mentioned)
+                    todo.append((mentioned, definitions[mentioned]))
+        yield ""
+
+
+def _mentioned(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"].rpartition("/")[2]
+        for value in schema.values():
+            yield from _mentioned(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _mentioned(value)
+
+
+def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return in words what may stand at a key."""
+
+    def words(inner: Mapping[str, Any]) -> str:
+        return _value(inner, definitions)
+
+    match schema:
+        case {"$ref": reference}:
+            name = reference.rpartition("/")[2]
+            return words(definitions[name]) if "enum" in definitions[name] else f"[{name}](#{name.lower()})"
+        case {"description": quantity, "anyOf": _}:
+            return str(quantity)
+        case {"anyOf": members} | {"oneOf": members}:
+            return " or ".join(dict.fromkeys(words(m) for m in members if m.get("type") != "null"))
+        case {"const": value}:
+            return f"`{value}`"
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"prefixItems": items}:
+            return f"list: {', '.join(map(words, items))}"
+        case {"type": "array", "items": items}:
+            return f"list of {words(items)}"
+        case {"additionalProperties": dict(inner)}:
+            return f"mapping of names to {words(inner)}"
+        case {"type": kind}:
+            return {"string": "text", "integer": "whole number", "object": "mapping"}.get(kind, str(kind))
+    return "anything"
+
+
+def main(arguments: list[str], folder: Path = FOLDER) -> int:
+    """Write or check all pages of a folder and return the exit code."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = folder / name, page()
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+    if stale:
+        click.echo(f"stale: {', '.join(f'docs/{name}' for name in stale)}\ntry: make docs", err=True)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

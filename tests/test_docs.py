@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import click
+import pytest
+
+from strata.cli.kinds import KINDS
+from strata.cli.main import LazyGroup, cli
+from strata.decision import REASONS
+
+GENERATOR = Path(__file__).parents[1] / "docs" / "generate.py"
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("docs_generate", GENERATOR)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def every_command(command=cli, path=("strata",)):
+    yield path, command
+    if isinstance(command, LazyGroup):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from every_command(command.get_command(context, name), (*path, name))
+
+
+def test_the_page_of_reasons_has_every_token_with_its_remedy(generate):
+    page = generate.reasons()
+    for token, meaning in REASONS.items():
+        assert f"## `{token}`" in page
+        assert meaning.remedy in page
+
+
+def test_the_page_of_exit_codes_has_every_code_once_a_kind(generate):
+    rows = [line.split("|")[1].strip() for line in generate.exit_codes().splitlines() if line.startswith("|")]
+    assert rows == ["code", "---", "0", "1", "2", "2", "3", "4", "5", "6", "130"]
+
+
+def test_the_page_of_files_has_every_kind_and_every_link_leads_somewhere(generate):
+    page = generate.schemas()
+    for kind in KINDS:
+        assert f"\n## {kind}\n" in page
+    headings = {line.removeprefix("### ").lower() for line in page.splitlines() if line.startswith("### ")}
+    links = {part.partition(")")[0] for part in page.split("](#")[1:]}
+    assert links
+    assert links <= headings
+    assert "| **bandwidth** | bandwidth: 400Gbps (bits) or 50GB/s (bytes) |  |" in page
+
+
+def test_the_page_of_commands_shows_what_help_shows(generate):
+    page = generate.commands()
+    for path, _ in every_command():
+        assert f"\n## {' '.join(path)}\n" in page
+        assert f"\nUsage: {' '.join(path)} " in page
+
+
+def test_every_command_and_option_says_what_it_is_for():
+    for path, command in every_command():
+        assert command.help, path
+        for option in command.params:
+            assert not isinstance(option, click.Option) or option.help, (path, option.name)
+
+
+def test_a_stale_or_missing_page_is_named_and_a_fresh_one_is_not(generate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        generate, "PAGES", {"a.md": lambda: "# A\n", "b.md": lambda: "# B\n", "c.md": lambda: "# C\n"}
+    )
+    assert generate.main([], tmp_path) == 0
+    assert generate.main(["--check"], tmp_path) == 0
+    (tmp_path / "a.md").write_text("# A, edited\n")
+    (tmp_path / "b.md").unlink()
+    capsys.readouterr()
+    assert generate.main(["--check"], tmp_path) == 1
+    assert capsys.readouterr().err == "stale: docs/a.md, docs/b.md\ntry: make docs\n"
+    assert (tmp_path / "a.md").read_text() == "# A, edited\n"
+
+
+def test_the_pages_in_the_repository_are_fresh(generate, capsys):
+    assert generate.main(["--check"]) == 0, capsys.readouterr().err
