@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,16 @@ class Goal:
     def is_limited(self) -> bool:
         """Whether there is any limit."""
         return math.isfinite(self.max_cost_usd) or math.isfinite(self.max_iteration_s)
+
+    def relaxed(self) -> Goal:
+        """Return the goal whose best plan shows whether the limits can be met: the quickest, or the cheapest."""
+        if math.isfinite(self.max_iteration_s):
+            return replace(self, minimizes_cost=False, max_iteration_s=math.inf)
+        return Goal(minimizes_cost=True, max_cost_usd=math.inf, max_iteration_s=math.inf)
+
+    def describe(self, score: Score) -> str:
+        """Say in words what a plan reaches."""
+        return f"costs ${score.cost_usd:.4g}" if self.minimizes_cost else f"takes {score.iteration_s:.4g} s"
 
     def value(self, score: Score) -> float:
         """Return what is minimised."""

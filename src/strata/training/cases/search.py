@@ -128,32 +128,30 @@ class Answer:
 
 def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
     """Return the best plan found for one point, within its quota and limits."""
-    search = _Search(scorer, point)
+    goal = Goal.of(point)
+    search = _Search(scorer, point, goal)
     search.run()
+    reason = ""
+    if search.plan is None:
+        reason = search.retry(goal.relaxed()) if goal.is_limited else "no pipeline over the quota fits memory"
+    if not search.tables:
+        reason = "no accelerator of the quota has a profile of this model that fits a zone"
     bound = min(search.bound, search.best)
     return Answer(
         plan=search.plan,
         score=search.score,
-        reason="" if search.plan else _why_not(search),
+        reason=reason,
         num_evaluated=search.num_evaluated,
         bound=bound if math.isfinite(bound) else None,
     )
 
 
-def _why_not(search: _Search) -> str:
-    if not search.tables:
-        return "no accelerator of the quota has a profile of this model that fits a zone"
-    if not search.goal.is_limited:
-        return "no pipeline over the quota fits memory"
-    return "no plan over the quota meets the limits"
-
-
 class _Search:
-    def __init__(self, scorer: Scorer, point: CasePoint) -> None:
+    def __init__(self, scorer: Scorer, point: CasePoint, goal: Goal) -> None:
         pools = Pools({key: n for key, n in point.quota.items() if key[1] in scorer.file.gpus})
         sizes = sorted({mbs for rows in scorer.model.times.values() for mbs, _ in rows})
         tables = [KindTable(scorer, pools, mbs) for mbs in sizes] if pools.names else []
-        self.scorer, self.goal = scorer, Goal.of(point)
+        self.scorer, self.point, self.goal = scorer, point, goal
         self.tables = [table for table in tables if table.kinds]
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
@@ -175,6 +173,23 @@ class _Search:
                 if chunk[0].bound >= self.best:
                     break
                 self._examine(chunk)
+        self._improve()
+
+    def retry(self, relaxed: Goal) -> str:
+        """Look for a first plan under a relaxed goal and improve it; return why there is none, if so."""
+        other = _Search(self.scorer, self.point, relaxed)
+        other.run()
+        self.num_evaluated += other.num_evaluated
+        if other.score is None or other.plan is None:
+            return "no plan over the quota meets the limits"
+        if not self.goal.admits(other.score):
+            return f"no plan over the quota meets the limits: the best {relaxed.describe(other.score)}"
+        self.best, self.plan, self.score = self.goal.value(other.score), other.plan, other.score
+        self.scored = [split._replace(value=self.best) for split in sorted(other.scored)[:1]]
+        self._improve()
+        return ""
+
+    def _improve(self) -> None:
         for _ in range(MAX_ROUNDS):
             before = self.best
             self._split(self._neighbours())
