@@ -68,8 +68,13 @@ def test_parts_of_the_machine_are_found_where_they_are(tmp_path):
     assert parts["ASTRA-sim"].detail == str(binary)
 
 
-def test_nothing_is_found_on_an_empty_machine(tmp_path):
-    parts = states({"KUBECONFIG": os.pathsep.join(("", str(tmp_path / "none")))}, tmp_path)
+def test_nothing_is_found_on_an_empty_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / ASTRA_SIM_BINARIES[0]
+    here.write_text("#!/bin/sh\n")
+    here.chmod(0o755)
+    environment = {"KUBECONFIG": os.pathsep.join(("", str(tmp_path / "none"))), "PATH": "/no/such/folder"}
+    parts = states(environment, tmp_path)
     for name in ("C compiler", "ASTRA-sim", "kubeconfig", "NVIDIA driver", "sched_ext"):
         assert parts[name].state == "optional-missing"
 

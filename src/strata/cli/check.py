@@ -113,7 +113,8 @@ def _library(name: str) -> str | None:
 
 
 def _astra_sim(environment: Mapping[str, str]) -> str | None:
-    folders = os.pathsep.join((environment.get("STRATA_ASTRA_SIM", ""), environment.get("PATH", "")))
+    # An empty entry would be the folder one happens to stand in.
+    folders = os.pathsep.join(filter(None, (environment.get("STRATA_ASTRA_SIM"), environment.get("PATH"))))
     found = [binary for name in ASTRA_SIM_BINARIES if (binary := shutil.which(name, path=folders))]
     return ", ".join(found) or None
 
