@@ -34,7 +34,7 @@ def test_the_interval_of_a_ratio_holds_the_truth_about_as_often_as_it_says():
     covered = coverage(
         lambda r: stats.ratio_interval(r.normal(6, 1, 25), r.normal(3, 0.5, 20), rng=r, confidence=0.8),
         2.0,
-        trials=60,
+        trials=40,
     )
     assert 0.65 <= covered <= 0.93
 

@@ -88,7 +88,7 @@ def test_minus_zero_is_zero():
     assert math.copysign(1, units.parse("-0s", "time")) == 1
 
 
-@given(st.text(max_size=20), st.sampled_from(sorted(units._UNITS)))
+@given(st.text("0123456789.,_eE+- $/kMGTiBbpshmn\t", max_size=12), st.sampled_from(sorted(units._UNITS)))
 def test_any_text_is_read_or_refused_and_never_becomes_infinite(text, dimension):
     try:
         value = units.parse(text, dimension)
