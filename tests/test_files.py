@@ -6,6 +6,8 @@ import threading
 from typing import Annotated, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field
 
 from strata import files
@@ -132,6 +134,18 @@ def test_a_fault_is_told_where_it_is(faults, line, fault):
 )  # fmt: skip
 def test_what_is_no_plain_yaml_is_refused_with_its_place(faults, text, fault):
     assert faults(text) == fault
+
+
+@given(st.one_of(st.binary(max_size=40), st.text("abc:-?[]{}&*!|>'\"%@`#,\n\t \x01\x85\ufeff\ufffe", max_size=30)))
+def test_any_file_is_read_or_refused_with_a_place(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    faults = ()
+    try:
+        json.dumps(read_document(path).data)
+    except BadFile as error:
+        faults = error.faults
+    assert all(fault.line > 0 and fault.column > 0 for fault in faults)
 
 
 def test_nine_lines_of_aliases_do_not_become_gigabytes(faults):
