@@ -30,6 +30,9 @@ DomainSet = tuple[str, frozenset[str]]
 TOLERANCE: Final = 1e-4
 """A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
+TRIED: Final = 16
+"""Branches built for a row of the ranked table that the search itself did not need."""
+
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
 
@@ -59,6 +62,7 @@ class Found:
     branches: int = 0
     refusals: dict[frozenset[str], Reason] = field(default_factory=dict)
     stopped: bool = False
+    interrupted: bool = False
 
     @property
     def ranked(self) -> list[Evaluated]:
@@ -86,6 +90,7 @@ class Found:
         self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
         self.refusals.update(other.refusals)
         self.stopped |= other.stopped
+        self.interrupted |= other.interrupted
 
 
 class Search:
@@ -107,6 +112,15 @@ class Search:
         `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
         wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
         """
+        try:
+            self._search(incumbent, rank)
+        except KeyboardInterrupt:
+            # Ctrl-C keeps the best so far; what was not looked at counts as not proved.
+            self.found.stopped = self.found.interrupted = True
+            self.found.bound = -np.inf
+        return self.found
+
+    def _search(self, incumbent: float, rank: int) -> None:
         bounds, codes = self._branches()
         self._explore(bounds, codes, incumbent)
         best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
@@ -117,7 +131,6 @@ class Search:
             self.found.bound = proved
         if rank and not self.found.stopped:
             self._fill_table(bounds, codes, rank)
-        return self.found
 
     def _explore(
         self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
@@ -196,10 +209,7 @@ class Search:
         number, index = divmod(code, len(self.chains.masks))
         built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))
         if isinstance(built, Reason):
-            members = frozenset(
-                d.name for d, inside in zip(self.chains.domains, self.chains.inside[index], strict=True) if inside
-            )
-            self.found.refusals.setdefault(members, built)
+            self.found.refusals.setdefault(self._names(index), built)
         else:
             self._push(built)
 
@@ -233,25 +243,36 @@ class Search:
         return items
 
     def _fill_table(self, bounds: NDArray[np.float64], codes: NDArray[np.int64], rank: int) -> None:
-        """Evaluate the most promising plan of the domain sets that the search could skip."""
+        """Evaluate the best plans of the most promising domain sets that the search could skip.
+
+        A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof.
+        """
         count = len(self.chains.masks)
-        seen: set[int] = set()
-        plans: list[TrainingPlan] = []
         known = {names for _, names in self.found.by_set}
+        branches: dict[int, list[int]] = {}
         for position in np.argsort(bounds, kind="stable"):
-            if len(plans) >= rank or self.clock() > self.deadline or not np.isfinite(bounds[position]):
-                break
             code = int(codes[position])
             if code < 0:
                 continue
-            mask = int(self.chains.masks[code % count])
-            names = frozenset(d.name for k, d in enumerate(self.chains.domains) if mask >> k & 1)
-            if mask in seen or names in known:
-                continue
-            built = self.chains.build(self.problem.settings[code // count], mask)
-            if isinstance(built, Reason):
-                self.found.refusals.setdefault(names, built)
-                continue
-            seen.add(mask)
-            plans.append(built[0])
-        self.evaluate(plans)
+            mine = branches.get(code % count)
+            if mine is None and len(branches) < rank and self._names(code % count) not in known:
+                mine = branches[code % count] = []
+            if mine is not None and len(mine) < TRIED:
+                mine.append(code)
+        for index, mine in branches.items():
+            if self.clock() > self.deadline:
+                return
+            plans: list[TrainingPlan] = []
+            for code in mine:
+                built = self.chains.build(self.problem.settings[code // count], int(self.chains.masks[index]))
+                if isinstance(built, Reason):
+                    self.found.refusals.setdefault(self._names(index), built)
+                else:
+                    plans += built
+            if plans:
+                closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
+                self.evaluate([plans[i] for i in np.argsort(closer, kind="stable")[:BATCH]])
+
+    def _names(self, index: int) -> frozenset[str]:
+        inside = self.chains.inside[index]
+        return frozenset(d.name for d, use in zip(self.chains.domains, inside, strict=True) if use)

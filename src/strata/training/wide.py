@@ -34,7 +34,7 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
         before = found.best_score
         one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
         found.merge(one.run(incumbent=before, rank=0 if found.by_set else rank))
-        if found.stopped:
+        if found.stopped:  # by the clock, or by Ctrl-C
             break
         if found.best_score < before:
             queue = [*_around_best(problem, found), *queue]

@@ -1,0 +1,159 @@
+"""An answer of the planner as people read it: plans, comparison, proof, reasons, and what to run next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from strata.cli.output import rows
+from strata.units import show_bytes, show_count, show_time, show_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LABELS: Final = {
+    "best_single_domain": "best single domain",
+    "equal_gpus_one_domain": "as many GPUs, one domain",
+    "uniform_split": "uniform split",
+    "home_domain": "home domain",
+    "mast_like": "MAST-like",
+    "sailor_like": "Sailor-like",
+    "latency_blind": "latency-blind",
+    "random_search": "random search",
+    "nsga2": "NSGA-II",
+}
+
+SPENT: Final = ("compute", "bubble", "wan", "sync")
+
+
+def show_answer(console: Console, data: dict[str, Any], *, next_command: bool = True) -> None:
+    """Print an answer (the dict of `answer_dict`) in 80 columns."""
+    if not data["plans"]:
+        console.print(f"no plan fits {data['name']} on {data['fleet']['name']}")
+        _reasons(console, data["reasons"])
+        return
+    _plans(console, data["plans"])
+    _proof(console, data)
+    if data["baselines"]:
+        console.print()
+        _baselines(console, data)
+    if data.get("front"):
+        console.print()
+        _front(console, data["front"])
+    console.print()
+    _reasons(console, data["reasons"])
+    _why_not(console, data)
+    if next_command:
+        _next(console, data)
+
+
+def _plans(console: Console, plans: list[dict[str, Any]]) -> None:
+    body = [
+        [
+            ("✔ " if plan["rank"] == 1 else "  ") + str(plan["rank"]),
+            plan["name"] + _inner(plan),
+            str(plan["num_devices"]),
+            show_time(plan["step_time_s"]),
+            show_count(plan["tokens_per_s"]),
+            f"{plan['utilization']:.0%}",
+            "-" if plan["cost_usd_per_mtoken"] is None else show_usd(plan["cost_usd_per_mtoken"]),
+            show_bytes(plan["wan_bytes_per_step"]) if plan["wan_bytes_per_step"] else "0",
+        ]
+        for plan in plans
+    ]
+    headers = ["  #", "plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step"]
+    console.print(rows(headers, body, right=range(2, 8)))
+    best = plans[0]
+    spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
+    console.print(f"  the step of plan 1: {spent} · trust: {best['trust']}")
+
+
+def _inner(plan: dict[str, Any]) -> str:
+    stages, pipelines = plan["stages"], plan["plan"]["pipelines"]
+    tensor = sorted({stage["tensor_parallel"] for stage in stages})
+    copies = sorted({pipeline["replicas"] for pipeline in pipelines})
+    depth = sorted({len(pipeline["stages"]) for pipeline in pipelines})
+    parts = [f"pp{_span(depth)} dp{_span(copies)} tp{_span(tensor)}"]
+    parts.append(f"mb{plan['microbatch_size']}x{plan['microbatches']} {plan['schedule']}")
+    if plan["recompute"] != "none":
+        parts.append("recompute")
+    if plan["local_steps"] > 1:
+        parts.append(f"H={plan['local_steps']}")
+    if plan["gradient_compression"] > 1:
+        parts.append(f"grad/{plan['gradient_compression']:g}")
+    return "\n" + " ".join(parts)
+
+
+def _span(values: list[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}"
+
+
+def _proof(console: Console, data: dict[str, Any]) -> None:
+    proof = data["proof"]
+    if proof["gap"] is None:
+        return
+    # A gap below what the search resolves is printed as that, not as a rounder zero.
+    gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
+    within = "proved: no plan considered is more than" if proof["gap"] < 1e-3 else "no plan is more than"
+    bound = f" (bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
+    console.print(
+        f"  {within} {gap} better{bound}; {proof['branches']:,} branches, {proof['evaluated']} plans "
+        f"evaluated in {show_time(data['search_s'])}",
+        soft_wrap=False,
+    )
+
+
+def _baselines(console: Console, data: dict[str, Any]) -> None:
+    body = []
+    for name, item in data["baselines"].items():
+        if not item["found"]:
+            body.append([LABELS[name], "no plan", "", "", ""])
+            continue
+        body.append(
+            [
+                LABELS[name],
+                show_time(item["step_time_s"]),
+                f"{item['ratio']:.2f}x",
+                str(item["num_devices"]),
+                show_count(item["device_seconds_per_mtoken"]),
+            ]
+        )
+    best = data["plans"][0]
+    ours = best["num_devices"] / best["tokens_per_s"] * 1e6
+    body.insert(0, ["strata", show_time(best["step_time_s"]), "1.00x", str(best["num_devices"]), show_count(ours)])
+    console.print(rows(["compared with", "step", "vs strata", "GPUs", "GPU-s/Mtok"], body, right=range(1, 5)))
+
+
+def _front(console: Console, front: list[dict[str, Any]]) -> None:
+    body = [
+        [
+            show_time(plan["step_time_s"]),
+            f"{plan['utilization']:.1%}",
+            "-" if plan["cost_usd_per_mtoken"] is None else show_usd(plan["cost_usd_per_mtoken"]),
+            str(plan["num_devices"]),
+            plan["name"],
+        ]
+        for plan in front
+    ]
+    console.print(rows(["Pareto: step", "util", "$/Mtok", "GPUs", "plan"], body, right=range(4)))
+
+
+def _reasons(console: Console, reasons: list[dict[str, Any]]) -> None:
+    for reason in reasons:
+        console.print(f"  {reason['token']}: {reason['text']}")
+
+
+def _why_not(console: Console, data: dict[str, Any]) -> None:
+    shown = [item for item in data["alternatives"] if item["reasons"]][:4]
+    if shown:
+        console.print("why not:")
+    for item in shown:
+        console.print(f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"]))
+
+
+def _next(console: Console, data: dict[str, Any]) -> None:
+    fleet, job = data["inputs"].get("fleet", "FLEET"), data["inputs"].get("job", "JOB")
+    saved = data["inputs"].get("saved")
+    if saved:
+        console.print(f"next: strata explain {saved}   or: strata export {saved} --to torchrun")
+    else:
+        console.print(f"next: strata plan train {fleet} {job} --save plan.json && strata explain plan.json")
