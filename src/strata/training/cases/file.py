@@ -202,7 +202,7 @@ def read_cases(path: str | Path) -> CaseFile:
             source: {dest: price.number() / 1e9 for dest, price in row.items()}
             for source, row in top["prices"]["egress_usd_per_GB"].items()
         },
-        cases=tuple(_case(place, models) for place in top["cases"].rows()),
+        cases=tuple(_case(place, models, top["prices"]["egress_usd_per_GB"]) for place in top["cases"].rows()),
         measured_runs=() if measured is None else tuple(_measured(place) for place in measured.rows()),
     )
 
@@ -254,7 +254,7 @@ def _ends(place: _Place) -> Iterator[tuple[End, _Place]]:
                 yield End(zone, gpu, num_gpus), found
 
 
-def _case(place: _Place, models: Mapping[str, ModelProfile]) -> Case:
+def _case(place: _Place, models: Mapping[str, ModelProfile], prices: _Place) -> Case:
     model = place["model"].text()
     if model not in models:
         raise place["model"].fail(f"no such model {model!r} (known: {', '.join(models)})")
@@ -262,11 +262,11 @@ def _case(place: _Place, models: Mapping[str, ModelProfile]) -> Case:
         id=place["id"].text(),
         model=model,
         global_batch=place["global_batch"].count(least=1),
-        points=tuple(_point(point) for point in place["points"].rows()),
+        points=tuple(_point(point, prices) for point in place["points"].rows()),
     )
 
 
-def _point(place: _Place) -> CasePoint:
+def _point(place: _Place, prices: _Place) -> CasePoint:
     asked = place.get("minimize")
     minimize = "iteration_s" if asked is None else asked.text()
     if asked is not None and minimize not in ("iteration_s", "cost_usd"):
@@ -275,15 +275,15 @@ def _point(place: _Place) -> CasePoint:
     for name, limit in limits.items():
         if name not in ("max_cost_usd", "min_iterations_per_s"):
             raise limit.fail("unknown limit (known: max_cost_usd, min_iterations_per_s)")
+    zones = place["gpus_per_zone"]
+    for zone, by_gpu in zones.items():
+        if any(other not in prices.mapping().get(zone, {}) for other in zones.mapping()):
+            raise by_gpu.fail("no egress prices between this zone and the others (prices.egress_usd_per_GB)")
     best, results = place.get("best_known_within_quota"), place.get("results")
     value = best.get("value") if best else None
     return CasePoint(
         id=place["id"].text(),
-        quota={
-            (zone, gpu): count.count()
-            for zone, by_gpu in place["gpus_per_zone"].items()
-            for gpu, count in by_gpu.items()
-        },
+        quota={(zone, gpu): count.count() for zone, by_gpu in zones.items() for gpu, count in by_gpu.items()},
         minimize="cost_usd" if minimize == "cost_usd" else "iteration_s",
         max_cost_usd=_limit(limits.get("max_cost_usd")),
         min_iterations_per_s=_limit(limits.get("min_iterations_per_s")),

@@ -103,7 +103,7 @@ class KindTable:
         )
         prices = [[scorer.file.gpus[p.gpu].price_usd_per_hour / 3600 * p.tp for p in k.parts] for k in self.kinds]
         self.usd_per_s = np.array([min(row) for row in prices])
-        self.act_bytes = float(scorer.model.act_out_elems[:-1].min(initial=math.inf)) * ELEMENT_BYTES * mbs
+        self.act_bytes = float(scorer.model.act_out_elems.min()) * ELEMENT_BYTES * mbs
         sizes, self.size_of = np.unique(scorer.model.act_out_elems, return_inverse=True)
         self.send_s = self._sends(sizes * ELEMENT_BYTES * mbs)
 

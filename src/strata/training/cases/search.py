@@ -18,17 +18,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strata.training.cases.file import Array, CasePoint
+from strata.training.cases.file import CasePoint
 from strata.training.cases.goal import Goal
-from strata.training.cases.kinds import Ints, KindTable, Pools, Rings
+from strata.training.cases.kinds import KindTable, Pools, Rings
 from strata.training.cases.layout import Pipeline, layouts
 from strata.training.cases.neutral import Score, Scorer
 from strata.training.cases.plan import CasePlan
+from strata.training.cases.promises import Promise, Promises
 from strata.training.cases.split import Batch, Splitter
 from strata.training.cases.structures import (
     MAX_GROUPS,
@@ -39,10 +39,6 @@ from strata.training.cases.structures import (
     orders,
 )
 
-FIRST_CHUNK: Final = 64
-"""Structures split before the first look at the best plan."""
-MAX_PROMISES: Final = 4000
-"""Structures of one number of kinds that are split at most; the most promising ones."""
 NUM_LAID_OUT: Final = 24
 MAX_TRIED: Final = 200
 """Splits laid out at most before the next look, those counted that miss a limit once their zones are named."""
@@ -57,53 +53,6 @@ class Candidate(NamedTuple):
     table: int
     kinds: tuple[int, ...]
     replicas: int
-
-
-class Promise(NamedTuple):
-    """A structure with its replicas, and what its objective cannot be below."""
-
-    bound: float
-    table: int
-    kinds: Ints
-    counts: Ints
-    replicas: int
-
-
-class Promises:
-    """Bounded structures of several tables and numbers of replicas, handed out best first."""
-
-    def __init__(self) -> None:
-        self._blocks: list[tuple[int, Structures, int, Ints]] = []
-        self._bounds: list[Array] = []
-
-    def add(self, table: int, structures: Structures, replicas: int, rows: Ints, bounds: Array) -> None:
-        """Add some rows of structures, at one number of replicas."""
-        if len(rows):
-            self._blocks.append((table, structures, replicas, rows))
-            self._bounds.append(bounds)
-
-    @property
-    def least(self) -> float:
-        """Return the least of all bounds; infinite if there is none."""
-        return min((float(bounds.min()) for bounds in self._bounds), default=math.inf)
-
-    def chunks(self) -> Iterator[list[Promise]]:
-        """Yield promises in the order of their bounds: few at first, more at a time once the best plan is good."""
-        if not self._bounds:
-            return
-        bounds = np.concatenate(self._bounds)
-        ends = np.cumsum([len(block) for block in self._bounds])
-        order = np.argsort(bounds, kind="stable")
-        start, size = 0, FIRST_CHUNK
-        while start < min(len(order), MAX_PROMISES):
-            yield [self._promise(int(i), float(bounds[i]), ends) for i in order[start : start + size]]
-            start, size = start + size, size * 2
-
-    def _promise(self, index: int, bound: float, ends: Ints) -> Promise:
-        block = int(np.searchsorted(ends, index, side="right"))
-        table, structures, replicas, rows = self._blocks[block]
-        row = rows[index - (int(ends[block - 1]) if block else 0)]
-        return Promise(bound, table, structures.kind[:, row], structures.count[:, row], replicas)
 
 
 class Split(NamedTuple):
@@ -156,7 +105,8 @@ class _Search:
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
         self.bounds = [Bounds(table) for table in self.tables]
-        self.degrees = [_degrees(scorer.global_batch, table.mbs) for table in self.tables]
+        self.samples = [-(-scorer.global_batch // table.mbs) for table in self.tables]
+        self.degrees = [_degrees(samples) for samples in self.samples]
         self.plan: CasePlan | None = None
         self.score: Score | None = None
         self.best = self.bound = math.inf
@@ -201,36 +151,36 @@ class _Search:
     def _promises(self, num_groups: int) -> Promises:
         """Bound the structures of so many kinds for every useful number of replicas; keep what may improve."""
         promises = Promises()
-        for t, table in enumerate(self.tables):
-            structures = enumerate_structures(table, num_groups)
-            replicas = most_replicas(table, structures)
-            bounds = self.bounds[t]
-            usd_per_s = (structures.count * table.usd_per_s[structures.kind]).sum(axis=0)
-            # D replicas take at least ideal * nb, and D * nb microbatches at least cover the samples.
-            ideal_s = bounds.ideal_s(structures)
-            samples = -(-self.scorer.global_batch // table.mbs)
-            fewest = -(-samples // np.maximum(replicas, 1))
-            keep = (replicas > 0) & (fewest * ideal_s < self.goal.deadline_s(self.best))
-            keep &= samples * ideal_s * usd_per_s < self.goal.budget_usd(self.best)
-            structures, replicas, usd_per_s, fewest = _rows(keep, structures, replicas, usd_per_s, fewest)
-            pipeline_s = bounds.pipeline_s(structures)
-            keep = (fewest - 1) * bounds.smooth_s(structures) + pipeline_s < self.goal.deadline_s(self.best)
-            structures, replicas, usd_per_s, pipeline_s = _rows(keep, structures, replicas, usd_per_s, pipeline_s)
+        for t, (table, bounds) in enumerate(zip(self.tables, self.bounds, strict=True)):
+            structures = self._screened(t, enumerate_structures(table, num_groups))
             busiest_s = bounds.busiest_s(structures)
-            keep = np.isfinite(busiest_s)
-            structures, replicas, usd_per_s, pipeline_s = _rows(keep, structures, replicas, usd_per_s, pipeline_s)
-            busiest_s, shards = busiest_s[keep], bounds.shards(structures)
+            structures, busiest_s = structures.take(np.isfinite(busiest_s)), busiest_s[np.isfinite(busiest_s)]
+            pipeline_s, shards = bounds.pipeline_s(structures), bounds.shards(structures)
+            replicas, replica_usd_per_s = most_replicas(table, structures), bounds.usd_per_s(structures)
             for D in self._degrees(t, int(replicas.max(initial=0))):
-                nb = -(-samples // D)
+                nb = -(-self.samples[t] // D)
                 time = (nb - 1) * busiest_s + pipeline_s + self.rings[t].shared_s(D)[shards]
                 rows = np.flatnonzero((replicas >= D) & (time < self.goal.deadline_s(self.best)))
-                time, rate = time[rows], usd_per_s[rows] * D
+                time, usd_per_s = time[rows], replica_usd_per_s[rows] * D
                 egress_usd = bounds.egress_usd(
                     structures.take(rows), np.full(len(rows), D), np.full(len(rows), nb)
                 )
-                keep = time < self.goal.longest_s(rate, egress_usd, self.best)
-                promises.add(t, structures, D, rows[keep], self.goal.values(time, rate, egress_usd)[keep])
+                keep = time < self.goal.longest_s(usd_per_s, egress_usd, self.best)
+                values = self.goal.values(time, usd_per_s, egress_usd)
+                promises.add(t, structures, D, rows[keep], values[keep])
         return promises
+
+    def _screened(self, t: int, structures: Structures) -> Structures:
+        """Drop structures that quick bounds rule out whatever the number of replicas."""
+        table, bounds, samples = self.tables[t], self.bounds[t], self.samples[t]
+        replicas, ideal_s = most_replicas(table, structures), bounds.ideal_s(structures)
+        fewest = -(-samples // np.maximum(replicas, 1))
+        # D replicas take at least ideal * nb, and D * nb microbatches at least cover the samples.
+        keep = (replicas > 0) & (fewest * ideal_s < self.goal.deadline_s(self.best))
+        keep &= samples * ideal_s * bounds.usd_per_s(structures) < self.goal.budget_usd(self.best)
+        structures, fewest = structures.take(keep), fewest[keep]
+        least_s = (fewest - 1) * bounds.smooth_s(structures) + bounds.pipeline_s(structures)
+        return structures.take(least_s < self.goal.deadline_s(self.best))
 
     def _degrees(self, table: int, most: int) -> list[int]:
         """Return the numbers of replicas worth trying, `most` at most."""
@@ -263,7 +213,7 @@ class _Search:
             if not possible.any():
                 continue
             kinds, replicas = kinds[possible], replicas[possible]
-            batch = Batch(kinds, replicas, -(-self.scorer.global_batch // (table.mbs * replicas)))
+            batch = Batch(kinds, replicas, -(-self.samples[t] // replicas))
             usd_per_s = table.usd_per_s[kinds].sum(axis=1) * replicas
             egress_usd = self.bounds[t].egress_usd(
                 Structures(kinds.T, np.ones_like(kinds.T)), replicas, batch.num_microbatches
@@ -334,15 +284,9 @@ class _Search:
         return sorted({*degrees[-2:], *degrees[max(here - 1, 0) : here + 2]})
 
 
-def _degrees(global_batch: int, mbs: int) -> list[int]:
+def _degrees(samples: int) -> list[int]:
     """Return the least number of replicas for each possible number of microbatches."""
-    samples = -(-global_batch // mbs)
     return sorted({-(-samples // -(-samples // D)) for D in range(1, samples + 1)})
-
-
-def _rows(keep: NDArray[np.bool_], structures: Structures, *columns: Any) -> tuple[Any, ...]:
-    """Return some rows of structures and of the columns that belong to them."""
-    return structures.take(keep), *(column[keep] for column in columns)
 
 
 def _steps(kinds: tuple[int, ...], num_kinds: int, longest: int) -> set[tuple[int, ...]]:

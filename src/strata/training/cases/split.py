@@ -64,9 +64,9 @@ class Splitter:
         while the whole objective falls. Candidates that cannot stay below `keep_within_s` [B] come back infinite.
         """
         time, first = np.full(len(batch), np.inf), np.zeros((len(batch), batch.kinds.shape[1] + 1), dtype=np.int64)
-        longest_s = self._longest_busy_s(batch, keep_within_s)
-        regular = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
-        send_s = self._sends(batch.kinds, regular, regular)
+        usual = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
+        send_s = self._sends(batch.kinds, usual, usual)
+        longest_s = self._longest_busy_s(batch, send_s, keep_within_s)
         rows = np.flatnonzero(self._fill_left(batch.kinds, longest_s[:, None] - send_s)[1])
         if not len(rows):
             return time, first
@@ -80,12 +80,10 @@ class Splitter:
             time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows])
         return time, first
 
-    def _longest_busy_s(self, batch: Batch, longest_s: Array) -> Array:
+    def _longest_busy_s(self, batch: Batch, send_s: Array, longest_s: Array) -> Array:
         """Return the largest max(c_i + m_i) with which an iteration can stay within `longest_s` [B]."""
-        table = self._table
-        regular = np.full(batch.kinds.shape, table.size_of[table.num_layers // 2])
-        least_s = self._sends(batch.kinds, regular, regular).sum(axis=1) + self._total_s[batch.kinds].min(axis=1)
-        shards = table.ring_tp[batch.kinds].sum(axis=1)
+        least_s = send_s.sum(axis=1) + self._total_s[batch.kinds].min(axis=1)
+        shards = self._table.ring_tp[batch.kinds].sum(axis=1)
         degrees, which = np.unique(batch.replicas, return_inverse=True)
         least_s += np.stack([self._rings.shared_s(int(D)) for D in degrees])[which, shards]
         others = (longest_s - least_s) / np.maximum(batch.num_microbatches - 1, 1)

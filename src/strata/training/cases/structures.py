@@ -84,8 +84,9 @@ class Bounds:
         layer_s = np.diagonal(table.time_s, axis1=1, axis2=2)  # (K, L)
         # Embedding and head cost some kinds next to nothing; only layers that count for every kind are counted.
         counted = (layer_s >= 0.5 * np.median(layer_s, axis=1, keepdims=True)).all(axis=0)
+        counted |= not counted.any()
         self._num_counted = int(counted.sum())
-        self._layer_s = layer_s[:, counted].min(axis=1)
+        self._layer_s = np.maximum(layer_s[:, counted].min(axis=1), 1e-12)
         self._total_s = layer_s.sum(axis=1)
         self._send_s = np.minimum(table.send_s, table.send_s.transpose(1, 0, 2)).min(axis=2)
         self._update_s = table.update_s.min(axis=1)
@@ -148,6 +149,10 @@ class Bounds:
             sends += self._lost(structures, np.where(np.isfinite(far), far - near, 0.0))
         compute = self._total_s[structures.kind].min(axis=0)
         return np.asarray(compute + sends + self._update_s[structures.kind].min(axis=0))
+
+    def usd_per_s(self, structures: Structures) -> Array:
+        """Return the rate of one replica of every stage, mixed stages all of their cheapest part [n]."""
+        return np.asarray((structures.count * self._table.usd_per_s[structures.kind]).sum(axis=0))
 
     def shards(self, structures: Structures) -> Ints:
         """Return into how many shards the parameters fall at best, for Rings.shared_s [n]."""
