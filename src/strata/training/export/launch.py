@@ -1,0 +1,108 @@
+"""What launch files of all kinds share: file names, the nodes of a domain, the head of a shell script."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strata.training.export.ranks import Rank, RankMap
+from strata.workload.plan import TrainingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """Rendered files by name, and the rank map they launch.
+
+    `notes` say, in a sentence each, what of the plan the launcher does otherwise.
+    """
+
+    files: Mapping[str, str]
+    ranks: RankMap
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DomainNodes:
+    """The nodes of one domain: `first_node` is the node rank of the first, `nodes` the ranks on each."""
+
+    domain: str
+    slug: str
+    first_node: int
+    num_nodes: int
+    nodes: tuple[tuple[Rank, ...], ...]
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Processes on each node."""
+        return tuple(len(node) for node in self.nodes)
+
+
+def domain_nodes(ranks: RankMap) -> tuple[DomainNodes, ...]:
+    """Return the domains in node order; `num_nodes` counts the nodes of all domains."""
+    nodes = ranks.nodes()
+    by_domain: dict[str, list[tuple[Rank, ...]]] = {}
+    for (domain, _), held in nodes.items():
+        by_domain.setdefault(domain, []).append(held)
+    found, first = [], 0
+    for domain, slug in zip(by_domain, slugs(by_domain), strict=True):
+        found.append(DomainNodes(domain, slug, first, len(nodes), tuple(by_domain[domain])))
+        first += len(by_domain[domain])
+    return tuple(found)
+
+
+def slugs(names: Iterable[str]) -> list[str]:
+    """Return names that are safe in a file name, a label and a shell, and different where the names are."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "domain"
+        number, other = 1, slug
+        while other in found:
+            number += 1
+            other = f"{slug}-{number}"
+        found.append(other)
+    return found
+
+
+def ranks_json(ranks: RankMap, plan: TrainingPlan) -> str:
+    """Return `ranks.json`: the rank map, and the plan it is of."""
+    return json.dumps({**ranks.to_dict(), "plan": plan.to_dict()}, indent=1, ensure_ascii=False) + "\n"
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return lines as comments of a shell script or a YAML file; line breaks inside become spaces."""
+    return "".join(f"# {line.replace(chr(10), ' ').replace(chr(13), ' ')}".rstrip() + "\n" for line in lines)
+
+
+def shell_head(nodes: DomainNodes, *, launcher: str, first: str, notes: Sequence[str], more: Sequence[str]) -> str:
+    """Return the top of a launch script of one domain: what it is, its variables, and NODE_INDEX checked."""
+    last = nodes.first_node + len(nodes.nodes) - 1
+    first_rank, last_rank = nodes.nodes[0][0].rank, nodes.nodes[-1][-1].rank
+    ranks = (
+        f"ranks {first_rank} to {last_rank}"
+        if last_rank - first_rank + 1 == sum(nodes.processes)
+        else "ranks as below"
+    )
+    head = comment(
+        [
+            f"{launcher}, {nodes.domain}: nodes {nodes.first_node} to {last} of {nodes.num_nodes}, {ranks}.",
+            "Written by strata export. Run it once on each node, in all domains at about the same time:",
+            "  NODE_INDEX   which node of this domain this is, 0 the first (default 0)",
+            f"  MASTER_ADDR  host or address of node 0 of domain {first}, as all other nodes reach it",
+            "  MASTER_PORT  a free port there (default 29500)",
+            *more,
+            *(f"note: {note}" for note in notes),
+        ]
+    )
+    return f"""#!/usr/bin/env bash
+{head}set -euo pipefail
+: "${{MASTER_ADDR:?set it to the host or address of the first node}}"
+MASTER_PORT="${{MASTER_PORT:-29500}}"
+NODE_INDEX="${{NODE_INDEX:-0}}"
+PROCESSES=({" ".join(map(str, nodes.processes))})  # on each node of this domain
+if [[ ! $NODE_INDEX =~ ^[0-9]+$ ]] || ((NODE_INDEX >= ${{#PROCESSES[@]}})); then
+  echo "NODE_INDEX=$NODE_INDEX: this domain has nodes 0 to $((${{#PROCESSES[@]}} - 1))" >&2
+  exit 2
+fi
+"""

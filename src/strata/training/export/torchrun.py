@@ -1,0 +1,54 @@
+"""Launch files for torchrun: a script a domain, the rank map, and a training script that runs the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+
+from strata.training.export.launch import LaunchFiles, domain_nodes, ranks_json, shell_head
+from strata.training.export.ranks import Layout, rank_map
+from strata.workload.plan import TrainingPlan
+
+# The training script is kept importable, so that it is linted and typed; the copy finds its model beside it.
+_IN_PACKAGE, _BESIDE = "from strata.workload.tiny import", "from tiny import"
+
+
+def render(layout: Layout) -> LaunchFiles:
+    """Return the launch files. Raises UsageError where a plan has no rank map."""
+    ranks = rank_map(layout)
+    notes = tuple(_notes(layout.plan))
+    domains = domain_nodes(ranks)
+    files = {"ranks.json": ranks_json(ranks, layout.plan)}
+    for nodes in domains:
+        head = shell_head(
+            nodes, launcher="torchrun", first=domains[0].domain, notes=notes, more=["Arguments go to train.py."]
+        )
+        files[f"launch-{nodes.slug}.sh"] = f"""{head}cd "$(dirname "$0")"
+exec torchrun --nnodes={nodes.num_nodes} --node-rank=$(({nodes.first_node} + NODE_INDEX)) \\
+  --nproc-per-node="${{PROCESSES[NODE_INDEX]}}" \\
+  --rdzv-backend=static --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \\
+  train.py "$@"
+"""
+    train = resources.files("strata.training.export").joinpath("train.py").read_text(encoding="utf-8")
+    assert _IN_PACKAGE in train, "train.py takes its model from strata.workload.tiny"
+    files["train.py"] = train.replace(_IN_PACKAGE, _BESIDE)
+    files["tiny.py"] = resources.files("strata.workload").joinpath("tiny.py").read_text(encoding="utf-8")
+    return LaunchFiles(files, ranks, notes)
+
+
+def _notes(plan: TrainingPlan) -> Iterator[str]:
+    if plan.local_steps > 1:
+        yield (
+            f"train.py sums gradients across domains every step; the plan does so every {plan.local_steps} steps "
+            "(DiLoCo), so the measured step time will be longer than the plan's"
+        )
+    if plan.gradient_compression != 1:
+        yield (
+            f"train.py does not compress gradients; the plan does, {plan.gradient_compression:g} to 1, so sums "
+            "across domains will take longer than the plan's"
+        )
+    if plan.zero_stage:
+        yield (
+            f"train.py does not shard the optimizer; the plan does (ZeRO stage {plan.zero_stage}), so a rank "
+            "needs more memory than the plan's"
+        )

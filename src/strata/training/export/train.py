@@ -1,0 +1,221 @@
+"""Train a tiny transformer exactly as a plan says: its layers on its ranks, its schedule, its gradient sums.
+
+Written into a launch folder by `strata export --to torchrun`; needs torch, and `ranks.json` and `tiny.py` beside
+it. Every process prints which part of the plan it runs, so a launch can be compared with the plan before the real
+model goes in. NCCL where every process has its own GPU, else gloo on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+from math import lcm
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from strata.workload.tiny import Shard, Size, build_layer
+
+Tensor: TypeAlias = Any
+
+
+class Stage:
+    """The part of a plan that this process runs."""
+
+    def __init__(self, launch: dict[str, Any], size: Size, device: Any) -> None:
+        self.me = me = launch["ranks"][distributed.get_rank()]
+        self.size, self.device = size, device
+        self.launch, self.plan = launch, launch["plan"]
+        self.pipeline = self.plan["pipelines"][me["pipeline"]]
+        tensor_group = _groups(launch["tensor_groups"], me["rank"])
+        count = self.pipeline["stages"][me["stage"]]["tensor_parallel"]
+        shard = Shard(me["tensor_rank"], count, tensor_group[0][1] if tensor_group else None)
+        self.shard = shard
+        self.layers = nn.ModuleList(
+            build_layer(size, layer, shard=shard) for layer in range(me["first_layer"], me["last_layer"] + 1)
+        ).to(device)
+        self.moments = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in self.layers.parameters()}
+        self.data_groups = _groups([group["ranks"] for group in launch["data_groups"]], me["rank"])
+        forwards, backwards = _edges(launch["pipeline_groups"])
+        # One group a direction: NCCL runs the messages of one group in order, and 1F1B crosses its directions.
+        there, back = _groups(forwards, me["rank"]), _groups(backwards, me["rank"])
+        self.previous, self.next = _ends(there, forwards, me["rank"])
+        self.next_back, self.previous_back = _ends(back, backwards, me["rank"])
+        self.is_first, self.is_last = me["stage"] == 0, me["stage"] == len(self.pipeline["stages"]) - 1
+        self.sending: list[tuple[Any, Tensor]] = []
+
+    def step(self, number: int) -> float:
+        """Work through all microbatches in the plan's order and sum gradients; return this stage's loss."""
+        count = self.pipeline["microbatches"]
+        warmup = min(self.pipeline["stages"][self.me["stage"]]["warmup"], count - 1)
+        order = ["forward"] * warmup + ["forward", "backward"] * (count - warmup) + ["backward"] * warmup
+        running: deque[tuple[Tensor, Tensor]] = deque()
+        loss, done = 0.0, 0
+        for turn in order:
+            if turn == "forward":
+                running.append(self._forward(number, done))
+                done += 1
+                if self.is_last:
+                    loss += float(running[-1][1].detach())
+            else:
+                self._backward(*running.popleft())
+        for work, _ in self.sending:
+            work.wait()
+        self.sending.clear()
+        self._sum_gradients()
+        return loss
+
+    def update(self, number: int, learning_rate: float) -> None:
+        """Step Adam (arXiv 1412.6980, algorithm 1). By hand: torch.optim loads a compiler first, for seconds."""
+        with torch.no_grad():
+            for p, (mean, square) in self.moments.items():
+                mean.lerp_(p.grad, 0.1)
+                square.lerp_(p.grad**2, 0.001)
+                root = (square / (1 - 0.999 ** (number + 1))).sqrt() + 1e-8
+                p -= learning_rate / (1 - 0.9 ** (number + 1)) * mean / root
+                p.grad = None
+
+    def _forward(self, number: int, microbatch: int) -> tuple[Tensor, Tensor]:
+        batch = self._tokens(number, microbatch)
+        x = batch[:, :-1] if self.is_first else self._receive(self.previous[0]).requires_grad_()
+        y = x
+        for layer in self.layers:
+            recompute = self.plan["recompute"] == "full" and y.requires_grad
+            y = checkpoint(layer, y, use_reentrant=False) if recompute else layer(y)
+        for edge in self.next:
+            self._send(y.detach(), edge)
+        if self.is_last:
+            loss = functional.cross_entropy(y.flatten(0, 1), batch[:, 1:].flatten())
+            y = loss / sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"])
+        return x, y
+
+    def _backward(self, x: Tensor, y: Tensor) -> None:
+        y.backward(None if self.is_last else self._receive(self.next_back[0]))
+        for edge in self.previous_back:
+            self._send(x.grad, edge)
+
+    def _tokens(self, number: int, microbatch: int) -> Tensor:
+        """Return one microbatch [B, T + 1]: consecutive tokens from random starts, on all ranks alike."""
+        first = sum(p["microbatches"] * p["replicas"] for p in self.plan["pipelines"][: self.me["pipeline"]])
+        index = first + self.me["copy"] * self.pipeline["microbatches"] + microbatch
+        generator = torch.Generator().manual_seed(number * 1_000_003 + index)
+        start = torch.randint(self.size.vocab_size, (self.plan["microbatch_size"], 1), generator=generator)
+        return ((start + torch.arange(self.size.sequence_length + 1)) % self.size.vocab_size).to(self.device)
+
+    def _receive(self, edge: tuple[int, Any]) -> Tensor:
+        shape = (self.plan["microbatch_size"], self.size.sequence_length, self.size.hidden_size)
+        x = torch.empty(shape, device=self.device)
+        distributed.recv(x, edge[0], group=edge[1])
+        return x
+
+    def _send(self, x: Tensor, edge: tuple[int, Any]) -> None:
+        x = x.contiguous()
+        self.sending.append((distributed.isend(x, edge[0], group=edge[1]), x))
+
+    def _sum_gradients(self) -> None:
+        """Sum each shard of each layer over all ranks that hold it; tensors held whole count once a shard."""
+        whole = {p: p.grad.clone() for p in self.layers.parameters() if not p.sharded}
+        for index, group in self.data_groups:
+            data = self.launch["data_groups"][index]
+            first = data["first_layer"] - self.me["first_layer"]
+            layers = self.layers[first : first + data["last_layer"] - data["first_layer"] + 1]
+            parameters = list(layers.parameters())
+            parts = [self._part(p.grad, data) if p.sharded else p.grad for p in parameters]
+            sources = [part if p.sharded else whole[p] for p, part in zip(parameters, parts, strict=True)]
+            flat = torch.cat([source.flatten() for source in sources])
+            distributed.all_reduce(flat, group=group)
+            for part, summed in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+                part.copy_(summed.view_as(part))
+
+    def _part(self, gradient: Tensor, data: dict[str, Any]) -> Tensor:
+        """Return the view of a sharded gradient that a data group sums."""
+        held = data["num_shards"] // self.shard.count
+        return gradient.chunk(held)[data["shard"] - self.shard.rank * held]
+
+
+def _groups(all_ranks: list[list[int]], rank: int) -> list[tuple[int, Any]]:
+    """Make all groups of more than one rank (every process must, in one order); return those of `rank`."""
+    made = [(index, distributed.new_group(ranks)) for index, ranks in enumerate(all_ranks) if len(ranks) > 1]
+    return [(index, group) for index, group in made if rank in all_ranks[index]]
+
+
+def _edges(chains: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return who sends to whom, [source, dest]: every stage rank hears from one rank each side."""
+    source: dict[int, int] = {}
+    dest: dict[int, int] = {}
+    for chain in chains:
+        for here, there in pairwise(chain):
+            source.setdefault(there, here)
+            dest.setdefault(here, there)
+    return [[here, there] for there, here in source.items()], [[there, here] for here, there in dest.items()]
+
+
+def _ends(
+    groups: list[tuple[int, Any]], edges: list[list[int]], rank: int
+) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
+    """Return the edges that end at a rank and those that start there, each as (the other rank, group)."""
+    into = [(edges[index][0], group) for index, group in groups if edges[index][1] == rank]
+    out = [(edges[index][1], group) for index, group in groups if edges[index][0] == rank]
+    return into, out
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--hidden-size", type=int, help="default: 16 for each head")
+    parser.add_argument("--num-heads", type=int, help="default: 4, or what all tensor-parallel degrees divide")
+    parser.add_argument("--sequence-length", type=int, default=32)
+    return parser.parse_args()
+
+
+def _lines(me: dict[str, Any]) -> Iterator[str]:
+    yield f"rank {me['rank']} stage {me['stage']} layers {me['first_layer']}-{me['last_layer']}"
+    yield f"domain {me['domain']} node {me['node']} device {me['local_rank']}"
+    yield f"pipeline {me['pipeline']} copy {me['copy']} tensor {me['tensor_rank']}"
+
+
+def main() -> None:
+    """Train for a few steps and print the rank map and the losses."""
+    arguments = _arguments()
+    launch = json.loads(Path(__file__).with_name("ranks.json").read_text(encoding="utf-8"))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    is_cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", local_rank) if is_cuda else torch.device("cpu")
+    if is_cuda:
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if is_cuda else "gloo")
+    me = launch["ranks"][distributed.get_rank()]
+    if distributed.get_world_size() != launch["world_size"] or local_rank != me["local_rank"]:
+        sys.exit(f"this is not the launch of ranks.json: {distributed.get_world_size()} processes, {local_rank=}")
+    degrees = lcm(*(stage["tensor_parallel"] for p in launch["plan"]["pipelines"] for stage in p["stages"]))
+    heads = arguments.num_heads or lcm(4, degrees)
+    size = Size(
+        launch["num_layers"],
+        hidden_size=arguments.hidden_size or 16 * heads,
+        num_heads=heads,
+        sequence_length=arguments.sequence_length,
+    )
+    stage = Stage(launch, size, device)
+    print(*_lines(me), flush=True)  # noqa: T201 - a script's answer
+    for number in range(arguments.steps):
+        stage_loss = stage.step(number)
+        stage.update(number, arguments.learning_rate)
+        loss = torch.tensor(stage_loss if me["tensor_rank"] == 0 else 0.0, device=device)
+        distributed.all_reduce(loss)
+        if me["rank"] == 0:
+            print(f"step {number} loss {float(loss):.4f}", flush=True)  # noqa: T201
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
