@@ -14,7 +14,7 @@ from strata.training.cases.structures import Structures
 
 FIRST_CHUNK: Final = 64
 """Structures split before the first look at the best plan."""
-MAX_PROMISES: Final = 4000
+MAX_PROMISES: Final = 1500
 """Structures of one number of kinds that are split at most; the most promising ones."""
 
 

@@ -24,7 +24,7 @@ from strata.training.cases.neutral import ELEMENT_BYTES
 MAX_ROWS: Final = 40_000
 """Most structures of one number of groups; long pipelines of many groups are left out first."""
 MAX_GROUPS: Final = 4
-BISECTIONS: Final = 12
+BISECTIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
