@@ -45,7 +45,12 @@ def answer_dict(
         "search_s": decision.elapsed_s,
         "reasons": [reason.to_dict() for reason in decision.reasons],
         "alternatives": [
-            {"name": item.name, "cost": dict(item.cost), "reasons": [reason.to_dict() for reason in item.reasons]}
+            {
+                "name": item.name,
+                "domains": list(item.choice.domains) if item.choice is not None else item.name.split("+"),
+                "cost": dict(item.cost),
+                "reasons": [reason.to_dict() for reason in item.reasons],
+            }
             for item in decision.alternatives
         ],
         "trust": str(decision.trust),

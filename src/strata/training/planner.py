@@ -104,6 +104,25 @@ def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: flo
     return found
 
 
+def best_with(answer: Answer, domain: str, *, clock: Clock, time_limit_s: float = 10.0) -> Evaluated | None:
+    """Return the best plan that uses a domain, None where no such plan fits or keeps the limits."""
+    problem = answer.problem
+    index = problem.fleet.index(domain)
+    others = [problem.fleet.index(name) for name in answer.best.plan.domains] if answer.best else []
+    rest = [i for i in range(len(problem.fleet.domains)) if i != index and i not in others]
+    members = sorted({index, *others, *rest[: max(0, POOL - 1 - len(others))]})[:POOL]
+    search = Search(
+        problem,
+        answer.scales,
+        members if index in members else [index, *members[1:]],
+        clock=clock,
+        deadline=clock() + time_limit_s,
+        must_use=index,
+    )
+    found = search.run().ranked
+    return found[0] if found else None
+
+
 def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int) -> Found:
     count = len(problem.fleet.domains)
     if count == 0:

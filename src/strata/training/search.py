@@ -30,7 +30,7 @@ DomainSet = tuple[str, frozenset[str]]
 TOLERANCE: Final = 1e-4
 """A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
-TRIED: Final = 16
+TRIED: Final = 6
 """Branches built for a row of the ranked table that the search itself did not need."""
 
 BATCH: Final = 16
@@ -97,8 +97,17 @@ class Search:
     """One exact search over all plans on subsets of some domains."""
 
     def __init__(
-        self, problem: Problem, scales: Scales, members: Sequence[int], *, clock: Clock, deadline: float
+        self,
+        problem: Problem,
+        scales: Scales,
+        members: Sequence[int],
+        *,
+        clock: Clock,
+        deadline: float,
+        must_use: int | None = None,
     ) -> None:
+        """Search subsets of `members`; with `must_use`, only those that hold this one of them."""
+        self.must_use = must_use
         self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
         self.chains = ChainSpace(problem, tuple(members))
         self.shards = ShardSpace(problem, tuple(members))
@@ -179,10 +188,14 @@ class Search:
         job, limits = self.problem.job, self.problem.job.limits
         values, codes = [], []
         count = len(self.chains.masks)
+        must = self.must_use
+        allowed = (
+            np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
+        )
         for number, setting in enumerate(self.problem.settings):
             bounds = self.chains.bounds(setting)
             value = score(job, self.scales, bounds.step_s, bounds.utilization, bounds.cost_usd)
-            keep = np.isfinite(bounds.step_s)
+            keep = np.isfinite(bounds.step_s) & allowed
             if limits.cost_usd_per_step is not None:
                 keep &= bounds.cost_usd <= limits.cost_usd_per_step
             if limits.tokens_per_s is not None:
@@ -196,7 +209,8 @@ class Search:
             usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
             with np.errstate(invalid="ignore"):
                 value = np.asarray(score(job, self.scales, step_s, 1.0, step_s * usd_per_s)).ravel()
-            picked = np.flatnonzero(np.isfinite(value))
+            groups = [must is None or any(must in unit for unit in group) for group in self.shards.groups]
+            picked = np.flatnonzero(np.isfinite(value) & np.tile(groups, len(step_s)))
             values.append(value[picked])
             codes.append(-1 - picked)
         return np.concatenate([np.empty(0), *values]), np.concatenate([np.empty(0, dtype=np.int64), *codes])

@@ -23,6 +23,6 @@ def job_path(name: str) -> Path:
         close = difflib.get_close_matches(name, names, n=1)
         raise UsageError(
             f"{name}: no such file, and no bundled job (there are: {', '.join(names)})",
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=close[0] if close else None,
         )
     return _FOLDER / f"{name}.yaml"

@@ -44,6 +44,9 @@ class Splitter:
     def __init__(self, table: KindTable, rings: Rings) -> None:
         self._table, self._rings = table, rings
         self._total_s = table.time_s[:, 0, -1]
+        # A stage that begins where gradients are far larger than usual is left to the descent to find.
+        usual = table.scorer.model.act_out_elems[table.num_layers // 2]
+        self._latest = int(np.flatnonzero(table.scorer.model.act_out_elems <= 4 * usual).max())
 
     def iteration_s(self, batch: Batch, first: Ints) -> Array:
         """Return the iteration time of each split [B]; infinite where it does not fit memory."""
@@ -148,7 +151,8 @@ class Splitter:
             rows = table.time_s[kinds[:, i], a]  # (B, L), 0 before a, then rising
             last = (rows <= limit_s[:, i, None]).sum(axis=1) - 1
             last = np.minimum(last, table.last_fitting[kinds[:, i], S - i, a])
-            first[:, i + 1] = np.minimum(np.maximum(last + 1, first[:, i]), L - (S - 1 - i))
+            most = L if i == S - 1 else min(L - (S - 1 - i), max(self._latest - (S - 2 - i), 1))
+            first[:, i + 1] = np.minimum(np.maximum(last + 1, first[:, i]), most)
         stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
         return first, stages_hold & (first[:, -1] == L)
 
@@ -163,15 +167,18 @@ class Splitter:
             ok = (times <= limit_s[:, i, None]) & fits & (np.arange(L) <= b[:, None])
             a = np.where(ok.any(axis=1), ok.argmax(axis=1), first[:, i + 1])
             first[:, i] = np.maximum(a, i)
+            if i == S - 1 > 0:
+                first[:, i] = np.where(first[:, i] > self._latest, L, first[:, i])
         stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
         return first, stages_hold & (first[:, 0] == 0)
 
 
 def _moves(S: int) -> Ints:
-    """Return every shift of neighbouring boundaries by one layer; in short pipelines also by two [n, S + 1]."""
-    moves, steps = [], (-1, 1) if S > 8 else (-2, -1, 1, 2)
+    """Return shifts of neighbouring boundaries by one layer, in short pipelines by more [n, S + 1]."""
+    moves = []
+    furthest = 4 if S <= 5 else 2 if S <= 8 else 1
     for i, j in itertools.combinations(range(1, S + 1), 2):
-        for step in steps:
+        for step in itertools.chain(range(-furthest, 0), range(1, furthest + 1)):
             row = np.zeros(S + 1, dtype=np.int64)
             row[i:j] = step
             moves.append(row)
