@@ -56,6 +56,7 @@ class StepModel:
         self.fleet, self.job = fleet, job
         self._layers: dict[tuple[str, int, int, Recompute], LayerTimes | None] = {}
         self._sums: dict[object, AllReduce] = {}
+        self._details: dict[TrainingPlan, StepReport] = {}
 
     def layers(
         self, domain: Domain, tensor_parallel: int, microbatch_size: int, recompute: Recompute
@@ -116,9 +117,19 @@ class StepModel:
         assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
         return layers
 
-    def reports(self, plans: Sequence[TrainingPlan], *, detail: bool = False) -> list[StepReport]:
-        """Return one report per plan; `detail` adds the breakdown (a second pass with a free WAN)."""
-        return self._answer(plans, exact=True, detail=detail)
+    def reports(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
+        """Return one report per plan, without the breakdown."""
+        return self._answer(plans, exact=True, detail=False)
+
+    def details(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
+        """Return one report per plan with its breakdown, which takes a second pass with a free WAN.
+
+        Remembered per plan: explanations ask for the same few again and again; ask for them together first.
+        """
+        new = [plan for plan in dict.fromkeys(plans) if plan not in self._details]
+        if new:
+            self._details.update(zip(new, self._answer(new, exact=True, detail=True), strict=True))
+        return [self._details[plan] for plan in plans]
 
     def bounds(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
         """Return reports whose step time no schedule of the same stages can beat, in closed form."""

@@ -68,7 +68,7 @@ def answer_dict(
 def plan_dict(answer: Answer, item: Evaluated, rank: int) -> dict[str, Any]:
     """Return one plan with its figures; `plan` inside reads back with TrainingPlan.from_dict."""
     plan = item.plan
-    report = answer.problem.model.reports([plan], detail=True)[0]
+    report = answer.problem.model.details([plan])[0]
     reasons: tuple[Reason, ...] = ()
     if answer.best is not None:
         chosen = item.plan == answer.best.plan

@@ -37,7 +37,7 @@ def chosen(problem: Problem, best: Evaluated, found: Found) -> Reason:
 
 def character(problem: Problem, best: Evaluated) -> list[Reason]:
     """Return what sets the pace of the chosen plan: computing, the network, or the bubble."""
-    parts = problem.model.reports([best.plan], detail=True)[0].breakdown_s
+    parts = problem.model.details([best.plan])[0].breakdown_s
     total = sum(parts.values())
     found = [
         Reason(token, "", {"share": parts[part] / total})
@@ -86,7 +86,7 @@ def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason,
 
 def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:
     """Return the link that the plan's step waits for most, None where the WAN hardly matters."""
-    parts = problem.model.reports([item.plan], detail=True)[0].breakdown_s
+    parts = problem.model.details([item.plan])[0].breakdown_s
     if parts["wan"] < 0.05 * item.report.step_time_s:
         return None
     pairs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.compute import peak_flops
+from strata.simulate.compute import LayerTimes, peak_flops
 from strata.training.routes import PairCosts
+from strata.training.split import least_shares
 from strata.workload.job import Recompute, TrainingJob
 
 Floats = NDArray[np.float64]
@@ -44,6 +46,33 @@ class Setting:
     copies: int
     cap: int
     recompute: Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What one microbatch takes in each domain, arrays [domains]; unknown speed is inf work and no use.
+
+    Layers may be handed out over domains whose layers differ in speed by different factors (measured profiles).
+    However they are, Σ (time spent in d / work_s[d]) is at least 1, and Σ (device-seconds of use in d /
+    useful_s[d]) at most 1. Where all layers differ by one factor these are the whole model's figures.
+    """
+
+    work_s: Floats
+    useful_s: Floats
+    backward_s: float
+    """At most so long are all backwards of a microbatch together."""
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerTimes | None], ranks: Sequence[int]) -> Effort:
+        """Return the effort of domains with these layer times on so many devices a stage."""
+        known = [i for i, item in enumerate(layers) if item is not None]
+        work_s, useful_s = np.full(len(layers), np.inf), np.zeros(len(layers))
+        if not known:
+            return cls(work_s, useful_s, 0.0)
+        picked = [item for item in layers if item is not None]
+        work_s[known] = least_shares(np.diff([item.work for item in picked]))
+        useful_s[known] = -least_shares(-np.diff([layers[i].useful * ranks[i] for i in known]))
+        return cls(work_s, useful_s, float(np.diff([item.backward for item in picked]).max(axis=0).sum()))
 
 
 @dataclass(frozen=True)
@@ -84,12 +113,31 @@ class Problem:
         return {}
 
     @cached_property
-    def homogeneous(self) -> bool:
-        """Whether all domains have devices of the same speed and nodes of the same size."""
-        kinds = {
-            (d.accelerator.name, d.devices_per_node, d.intra_bandwidth_bytes_per_s) for d in self.fleet.domains
+    def kinds(self) -> dict[str, int]:
+        """A number per domain, the same where a stage takes the same time: like devices in like nodes."""
+        numbers: dict[object, int] = {}
+        return {
+            d.name: numbers.setdefault(
+                (d.accelerator, d.devices_per_node, d.intra_bandwidth_bytes_per_s, d.intra_latency_s), len(numbers)
+            )
+            for d in self.fleet.domains
         }
-        return len(kinds) == 1
+
+    @cached_property
+    def _efforts(self) -> dict[tuple[int, int, Recompute], Effort]:
+        return {}
+
+    def effort(self, setting: Setting) -> Effort:
+        """Return what one microbatch takes in each domain, comparable between domains."""
+        key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
+        if key not in self._efforts:
+            ranks = [self.ranks(domain, setting) for domain in self.fleet.domains]
+            layers = [
+                self.model.layers(domain, r, setting.microbatch_size, setting.recompute)
+                for domain, r in zip(self.fleet.domains, ranks, strict=True)
+            ]
+            self._efforts[key] = Effort.of(layers, ranks)
+        return self._efforts[key]
 
     def pair_costs(self, microbatch_size: int) -> PairCosts:
         """Return what joining domains costs for one microbatch's activations."""
@@ -97,15 +145,16 @@ class Problem:
 
     def message_bytes(self, microbatch_size: int) -> float:
         """Return the least bytes one microbatch of one copy sends to the next stage."""
-        return float(self.job.layers.boundary_bytes[:-1].min()) * microbatch_size
+        sent = self.job.layers.boundary_bytes
+        return float(sent[: max(1, len(sent) - 1)].min()) * microbatch_size
 
     def ranks(self, domain: Domain, setting: Setting) -> int:
         """Return the tensor-parallel degree in a domain: the setting's, as far as a node allows."""
-        return min(setting.tensor_parallel, domain.devices_per_node)
+        return _ranks(domain, setting.tensor_parallel)
 
     def slots(self, domain: Domain, tensor_parallel: int) -> int:
         """Return how many stages a domain has room for, all copies together."""
-        ranks = min(tensor_parallel, domain.devices_per_node)
+        ranks = _ranks(domain, tensor_parallel)
         return domain.num_nodes * (domain.devices_per_node // ranks)
 
     def stages(self, domain: Domain, setting: Setting) -> int:
@@ -140,6 +189,11 @@ class Problem:
         return tuple(found)
 
 
+def _ranks(domain: Domain, tensor_parallel: int) -> int:
+    # A power of two divides the heads wherever a larger one does; what a node of 6 has left over stays idle.
+    return min(tensor_parallel, 1 << domain.devices_per_node.bit_length() - 1)
+
+
 def _copies(slots: list[int], batch: int) -> list[int]:
     """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
     most = min(max(slots, default=0), batch)
@@ -158,7 +212,8 @@ def _unusable(domain: Domain, job: TrainingJob) -> Reason | None:
         return Reason("no-accelerators", name, {"domain": name})
     if job.limits.domains is not None and name not in job.limits.domains:
         return Reason("domain-not-allowed", name, {"domain": name})
-    if job.profile is None and peak_flops(domain, job) is None:
+    measured = job.profile is not None and any(card == domain.accelerator.name for card, _, _ in job.profile.times)
+    if not measured and peak_flops(domain, job) is None:
         figure = f"{job.precision} FLOPS"
         return Reason("figure-missing", name, {"figure": figure, "accelerator": domain.accelerator.name})
     return None

@@ -33,6 +33,9 @@ TOLERANCE: Final = 1e-4
 TRIED: Final = 6
 """Branches built for a row of the ranked table that the search itself did not need."""
 
+CLOSEST: Final = 4
+"""Of those, the plans of the least bounds that are evaluated."""
+
 BATCH: Final = 16
 """Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
 
@@ -273,9 +276,10 @@ class Search:
                 mine = branches[code % count] = []
             if mine is not None and len(mine) < TRIED:
                 mine.append(code)
+        picked: list[TrainingPlan] = []
         for index, mine in branches.items():
             if self.clock() > self.deadline:
-                return
+                break
             plans: list[TrainingPlan] = []
             for code in mine:
                 built = self.chains.build(self.problem.settings[code // count], int(self.chains.masks[index]))
@@ -285,7 +289,8 @@ class Search:
                     plans += built
             if plans:
                 closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
-                self.evaluate([plans[i] for i in np.argsort(closer, kind="stable")[:BATCH]])
+                picked += [plans[i] for i in np.argsort(closer, kind="stable")[:CLOSEST]]
+        self.evaluate(picked)
 
     def _names(self, index: int) -> frozenset[str]:
         inside = self.chains.inside[index]

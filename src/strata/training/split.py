@@ -45,9 +45,22 @@ def split(prefixes: Sequence[Floats], room: Room | None = None) -> tuple[int, ..
     return best
 
 
+def least_shares(work: Floats) -> Floats:
+    """Return one number W_i a row of `work` [N, L] such that Σ (time spent in row i) / W_i >= 1.
+
+    However the L layers are handed out over the rows. Rows that differ by one factor get their sums; where
+    factors differ from layer to layer, W_i is the least multiple of what every layer takes at its best.
+    """
+    best = work.min(axis=0)
+    ratio = np.divide(work, best, out=np.full_like(work, np.inf), where=best != 0).min(axis=1)
+    return np.asarray(best.sum() * np.where(np.isfinite(ratio), ratio, 0.0))
+
+
 def _floor(prefixes: Sequence[Floats]) -> float:
     """Return a bound below every split: all work shared by all stages at their own speed."""
-    return 1.0 / sum(1.0 / max(float(prefix[-1]), 1e-300) for prefix in prefixes)
+    kinds = {id(prefix): prefix for prefix in prefixes}
+    shares = dict(zip(kinds, least_shares(np.diff(list(kinds.values()))), strict=True))
+    return float(1.0 / sum(1.0 / max(shares[id(prefix)], 1e-300) for prefix in prefixes))
 
 
 def _slowest(sums: Sequence[list[float]], counts: Sequence[int]) -> float:

@@ -246,7 +246,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
         recompute=tuple(Recompute) if train.recompute == "auto" else (Recompute(train.recompute),),
         zero_stages=_unique(train.zero),
         local_steps=_unique(sync.local_steps or DEFAULT_LOCAL_STEPS) if "diloco" in sync.mode else (),
-        gradient_compression=_unique([_factor(name, element_bytes) for name in sync.compress]),
+        gradient_compression=_unique([compression_factor(name, element_bytes) for name in sync.compress]),
         home=file.home,
         objective=file.goal.minimize,
         weights=file.goal.weights,
@@ -262,7 +262,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
     return job if train.schedules is None else replace(job, schedules=_unique(train.schedules))
 
 
-def _factor(compression: Compression, element_bytes: float) -> float:
+def compression_factor(compression: Compression, element_bytes: float) -> float:
     """Return by what a gradient in compute precision shrinks."""
     return 1.0 if compression == "none" else 8 * element_bytes / _COMPRESSED_BITS[compression]
 

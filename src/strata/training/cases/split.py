@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -173,13 +174,15 @@ class Splitter:
         return first, stages_hold & (first[:, 0] == 0)
 
 
+@cache
 def _moves(S: int) -> Ints:
-    """Return shifts of neighbouring boundaries by one layer, in short pipelines by more [n, S + 1]."""
-    moves = []
-    furthest = 4 if S <= 5 else 2 if S <= 8 else 1
+    """Return how boundaries move together [n, S + 1]: few in every way, many only in runs of neighbours."""
+    if S <= 5:
+        steps = itertools.product(range(-2, 3), repeat=S - 1)
+        moves = [(0, *step, 0) for step in steps if any(step)]
+    else:
+        moves = []
     for i, j in itertools.combinations(range(1, S + 1), 2):
-        for step in itertools.chain(range(-furthest, 0), range(1, furthest + 1)):
-            row = np.zeros(S + 1, dtype=np.int64)
-            row[i:j] = step
-            moves.append(row)
-    return np.array(moves)
+        for step in (-3, -2, -1, 1, 2, 3) if S <= 8 else (-1, 1):
+            moves.append((0,) * i + (step,) * (j - i) + (0,) * (S + 1 - j))
+    return np.array(moves, dtype=np.int64)
