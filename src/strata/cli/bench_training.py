@@ -71,7 +71,7 @@ def _show(terminal: Console, answers: list[dict[str, Any]], points: list[tuple[C
         body.append(
             (
                 f"{case.id} {point.id}",
-                "cost USD" if point.minimize == "cost_usd" else "time s",
+                "USD" if point.minimize == "cost_usd" else "s",
                 _figure(ours),
                 _figure(sailor),
                 _ratio(ours, sailor),
@@ -81,7 +81,7 @@ def _show(terminal: Console, answers: list[dict[str, Any]], points: list[tuple[C
                 f"{answer['search_s']:.2f}",
             )
         )
-    headers = ("point", "least", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
+    headers = ("point", "in", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
     terminal.print(rows(headers, body, right=range(2, len(headers))))
     for answer in answers:
         if "reason" in answer:
