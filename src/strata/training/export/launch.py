@@ -56,7 +56,7 @@ def slugs(names: Iterable[str]) -> list[str]:
     """Return names that are safe in a file name, a label and a shell, and different where the names are."""
     found: list[str] = []
     for name in names:
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "domain"
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "domain"
         number, other = 1, slug
         while other in found:
             number += 1

@@ -1,0 +1,85 @@
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from strata.cli.main import cli, run
+from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+SAVED = SavedPlan(
+    "a > b",
+    TrainingPlan((Pipeline((Stage("a", 0, 5, 2, 1), Stage("b", 5, 5, 2)), 2, 8),), 2),
+    "fleet",
+    (PlannedDomain("a", "A100-SXM4-80GB", 8, 8), PlannedDomain("b", "A100-SXM4-80GB", 8, 4)),
+    PlannedJob("job", "model", 10, 4096, 32, num_heads=32, hidden_size=4096),
+)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    save_plan(tmp_path / "plan.json", SAVED)
+    return tmp_path / "plan.json"
+
+
+@pytest.mark.parametrize(
+    ("target", "files"),
+    [
+        ("torchrun", {"ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py"}),
+        ("megatron", {"ranks.json", "launch-a.sh", "launch-b.sh", "megatron-args.txt"}),
+        ("kueue", {"jobset.yaml", "ranks.json", "launch-a.sh", "launch-b.sh", "train.py", "tiny.py"}),
+    ],
+)
+def test_the_files_are_written_and_listed(plan, tmp_path, target, files):
+    out = tmp_path / "launch"
+    answer = CliRunner().invoke(
+        cli, ["export", str(plan), "--to", target, "--out", str(out), "-o", "json"], catch_exceptions=False
+    )
+    data = json.loads(answer.stdout)
+    assert set(data["files"]) == files == {path.name for path in out.iterdir()}
+    assert (data["num_ranks"], data["num_nodes"], data["target"]) == (8, 2, target)
+    assert data["notes"] == []
+
+
+def test_the_table_names_every_file(plan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(cli, ["export", str(plan), "--to", "torchrun"], catch_exceptions=False)
+    assert "out/export/launch-a.sh" in answer.stdout
+    assert "8 ranks on 2 nodes" in answer.stdout
+    assert (tmp_path / "out" / "export" / "train.py").exists()
+
+
+def test_a_plan_the_launcher_cannot_run_is_refused_and_nothing_is_written(tmp_path, capsys):
+    save_plan(tmp_path / "plan.json", replace(SAVED, plan=replace(SAVED.plan, local_steps=8)))
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "out")]) == 2
+    assert "every 8 steps" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_note_goes_to_stderr(tmp_path, capsys):
+    save_plan(tmp_path / "plan.json", replace(SAVED, plan=replace(SAVED.plan, zero_stage=1)))
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "torchrun", "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr()
+    assert "note: train.py does not shard the optimizer" in shown.err
+    assert "note:" not in shown.out
+
+
+def test_scripts_of_another_export_in_the_folder_are_pointed_out(plan, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "launch-old.sh").write_text("")
+    assert run(["export", str(plan), "--to", "torchrun", "--out", str(tmp_path / "out")]) == 0
+    assert "another export: launch-old.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"plans": []}', "kind: Fleet\nname: x\n"])
+def test_what_is_no_plan_is_refused(tmp_path, capsys, text):
+    (tmp_path / "plan.json").write_text(text)
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "torchrun", "--out", str(tmp_path / "out")]) == 2
+    assert "plan.json" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_plan_is_a_usage_error(tmp_path, capsys):
+    assert run(["export", str(tmp_path / "none.json"), "--to", "kueue"]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from strata.errors import UsageError
+from strata.training.export.megatron import render
+from strata.training.export.ranks import Layout, rank_map
+from strata.training.planfile import PlannedJob
+from strata.workload.job import Recompute, Schedule
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+
+JOB = PlannedJob("job", "model", 10, 4096, 32, num_heads=32, hidden_size=4096)
+
+
+def plan(*counts, domains, replicas=2, tensor_parallel=2, microbatches=8, **more):
+    stages, first = [], 0
+    for s, (count, domain) in enumerate(zip(counts, domains, strict=True)):
+        stages.append(Stage(domain, first, count, tensor_parallel, len(counts) - 1 - s))
+        first += count
+    return TrainingPlan((Pipeline(tuple(stages), replicas, microbatches),), 2, **more)
+
+
+def layout(plan, per_node=8):
+    names = plan.domains
+    return Layout(plan, dict.fromkeys(names, 64), dict.fromkeys(names, per_node), dict.fromkeys(names, "card"))
+
+
+def arguments(launch):
+    lines = [line for line in launch.files["megatron-args.txt"].splitlines() if not line.startswith("#")]
+    return dict((line + " ").split(" ", 1) for line in lines)
+
+
+def launched(folder, launch):
+    """Run every script against a torchrun and a python that only report; return device by global rank."""
+    for name, text in launch.files.items():
+        (folder / name).write_text(text)
+    tools = folder / "bin"
+    tools.mkdir()
+    for name, report in (
+        ("torchrun", 'echo "torchrun $@"'),
+        ("python", 'echo "python $RANK $LOCAL_RANK $WORLD_SIZE"'),
+    ):
+        (tools / name).write_text(f"#!/usr/bin/env bash\n{report}\n")
+        (tools / name).chmod(0o755)
+    found, first = {}, 0
+    for (domain, index), ranks in launch.ranks.nodes().items():
+        environment = {
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "MASTER_ADDR": "host",
+            "MEGATRON": "/megatron",
+            "NODE_INDEX": str(index),
+        }
+        script = ["bash", str(folder / f"launch-{domain}.sh"), "--mock-data"]
+        text = subprocess.run(
+            script, env=environment, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+        for line in text.splitlines():
+            words = line.split()
+            if words[0] == "python":
+                found[int(words[1])] = (domain, index, int(words[2]))
+                assert int(words[3]) == len(launch.ranks.ranks)
+            else:
+                assert words[-1] == "--mock-data"
+                assert "--tensor-model-parallel-size" in words
+                for local in range(len(ranks)):
+                    found[first + local] = (domain, index, local)
+        first += len(ranks)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("domains", "option", "one_by_one"),
+    [
+        pytest.param("aab", False, True, id="two-stages-in-one-domain"),
+        pytest.param("abc", False, False, id="a-stage-a-domain"),
+        pytest.param("aaa", True, False, id="one-domain"),
+    ],
+)
+def test_every_process_runs_the_part_megatron_takes_its_rank_for(tmp_path, domains, option, one_by_one):
+    chosen = plan(3, 4, 3, domains=domains)
+    launch = render(layout(chosen), JOB)
+    devices = launched(tmp_path, launch)
+    planned = {(r.stage, r.copy, r.tensor_rank): r.device for r in rank_map(layout(chosen)).ranks}
+    for rank, device in devices.items():
+        tensor, rest = rank % 2, rank // 2
+        stage, copy = (rest % 3, rest // 3) if option else (rest // 2, rest % 2)  # Megatron's own arithmetic
+        assert planned[stage, copy, tensor] == device
+        assert launch.ranks.ranks[rank].device == device
+    assert sorted(devices) == list(range(12))
+    assert ("--use-tp-pp-dp-mapping" in arguments(launch)) is option
+    assert ("RANKS=(" in launch.files["launch-a.sh"]) is one_by_one
+
+
+def test_copies_of_several_pipelines_are_megatrons_data_parallel_ranks(tmp_path):
+    one = Pipeline((Stage("a", 0, 10, 2),), 2, 8)
+    both = TrainingPlan((one, replace(one, stages=(Stage("b", 0, 10, 2),))), 1)
+    devices = launched(tmp_path, render(layout(both), replace(JOB, global_batch=32)))
+    assert [devices[rank][0] for rank in range(8)] == list("aaaabbbb")
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        pytest.param((4, 3, 3), {"first": "3", "last": "2"}, id="ends-differ"),
+        pytest.param((4, 2, 3, 1), {"layout": "Ettt|tt|ttt|L"}, id="any"),
+        pytest.param((6, 4), {"layout": "Ettttt|tttL"}, id="two"),
+        pytest.param((5, 5), {}, id="even"),
+        pytest.param((1, 8, 1), {"layout": "E|tttttttt|L"}, id="embedding-alone"),
+    ],
+)
+def test_layers_are_cut_as_planned(counts, expected):
+    given = arguments(render(layout(plan(*counts, domains="abcd"[: len(counts)])), JOB))
+    assert given["--num-layers"].strip() == "8"
+    names = {
+        "first": "--decoder-first-pipeline-num-layers",
+        "last": "--decoder-last-pipeline-num-layers",
+        "layout": "--pipeline-model-parallel-layout",
+    }
+    assert {key: given[name].strip() for key, name in names.items() if name in given} == expected
+
+
+def test_batch_memory_and_shape_are_the_plans():
+    given = arguments(render(layout(plan(5, 5, domains="ab", recompute=Recompute.FULL, zero_stage=1)), JOB))
+    assert {key: value.strip() for key, value in given.items()} == {
+        "--tensor-model-parallel-size": "2",
+        "--pipeline-model-parallel-size": "2",
+        "--sequence-parallel": "",
+        "--num-layers": "8",
+        "--hidden-size": "4096",
+        "--num-attention-heads": "32",
+        "--seq-length": "4096",
+        "--max-position-embeddings": "4096",
+        "--micro-batch-size": "2",
+        "--global-batch-size": "32",
+        "--bf16": "",
+        "--optimizer": "adam",
+        "--use-distributed-optimizer": "",
+        "--recompute-granularity": "full",
+        "--recompute-method": "uniform",
+        "--recompute-num-layers": "1",
+    }
+
+
+def test_what_megatron_would_train_otherwise_is_refused_with_every_reason():
+    one = Pipeline((Stage("a", 0, 10, 2),), 1, 8)
+    other = Pipeline((Stage("b", 0, 4, 4), Stage("b", 4, 6, 4)), 1, 5)
+    with pytest.raises(UsageError) as error:
+        render(layout(TrainingPlan((one, other), 1, local_steps=8, zero_stage=2)), JOB)
+    text = str(error.value)
+    assert "different places" in text
+    assert "8, 5 microbatches" in text
+    assert "tensor parallel over 2, 4" in text
+    assert "every 8 steps" in text
+    assert "ZeRO stage 2" in text
+
+
+def test_what_megatron_runs_at_another_speed_is_noted_in_every_file():
+    deep = plan(5, 5, domains="ab", schedule=Schedule.LATENCY_AWARE, gradient_compression=2.0)
+    stages = tuple(replace(stage, warmup=5 - s) for s, stage in enumerate(deep.pipelines[0].stages))
+    deep = replace(deep, pipelines=(replace(deep.pipelines[0], stages=stages),))
+    launch = render(layout(deep), replace(JOB, global_batch=30, hidden_size=None))
+    text = " ".join(launch.notes)
+    assert "[1, 0]" in text
+    assert "[5, 4]" in text
+    assert "2 to 1" in text
+    assert "--hidden-size" in text
+    assert "global batch of 32 where the job has 30" in text
+    for name in ("launch-a.sh", "launch-b.sh", "megatron-args.txt"):
+        assert all(f"# note: {note}" in launch.files[name] for note in launch.notes)
