@@ -121,7 +121,7 @@ def _prefixes(problem: Problem, setting: Setting, layout: Layout) -> list[Floats
 def _split(problem: Problem, setting: Setting, layout: Layout) -> tuple[int, ...]:
     """Return the split that ignores memory; the same for every order of like stages."""
     prefixes = _prefixes(problem, setting, layout)
-    kinds = tuple((domain.accelerator.name, domain.intra_bandwidth_bytes_per_s, ranks) for domain, ranks in layout)
+    kinds = tuple((problem.kinds[domain.name], ranks) for domain, ranks in layout)
     key = (kinds, setting.microbatch_size, setting.recompute)
     if key not in problem.splits:
         counts = split(prefixes)

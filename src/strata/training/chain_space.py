@@ -17,7 +17,7 @@ from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.chain import build_chain
 from strata.training.problem import Problem, Setting
 from strata.training.routes import PairCosts, best_route, efficient_routes, path_table
-from strata.workload.job import Recompute
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
@@ -68,78 +68,82 @@ class ChainSpace:
 
         With W = Σ(f+b), S stages, M microbatches, x the slowest link and C the round trips of the route:
         T >= W + C + (M-1) x, since the last message over a link still has the rest of its way to go; and
-        T >= upstream(i) + M t_i for every stage i. With N equal layers of time t over S equal stages some
-        stage holds q = ceil(N/S), and the last such stage comes after at least S - r - 1 others
-        (r = qS - N), so T >= t q (M + S - r - 1); in general T >= W / (1 - (1 - 1/M)^S), the value when
-        every stage's bound is equal. Gradients between copies add at least their mean over stages.
+        T >= upstream(i) + M t_i for every stage i, so T >= W / (1 - (1 - 1/M)^S), the value when every stage's
+        bound is equal, and >= M / Σ(stages / work). With N equal layers of time t over S stages some stage holds
+        q = ceil(N/S) or more: if none holds more, the last of those comes after at least S - r - 1 others
+        (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. Two interleaved chunks halve what is
+        upstream. Gradients between copies add at least their mean over stages.
         """
-        problem, job = self.problem, self.problem.job
-        inside = self.inside
-        layers = [self._layers(d, setting) for d in self.domains]
-        count = len(job.layers)
+        problem = self.problem
+        inside, count = self.inside, len(problem.job.layers)
         stages = np.array([problem.stages(d, setting) for d in self.domains])
-        known = np.array([item is not None for item in layers])
-        work = np.array([item.work[-1] if item else np.inf for item in layers])
-        useful = np.array([item.useful[-1] if item else 0.0 for item in layers])
         ranks = np.array([problem.ranks(d, setting) for d in self.domains])
+        effort = problem.effort(setting)
+        work, useful = effort.work_s[list(self.members)], effort.useful_s[list(self.members)]
         microbatches, copies = problem.microbatches(setting), setting.copies
 
         total_stages = np.maximum(inside @ stages, 1)
         least_work = np.where(inside == 1, work, np.inf).min(axis=1)
-        rate = inside @ (stages / work)
-        pace = 1.0 / np.maximum(rate, 1e-300)
+        pace = 1.0 / np.maximum(inside @ (stages / work), 1e-300)
         shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
-        compute = np.maximum(least_work, np.where(self._alike, least_work / shrink, pace * microbatches))
+        compute = np.maximum(least_work / shrink, pace * microbatches)
         slow, slow_sum, latency, price = self._paths(setting.microbatch_size)
-        load = copies * problem.message_bytes(setting.microbatch_size)
-        route = load * slow_sum + latency
-        if self._alike and layers[0] is not None:
-            equal, layer_s = _equal_layers(np.diff(layers[0].work))
-            q = -(-equal // total_stages)
-            short = q * total_stages - equal
-            fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
-            compute = np.maximum(
-                compute,
-                layer_s * q * (microbatches + total_stages - short - 1) + np.where(short < fewest, route, 0.0),
-            )
-        network = least_work + route + (microbatches - 1) * load * slow
-        step_s = np.maximum(compute, network) + self._sync_bound(setting, total_stages)
         valid = (
             (np.where(inside == 1, stages, 1).min(axis=1) > 0)
             & (total_stages <= count)
-            & np.isfinite(route)
-            & (inside @ ~known == 0)
+            & np.isfinite(slow)
+            & np.isfinite(least_work)
+            & (inside @ np.isinf(work) == 0)
             & self.may_fit(setting, total_stages)
         )
-        step_s = np.where(valid, step_s, np.inf)
+        slow, slow_sum, latency, price = (np.where(valid, each, 0.0) for each in (slow, slow_sum, latency, price))
+        load = copies * problem.message_bytes(setting.microbatch_size)
+        route = load * slow_sum + latency
+        if self._alike and (layers := self._layers(self.domains[0], setting)) is not None:
+            equal, layer_s = _equal_layers(np.diff(layers.work))
+            q = -(-equal // total_stages)
+            short = q * total_stages - equal
+            fewest = np.where(inside == 1, stages, count + 1).min(axis=1)
+            even = q * (microbatches + total_stages - short - 1) * layer_s + np.where(short < fewest, route, 0.0)
+            compute = np.maximum(compute, np.minimum(even, (q + 1) * microbatches * layer_s))
+        if Schedule.INTERLEAVED in problem.job.schedules:
+            chunked = least_work * ((microbatches - 0.5) / total_stages + 0.5)
+            compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
+        network = least_work + route + (microbatches - 1) * load * slow
+        step_s = np.where(
+            valid,
+            np.maximum(compute, network) + self._sync_bound(setting, total_stages, effort.backward_s),
+            np.inf,
+        )
         devices = inside @ (stages * ranks) * copies
-        busy = np.where(inside == 1, useful * ranks, 0.0).max(axis=1) * microbatches * copies
-        prices = np.array([d.price_usd_per_device_hour or 0.0 for d in self.domains])
-        rate_usd = inside @ (stages * ranks * prices) * (copies / 3600)
+        busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * copies
+        rate_usd = self._usd(stages * ranks) * (copies / 3600)
         with np.errstate(invalid="ignore"):
             cost = rate_usd * step_s + microbatches * load * price
             return Bounds(step_s, busy / (devices * step_s), np.where(valid, cost, np.inf))
 
     @cached_property
     def _alike(self) -> bool:
-        kinds = {(d.accelerator.name, d.devices_per_node, d.intra_bandwidth_bytes_per_s) for d in self.domains}
-        return len(kinds) == 1
+        return len({self.problem.kinds[d.name] for d in self.domains}) == 1
 
-    def _sync_bound(self, setting: Setting, stages: NDArray[np.int64]) -> Floats:
+    def _usd(self, devices: NDArray[np.int64]) -> Floats:
+        """Return the USD an hour of so many devices a domain for each mask, 0 where a price is not known."""
+        prices = [d.price_usd_per_device_hour for d in self.domains]
+        unknown = self.inside @ np.array([price is None for price in prices])
+        return np.where(unknown, 0.0, self.inside @ (devices * np.array([price or 0.0 for price in prices])))
+
+    def _sync_bound(self, setting: Setting, stages: NDArray[np.int64], backward_s: float) -> Floats:
         if setting.copies == 1:
             return np.zeros(len(stages))
         job, copies = self.problem.job, setting.copies
-        fastest = max(
-            d.intra_bandwidth_bytes_per_s
-            if copies * self.problem.ranks(d, setting) <= d.devices_per_node
-            else d.network_bandwidth_bytes_per_s / d.devices_per_node
-            for d in self.domains
-        )
+        fastest = 0.0
+        for d in self.domains:
+            fastest = max(fastest, d.network_bandwidth_bytes_per_s / d.devices_per_node)
+            if copies * self.problem.ranks(d, setting) <= d.devices_per_node:
+                fastest = max(fastest, d.intra_bandwidth_bytes_per_s)
         shard = float(job.layers.params_before[-1]) * job.element_bytes / setting.tensor_parallel
         whole = 2 * (copies - 1) / copies * shard / fastest
-        known = [item for d in self.domains if (item := self._layers(d, setting)) is not None]
-        backward = max((float(item.backward[-1]) for item in known), default=0.0)
-        return np.asarray(np.maximum(0.0, (whole - backward) / stages))
+        return np.asarray(np.maximum(0.0, (whole - backward_s) / stages))
 
     def may_fit(self, setting: Setting, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
@@ -155,7 +159,8 @@ class ChainSpace:
         again = float(job.layers.activation_bytes[group]) * size if full else 0.0
         room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(setting))
-        held = np.concatenate([[0], np.cumsum(np.maximum(0, room // (state + in_flight * kept)))])
+        most = np.floor(room / (state + in_flight * kept) * (1 + 1e-9))
+        held = np.concatenate([[0], np.cumsum(np.maximum(0, most))])
         return np.asarray(held[np.minimum(stages, len(job.layers))] >= count)
 
     @cached_property
@@ -214,10 +219,11 @@ class ChainSpace:
 
 
 def _equal_layers(layer_s: Floats) -> tuple[int, float]:
-    """Return the largest group of layers that take the same time: how many, and how long each."""
-    values, counts = np.unique(layer_s.round(12), return_counts=True)
+    """Return the largest group of layers that take the same time: how many, and how long each at least."""
+    scale = max(float(layer_s.max()), 1e-300)
+    values, group, counts = np.unique((layer_s / scale).round(9), return_inverse=True, return_counts=True)
     pick = int(np.argmax(values * counts))
-    return int(counts[pick]), float(values[pick])
+    return int(counts[pick]), float(layer_s[group == pick].min())
 
 
 def _connected(costs: PairCosts, order: tuple[int, ...]) -> bool:

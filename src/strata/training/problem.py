@@ -15,7 +15,7 @@ from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
 from strata.simulate.compute import LayerTimes, peak_flops
 from strata.training.routes import PairCosts
-from strata.training.split import least_shares
+from strata.training.split import least_shares, most_shares
 from strata.workload.job import Recompute, TrainingJob
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ class Effort:
             return cls(work_s, useful_s, 0.0)
         picked = [item for item in layers if item is not None]
         work_s[known] = least_shares(np.diff([item.work for item in picked]))
-        useful_s[known] = -least_shares(-np.diff([layers[i].useful * ranks[i] for i in known]))
+        useful_s[known] = most_shares(np.diff([item.useful for item in picked]) * np.array(ranks)[known, None])
         return cls(work_s, useful_s, float(np.diff([item.backward for item in picked]).max(axis=0).sum()))
 
 

@@ -19,7 +19,7 @@ from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.chain_space import ChainSpace
 from strata.training.objective import Scales, score, score_report, within_limits
-from strata.training.problem import Problem
+from strata.training.problem import POOL, Problem
 from strata.training.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
 
@@ -112,7 +112,8 @@ class Search:
         """Search subsets of `members`; with `must_use`, only those that hold this one of them."""
         self.must_use = must_use
         self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
-        self.chains = ChainSpace(problem, tuple(members))
+        # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
+        self.chains = ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
         self.shards = ShardSpace(problem, tuple(members))
         self.found = Found()
         self._built: list[tuple[float, int, TrainingPlan]] = []
@@ -195,7 +196,7 @@ class Search:
         allowed = (
             np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
         )
-        for number, setting in enumerate(self.problem.settings):
+        for number, setting in enumerate(self.problem.settings if count else ()):
             bounds = self.chains.bounds(setting)
             value = score(job, self.scales, bounds.step_s, bounds.utilization, bounds.cost_usd)
             keep = np.isfinite(bounds.step_s) & allowed

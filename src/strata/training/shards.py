@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.simulate.collective import eta
-from strata.training.problem import MICROBATCHES, Problem
+from strata.training.problem import MICROBATCHES, POOL, Problem
 from strata.training.routes import best_path
 from strata.training.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
@@ -39,10 +39,29 @@ class Sharing:
     local_steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Capacity:
+    """How much each unit can do at most within each time limit [unit, limit], in its best shape."""
+
+    batch: int
+    limits_s: Floats
+    samples: Floats
+    hidden_s: Floats
+    holds: NDArray[np.bool_]
+
+    def least_s(self, samples: Floats) -> Floats:
+        """Return the time before which the batch cannot be done, for rows of summed `samples`."""
+        enough = samples >= self.batch
+        first = np.where(enough.any(axis=-1), enough.argmax(axis=-1), GRID)
+        # The batch is done between two limits of the grid: the earlier one is the bound.
+        return np.asarray(np.concatenate([[self.limits_s[0] / 1.02], self.limits_s])[first])
+
+
 class ShardSpace:
     """All ways to share a batch between two or more disjoint units of some domains."""
 
     def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
+        """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only."""
         self.problem, self.members = problem, members
         self._units = Units(problem)
         self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
@@ -66,6 +85,8 @@ class ShardSpace:
     @cached_property
     def groups(self) -> tuple[tuple[Unit, ...], ...]:
         """All sets of two or more disjoint units that links could connect."""
+        if len(self.members) > POOL:
+            return self._likely_groups()
         bandwidth = self._bandwidth
         return tuple(
             group
@@ -74,6 +95,19 @@ class ShardSpace:
             if len({i for unit in group for i in unit}) == sum(map(len, group))
             and all(bandwidth[list(unit)][:, [i for u in group for i in u]].any() for unit in group)
         )
+
+    def _likely_groups(self) -> tuple[tuple[Unit, ...], ...]:
+        """Return the first 2, 3, … domains by size, by egress, and by closeness to each domain."""
+        domains, bandwidth = self.problem.fleet.domains, self._bandwidth
+        size = np.array([domains[i].num_devices for i in self.members], dtype=float)
+        near = bandwidth[np.ix_(self.members, self.members)]
+        near = np.minimum(near, near.T)
+        orders = [np.argsort(-size, kind="stable"), np.argsort(-near.sum(axis=1) * size, kind="stable")]
+        for hub in range(len(self.members)):
+            linked = np.argsort(-near[hub], kind="stable")
+            orders.append(np.array([hub, *(k for k in linked if k != hub and near[hub, k] > 0)]))
+        picked = {frozenset(order[:count].tolist()) for order in orders for count in range(2, len(order) + 1)}
+        return tuple(tuple((self.members[k],) for k in sorted(group)) for group in sorted(picked, key=sorted))
 
     @cached_property
     def _bandwidth(self) -> Floats:
@@ -90,9 +124,9 @@ class ShardSpace:
     def bounds(self) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
 
-        Within a time limit the units do no more than their best shapes; a unit has to send 2 (D-1)/D of the
-        gradients over its own links whatever the algorithm (Patarasuk & Yuan
-        2009, §3), less what a backward can hide.
+        Within a time limit the units do no more than their best shapes. A unit sends 2 (D-1)/D of the gradients
+        over its own links in a ring or directly (Patarasuk & Yuan 2009, §3), or, around a star, all of them once
+        and then receives their sum; less what a backward can hide.
         """
         job = self.problem.job
         if not self.groups:
@@ -106,11 +140,12 @@ class ShardSpace:
             domains[k, list(unit)] = 1.0
         # between[u, v]: bandwidth from all domains of unit u to all of unit v.
         between = domains @ self._bandwidth @ domains.T
-        egress = member @ between.T  # [group, unit]: what unit can send into the group
-        least = np.where(member, egress, np.inf).min(axis=1)
+        # [group, unit]: seconds per byte out of a unit into its group, and in.
+        out, into = (1 / np.maximum(member @ wires, 1e-300) for wires in (between.T, between))
         sizes = member.sum(axis=1)
+        each = np.minimum(2 * (1 - 1 / sizes[:, None]) * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes
-        wire_s = 2 * (sizes - 1) / sizes * size / np.maximum(least, 1e-300)
+        wire_s = size * np.where(member, each, 0.0).max(axis=1)
         rows = []
         for microbatch_size, recompute, factor, steps in self.ways:
             compute_s, hidden_s = self._compute_bound(member, microbatch_size, recompute)
@@ -122,31 +157,49 @@ class ShardSpace:
     ) -> tuple[Floats, Floats]:
         """Return per group the time its units need at least for the batch, and the longest backward."""
         key = (microbatch_size, recompute)
-        if key in self._compute:
-            return self._compute[key]
-        batch = self.problem.job.global_batch
-        inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
-        known = [inner for ways in inners for inner in ways]
-        if not known:
-            nothing = np.full(len(member), np.inf)
-            self._compute[key] = (nothing, np.zeros(len(member)))
-            return self._compute[key]
-        rate = sum(max((w.samples / w.period_s for w in ways), default=0.0) for ways in inners)
-        limits = batch / rate * 1.02 ** np.arange(GRID)
-        samples = np.zeros((len(self.units), GRID))
-        hidden = np.zeros(len(self.units))
-        for row, ways in enumerate(inners):
-            for inner in ways:
-                samples[row] = np.maximum(samples[row], inner.most_samples(limits))
-                hidden[row] = max(hidden[row], inner.hidden_s)
-        enough = member @ samples >= batch
-        first = np.where(enough.any(axis=1), enough.argmax(axis=1), GRID)
-        # The batch is done between two limits of the grid: the earlier one is the bound.
-        bound = np.concatenate([[limits[0] / 1.02], limits])[first]
-        holds = np.array([bool(ways) for ways in inners])
-        bound = np.where((member & ~holds).any(axis=1), np.inf, bound)
-        self._compute[key] = (bound, np.where(member, hidden, np.inf).min(axis=1))
+        if key not in self._compute:
+            table = self._capacity(microbatch_size, recompute)
+            bound = np.where(member @ ~table.holds > 0, np.inf, table.least_s(member @ table.samples))
+            self._compute[key] = (bound, np.where(member, table.hidden_s, np.inf).min(axis=1))
         return self._compute[key]
+
+    def _capacity(self, microbatch_size: int, recompute: Recompute) -> _Capacity:
+        inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
+        batch = self.problem.job.global_batch
+        rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in inners)
+        limits = batch / max(rate, 1e-300) * 1.02 ** np.arange(GRID)
+        samples, hidden = np.zeros((len(inners), GRID)), np.zeros(len(inners))
+        for row, ways in enumerate(inners):
+            for way in ways:
+                samples[row] = np.maximum(samples[row], way.most_samples(limits))
+                hidden[row] = max(hidden[row], way.hidden_s)
+        return _Capacity(batch, limits, samples, hidden, np.array([bool(ways) for ways in inners]))
+
+    def free_bound(self) -> float:
+        """Return a bound on the step time of any sharing of any of the units, whatever their number.
+
+        The D best units take part; each sends 2 (D-1)/D of the gradients over at most the best egress to
+        D - 1 others that any unit has.
+        """
+        job, count = self.problem.job, len(self.units)
+        links = (
+            np.sort(self._bandwidth, axis=1)[:, ::-1].cumsum(axis=1).max(axis=0)
+        )  # best egress to 1, 2, … others
+        size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
+        best = np.inf
+        for microbatch_size, recompute in product(MICROBATCHES, job.recompute):
+            table = self._capacity(microbatch_size, recompute)
+            if not table.holds.any():
+                continue
+            together = np.sort(table.samples, axis=0)[::-1].cumsum(axis=0)  # [D - 1, limit]
+            compute_s = table.least_s(together)[1:]
+            joined = np.arange(2, count + 1)
+            egress = links[np.minimum(joined - 2, len(links) - 1)]
+            wire_s = 2 * (joined - 1) / joined * size / np.maximum(egress, 1e-300)
+            for steps in (1, *job.local_steps):
+                exposed = np.maximum(0.0, wire_s - table.hidden_s.max()) / steps
+                best = min(best, float((compute_s * eta(steps) + exposed).min(initial=np.inf)))
+        return best
 
     def sharing(self, way: int, group: int) -> Sharing:
         """Return the sharing of one entry of `bounds`."""
@@ -155,9 +208,8 @@ class ShardSpace:
     def least_usd(self, group: int) -> float:
         """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
         domains = self.problem.fleet.domains
-        return sum(
-            (domains[i].price_usd_per_device_hour or 0.0) / 3600 for unit in self.groups[group] for i in unit
-        )
+        prices = [domains[i].price_usd_per_device_hour for unit in self.groups[group] for i in unit]
+        return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
 
     def build(self, sharing: Sharing) -> TrainingPlan | None:
         """Return the plan whose units finish together, or None where one of them cannot hold the model.

@@ -2,13 +2,15 @@
 
 For a given limit on the stage time, giving each stage as many layers as it may hold is optimal, because
 what a stage may hold only shrinks with the layers it starts at (Pinar & Aykanat 2004, "Fast optimal load
-balancing algorithms for 1D partitioning", §3: probe). The least limit is found by bisection over probes.
+balancing algorithms for 1D partitioning", §3: probe). The least limit is found by bisection over probes. Every
+stage needs a layer, so where a weak stage would be left without one, all places to cut are searched.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,12 @@ def least_shares(work: Floats) -> Floats:
     return np.asarray(best.sum() * np.where(np.isfinite(ratio), ratio, 0.0))
 
 
+def most_shares(use: Floats) -> Floats:
+    """Return the same from above: numbers U_i with Σ (use in row i) / U_i <= 1."""
+    best = use.max(axis=0)
+    return np.asarray(best.sum() * np.divide(use, best, out=np.zeros_like(use), where=best != 0).max(axis=1))
+
+
 def _floor(prefixes: Sequence[Floats]) -> float:
     """Return a bound below every split: all work shared by all stages at their own speed."""
     kinds = {id(prefix): prefix for prefix in prefixes}
@@ -72,15 +80,36 @@ def _slowest(sums: Sequence[list[float]], counts: Sequence[int]) -> float:
 
 
 def _probe(sums: Sequence[list[float]], limit: float, room: Room | None) -> tuple[int, ...] | None:
+    """Return the fullest split whose stages take at most `limit`, or None."""
     stages, layers = len(sums), len(sums[0]) - 1
+
+    def end(stage: int, first: int) -> int:
+        prefix = sums[stage]
+        last = bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1
+        last = min(last, layers - (stages - 1 - stage))
+        return min(last, first + room(stage, first)) if room is not None and last > first else last
+
     first, counts = 0, []
-    for stage, prefix in enumerate(sums):
-        most = bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1 - first
-        most = min(most, layers - (stages - 1 - stage) - first)
-        if room is not None and most > 0:
-            most = min(most, room(stage, first))
-        if most < 1:
-            return None
-        counts.append(most)
-        first += most
+    for stage in range(stages):
+        last = end(stage, first)
+        if last <= first:
+            # A weaker stage cannot take the layer it meets, but might if the ones before it took fewer.
+            return _search(stages, layers, end) if room is not None or sums[stage] is not sums[0] else None
+        counts.append(last - first)
+        first = last
     return tuple(counts) if first == layers else None
+
+
+def _search(stages: int, layers: int, end: Callable[[int, int], int]) -> tuple[int, ...] | None:
+    """Return a split whose stage i ends at most at end(i, first), the earlier stages fuller, or None."""
+    reached = [{0}]
+    ends: list[dict[int, int]] = []
+    for stage in range(stages):
+        ends.append({first: end(stage, first) for first in reached[-1]})
+        reached.append({last for first, most in ends[-1].items() for last in range(first + 1, most + 1)})
+    if layers not in reached[-1]:
+        return None
+    cuts = [layers]
+    for most in reversed(ends):
+        cuts.append(max(first for first, last in most.items() if first < cuts[-1] <= last))
+    return tuple(b - a for a, b in pairwise(reversed(cuts)))

@@ -9,36 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.simulate.collective import eta
 from strata.training.objective import Scales, score
-from strata.training.problem import POOL, Problem
+from strata.training.problem import Problem
 from strata.training.search import Found, Search
+from strata.training.shards import ShardSpace
 
 Clock = Callable[[], float]
+
+MEMBERS: Final = 8
+"""Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
 Floats = NDArray[np.float64]
 
 
 def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> Found:
-    """Return the best of the pools, with a bound that holds for the whole fleet."""
-    found, tried = Found(), set()
+    """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan."""
+    members = range(len(problem.fleet.domains))
+    whole = Search(problem, scales, members, clock=clock, deadline=deadline)
+    found, tried = whole.run(), set()
     queue = _first_pools(problem)
-    while queue:
+    while queue and not found.stopped:
         pool = queue.pop(0)
         if pool in tried:
             continue
         tried.add(pool)
         before = found.best_score
         one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        found.merge(one.run(incumbent=before, rank=0 if found.by_set else rank))
-        if found.stopped:  # by the clock, or by Ctrl-C
-            break
+        found.merge(one.run(incumbent=before, rank=rank if len(tried) == 1 else 0))
         if found.best_score < before:
             queue = [*_around_best(problem, found), *queue]
-    found.bound = min(bound(problem, scales), found.best_score)
+    found.bound = min(bound(problem, scales, whole.shards), found.best_score)
     return found
 
 
@@ -67,10 +71,10 @@ def _closeness(problem: Problem) -> Floats:
 
 def _first_pools(problem: Problem) -> list[frozenset[int]]:
     speed, near = _speeds(problem), _closeness(problem)
-    pools = [frozenset(np.argsort(-speed, kind="stable")[:POOL].tolist())]
-    hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: POOL // 2]
+    pools = [frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())]
+    hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: MEMBERS // 2]
     for hub in hubs:
-        others = np.argsort(-(near[hub] * speed), kind="stable")[: POOL - 1]
+        others = np.argsort(-(near[hub] * speed), kind="stable")[: MEMBERS - 1]
         pools.append(frozenset([int(hub), *others.tolist()]))
     return pools
 
@@ -82,14 +86,14 @@ def _around_best(problem: Problem, found: Found) -> list[frozenset[int]]:
     pools = []
     for worth in (near[sorted(core)].max(axis=0) * speed, near[sorted(core)].max(axis=0), speed):
         rest = [int(i) for i in np.argsort(-worth, kind="stable") if int(i) not in core]
-        pools.append(frozenset([*core, *rest[: max(0, POOL - len(core))]]))
+        pools.append(frozenset([*core, *rest[: max(0, MEMBERS - len(core))]]))
     return pools
 
 
-def bound(problem: Problem, scales: Scales) -> float:
+def bound(problem: Problem, scales: Scales, shards: ShardSpace) -> float:
     """Return a score no plan on the fleet can beat (utilisation 1, money of the least time on one device)."""
     job = problem.job
-    step_s = min(_chain_bound(problem), _shard_bound(problem))
+    step_s = min(_chain_bound(problem), shards.free_bound())
     return float(score(job, scales, step_s, 1.0, 0.0))
 
 
@@ -124,29 +128,6 @@ def _chain_bound(problem: Problem) -> float:
             network = least + load * slow_sum[joined] + latency[joined] + (count - 1) * load * slowest[joined]
             best = min(best, max(least / shrink, network))
     return float(best)
-
-
-def _shard_bound(problem: Problem) -> float:
-    """T >= batch / (rate of the m fastest) and >= the gradients over the best egress, least over m."""
-    job, bandwidth = problem.job, problem.fleet.bandwidth_bytes_per_s().copy()
-    np.fill_diagonal(bandwidth, 0.0)
-    egress = np.sort(np.sort(bandwidth, axis=1)[:, ::-1].cumsum(axis=1), axis=0)[::-1]  # [rank, peers]
-    speed = np.sort(_speeds(problem))[::-1].cumsum()
-    size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
-    hidden = max(
-        float(times.backward[-1])
-        for domain in problem.fleet.domains
-        for setting in problem.settings
-        if (times := problem.model.layers(
-            domain, problem.ranks(domain, setting), setting.microbatch_size, setting.recompute)) is not None
-    )  # fmt: skip
-    best = np.inf
-    for joined in range(2, len(speed) + 1):
-        wire_s = 2 * (joined - 1) / joined * size / max(float(egress[joined - 1, joined - 2]), 1e-300)
-        for steps in (1, *job.local_steps):
-            value = job.global_batch / speed[joined - 1] * eta(steps) + max(0.0, wire_s - hidden) / steps
-            best = min(best, float(value))
-    return best
 
 
 def _least_slowest(slowness: Floats) -> Floats:

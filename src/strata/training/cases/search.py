@@ -72,7 +72,9 @@ class Answer:
     reason: str
     num_evaluated: int
     bound: float | None
-    """No structure considered has a lower value of the objective; None where nothing fits at all."""
+    """No plan of at most MAX_GROUPS kinds of stages, one of them mixed, has a lower value of the objective.
+
+    None where the plan found has more kinds, and where there is none."""
 
 
 def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
@@ -85,13 +87,14 @@ def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
         reason = search.retry(goal.relaxed()) if goal.is_limited else "no pipeline over the quota fits memory"
     if not search.tables:
         reason = "no accelerator of the quota has a profile of this model that fits a zone"
-    bound = min(search.bound, search.best)
+    # A plan below the bound mixes more kinds than the structures that were bounded: then there is no bound.
+    is_bounded = search.plan is not None and search.bound <= search.best * (1 + 1e-9)
     return Answer(
         plan=search.plan,
         score=search.score,
         reason=reason,
         num_evaluated=search.num_evaluated,
-        bound=bound if math.isfinite(bound) else None,
+        bound=min(search.bound, search.best) if is_bounded else None,
     )
 
 

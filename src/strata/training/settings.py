@@ -1,0 +1,237 @@
+"""Settings of a what-if, `path=value`: what each is about, and its value, read exactly as the files read it.
+
+link.A-B.KEY (both directions) or link.A>B.KEY, domain.NAME.KEY, job.KEY. Names may hold `-` and `.`, so a path
+is matched against the names the fleet has, never split at its dots.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Final
+
+from strata import units
+from strata.errors import BadFile, UsageError
+from strata.files import API_VERSION, Document, FileModel
+from strata.fleet.fleet import Fleet, Pair
+from strata.fleet.schema import DomainEntry, LinkEntry
+from strata.workload.schema import GoalEntry, LimitsEntry, SyncEntry, TrainEntry, TrainingJobFile
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One thing that can be set: the attribute it ends in, how people read it, the entry that checks its value."""
+
+    attribute: str
+    show: Callable[[Any], str]
+    entry: type[FileModel]
+    is_text: bool = False
+    is_list: bool = False
+    may_be_none: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, read. `target` is a directed pair, a domain or "" (the job); `key` "" takes it away.
+
+    `value` is what the file's entry makes of the text: SI numbers, names.
+    """
+
+    text: str
+    target: Pair | str
+    key: str
+    value: Any = None
+
+
+def _or_none(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "none" if value is None or value == () else show(value)
+
+
+def _each(values: Iterable[Any]) -> str:
+    return ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+
+
+LINK: Final = {
+    "bandwidth": Key("bandwidth_bytes_per_s", units.show_bandwidth, LinkEntry),
+    "latency": Key("latency_s", units.show_time, LinkEntry),
+    "rtt": Key("latency_s", units.show_time, LinkEntry),
+    "price": Key("price_usd_per_byte", lambda usd: f"{units.show_usd(usd * 1e9)}/GB", LinkEntry),
+}
+DOMAIN: Final = {
+    "accelerator": Key("accelerator", lambda card: str(card.name), DomainEntry, is_text=True),
+    "num_gpus": Key("num_devices", str, DomainEntry),
+    "gpus_per_node": Key("devices_per_node", str, DomainEntry),
+    "price": Key("price_usd_per_device_hour", _or_none(lambda usd: f"{units.show_usd(usd)}/h"), DomainEntry,
+                 may_be_none=True),
+    "intra_bandwidth": Key("intra_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
+    "network_bandwidth": Key("network_bandwidth_bytes_per_s", units.show_bandwidth, DomainEntry),
+}  # fmt: skip
+JOB: Final = {
+    "global_batch": Key("global_batch", "{} sequences".format, TrainEntry),
+    "recompute": Key("recompute", lambda modes: "auto" if len(modes) > 1 else _each(modes), TrainEntry),
+    "local_steps": Key("local_steps", _or_none(_each), SyncEntry, is_list=True, may_be_none=True),
+    "compress": Key("gradient_compression", lambda by: f"by {_each(by)}", SyncEntry, is_list=True),
+    "minimize": Key("objective", str, GoalEntry),
+    "weights": Key("weights", _each, GoalEntry, is_list=True),
+    "efficiency": Key("flops_efficiency", "{:g}".format, TrainingJobFile),
+    "limits.cost": Key("limits.cost_usd_per_step", _or_none(units.show_usd), LimitsEntry, may_be_none=True),
+    "limits.tokens_per_s": Key("limits.tokens_per_s", _or_none("{:,.0f}".format), LimitsEntry, may_be_none=True),
+    "limits.domains": Key("limits.domains", _or_none(lambda names: _each(sorted(names))), LimitsEntry,
+                          is_text=True, is_list=True, may_be_none=True),
+    "limits.memory_headroom": Key("limits.memory_headroom", lambda share: f"{100 * share:g}%", LimitsEntry),
+}  # fmt: skip
+
+_KINDS: Final[Mapping[str, Mapping[str, Key]]] = {"link": LINK, "domain": DOMAIN, "job": JOB}
+
+_FIXED: Final = ("sequence", "precision", "model", "profile")
+"""Keys of a job file that its layer table was computed from."""
+
+_REST: Final[Mapping[type[FileModel], Mapping[str, Any]]] = {
+    LinkEntry: {"bandwidth": "1Gbps"},
+    DomainEntry: {"name": "-", "accelerator": "-", "num_gpus": 1},
+    TrainEntry: {"global_batch": 1, "sequence": 1},
+    TrainingJobFile: {"apiVersion": API_VERSION, "kind": "TrainingJob", "name": "-", "model": "-",
+                      "train": {"global_batch": 1, "sequence": 1}},
+}  # fmt: skip
+"""What an entry must hold beside the one value that is checked with it."""
+
+_SHOWN: Final = 8
+"""Known names listed where none is close: beyond this nobody reads them."""
+
+
+@contextmanager
+def noting(faults: list[str], setting: str) -> Iterator[None]:
+    """Note a UsageError as a fault of this setting, and go on."""
+    try:
+        yield
+    except UsageError as error:
+        fault = f"{setting}: {error}" + (f" ({error.hint})" if error.hint else "")
+        if fault not in faults:  # a link both ways has its fault twice
+            faults.append(fault)
+
+
+def read_settings(fleet: Fleet, settings: Sequence[str], faults: list[str]) -> list[Setting]:
+    """Return the settings that can be read, a link both ways as two, and add what is wrong to `faults`."""
+    found: dict[tuple[Pair | str, str], Setting] = {}
+    for text in settings:
+        with noting(faults, text):
+            for one in _read(text, fleet):
+                attribute = LINK[one.key].attribute if isinstance(one.target, tuple) and one.key else one.key
+                taken = found.setdefault((one.target, attribute), one)
+                if taken is not one:
+                    raise UsageError(f"sets again what {taken.text} sets")
+    for one in found.values():
+        ends = one.target if isinstance(one.target, tuple) else ()
+        for place in (*ends, *([one.target] if one.key else [])):
+            if (place, "") in found:
+                with noting(faults, one.text):
+                    raise UsageError(f"{found[place, ''].text} takes that away")
+    return list(found.values())
+
+
+def _read(text: str, fleet: Fleet) -> list[Setting]:
+    path, equals, value = (part.strip() for part in text.partition("="))
+    kind, _, rest = path.partition(".")
+    if not (equals and value):
+        raise UsageError("has no value; write path=value, for example link.A-B.bandwidth=1Gbps")
+    if kind not in _KINDS:
+        raise UsageError(f"a path starts with link, domain or job{_meant(kind, _KINDS, rest=False)}")
+    if kind == "job":
+        return [Setting(text, "", rest, _value(_key(rest, JOB), rest, value, fleet))]
+    names = _link_names(fleet) if kind == "link" else [domain.name for domain in fleet.domains]
+    name, key = _split(rest, names, kind)
+    targets = _directions(fleet, name) if kind == "link" else [name]
+    if not key:
+        if value != "none":
+            raise UsageError(f"only `none` can stand here; or set one of {', '.join(_KINDS[kind])}")
+        return [Setting(text, target, "") for target in targets]
+    read = _value(_key(key, _KINDS[kind]), key, value, fleet)
+    return [Setting(text, target, key, read) for target in targets]
+
+
+def _link_names(fleet: Fleet) -> list[str]:
+    """Return how links may be called, those that are there first."""
+    pairs = permutations([domain.name for domain in fleet.domains], 2)
+    ordered = sorted(pairs, key=lambda pair: pair not in fleet.links)
+    return [f"{a}{sign}{b}" for sign in "->" for a, b in ordered]
+
+
+def _directions(fleet: Fleet, name: str) -> list[Pair]:
+    """Return the directions a link's name stands for: those there are, or both of a link that is not there yet."""
+    names = [domain.name for domain in fleet.domains]
+    meant = [pair for pair in permutations(names, 2) if name in ("-".join(pair), ">".join(pair))]
+    if len(meant) > 1:
+        meant = [pair for pair in meant if pair in fleet.links or pair[::-1] in fleet.links] or meant
+    if len(meant) > 1:
+        choices = " or ".join(">".join(pair) for pair in meant)
+        raise UsageError(f"{name!r} is ambiguous: write {choices}, and the other direction so as well")
+    pair = meant[0]
+    if name != "-".join(pair):
+        return [pair]
+    both = [pair, (pair[1], pair[0])]
+    return [one for one in both if one in fleet.links] or both
+
+
+def _split(body: str, names: Iterable[str], kind: str) -> tuple[str, str]:
+    """Return the name a path starts with and the key behind it ("" for none)."""
+    found = [(name, body[len(name) + 1 :]) for name in names if body == name or body.startswith(f"{name}.")]
+    known = [split for split in found if split[1] in ("", *_KINDS[kind])]
+    if found:
+        return max(known or found, key=lambda split: len(split[0]))
+    name, _, key = body.rpartition(".")
+    if not name or not difflib.get_close_matches(key, _KINDS[kind], n=1):
+        name = body
+    wanted = "two domains are" if kind == "link" else "domain is"
+    if kind == "link":
+        names = [one for one in names if (">" in one) == (">" in name)]
+    raise UsageError(f"no {wanted} named {name!r}{_meant(name, names)}")
+
+
+def _key(name: str, keys: Mapping[str, Key]) -> Key:
+    if keys is JOB and name in _FIXED:
+        raise UsageError(f"{name!r} is what the layer table was computed from: edit the job file instead")
+    if name not in keys:
+        raise UsageError(f"unknown key {name!r}{_meant(name, keys)}")
+    return keys[name]
+
+
+def _meant(name: str, known: Iterable[str], *, rest: bool = True) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    more = ", ..." if len(names) > _SHOWN else ""
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    return f" (known: {', '.join(names[:_SHOWN])}{more})" if rest else ""
+
+
+def _value(key: Key, name: str, text: str, fleet: Fleet) -> Any:
+    """Return what a file's entry makes of a value. Raises UsageError in the entry's words."""
+    last = name.rpartition(".")[2]
+    raw: Any = text
+    if key.may_be_none and text == "none":
+        raw = None
+    elif key.is_list:
+        raw = [_scalar(part.strip(), key) for part in text.removeprefix("[").removesuffix("]").split(",")]
+    else:
+        raw = _scalar(text, key)
+    if name == "weights" and len(raw) != 3:
+        raise UsageError("write three numbers, of time, utilisation and money: 0.4,0.3,0.3")
+    try:
+        entry = Document("", {**_REST.get(key.entry, {}), last: raw}, {}).check(key.entry)
+    except BadFile as error:
+        raise UsageError(error.faults[0].message) from None
+    value = getattr(entry, last)
+    if name == "limits.domains":
+        names = [domain.name for domain in fleet.domains]
+        for one in value or ():
+            if one not in names:
+                raise UsageError(f"no domain is named {one!r}{_meant(one, names)}")
+    return value
+
+
+def _scalar(text: str, key: Key) -> str | int:
+    return int(text) if not key.is_text and re.fullmatch(r"-?[0-9]{1,18}", text) else text
