@@ -194,16 +194,11 @@ class ChainSpace:
     def _orders(self, setting: Setting, picked: tuple[int, ...], *, all_efficient: bool) -> list[tuple[int, ...]]:
         costs = self.problem.pair_costs(setting.microbatch_size)
         if len(picked) <= ALL_ORDERS:
-            both_ways = not self._alike
-            return [
-                order
-                for order in permutations(picked)
-                if (both_ways or order[0] <= order[-1]) and _connected(costs, order)
-            ]
+            return [order for order in permutations(picked) if _connected(costs, order)]
         if all_efficient:
             load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
             orders = efficient_routes(costs, picked, load_bytes=load)
-            return orders if self._alike else [*orders, *(order[::-1] for order in orders)]
+            return [*orders, *(order[::-1] for order in orders)]
         domains = [self.problem.fleet.domains[i] for i in picked]
         work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, setting)) is not None)
         stages = sum(self.problem.stages(d, setting) for d in domains)
@@ -211,7 +206,7 @@ class ChainSpace:
             costs, picked, message_bytes=self.problem.message_bytes(setting.microbatch_size),
             copies=setting.copies, period_s=work / stages, microbatches=self.problem.microbatches(setting),
         )  # fmt: skip
-        return [order] if self._alike else [order, order[::-1]]
+        return [order, order[::-1]]  # the relaxation above sees no difference; embedding and head make one
 
     def _layers(self, domain: Domain, setting: Setting) -> LayerTimes | None:
         ranks = self.problem.ranks(domain, setting)

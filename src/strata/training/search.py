@@ -198,25 +198,24 @@ class Search:
         )
         for number, setting in enumerate(self.problem.settings if count else ()):
             bounds = self.chains.bounds(setting)
-            value = score(job, self.scales, bounds.step_s, bounds.utilization, bounds.cost_usd)
             keep = np.isfinite(bounds.step_s) & allowed
             if limits.cost_usd_per_step is not None:
                 keep &= bounds.cost_usd <= limits.cost_usd_per_step
             if limits.tokens_per_s is not None:
                 keep &= bounds.step_s <= job.tokens_per_step / limits.tokens_per_s
             picked = np.flatnonzero(keep)
-            values.append(value[picked])
+            figures = (bounds.step_s[picked], bounds.utilization[picked], bounds.cost_usd[picked])
+            values.append(score(job, self.scales, *figures))
             codes.append(number * count + picked)
         step_s = self.shards.bounds()
         if step_s.size:
             # Utilisation at most 1, money at least one device a domain: weak, but sharings are few.
             usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
-            with np.errstate(invalid="ignore"):
-                value = np.asarray(score(job, self.scales, step_s, 1.0, step_s * usd_per_s)).ravel()
-            groups = [must is None or any(must in unit for unit in group) for group in self.shards.groups]
-            picked = np.flatnonzero(np.isfinite(value) & np.tile(groups, len(step_s)))
-            values.append(value[picked])
-            codes.append(-1 - picked)
+            groups = np.array([must is None or any(must in unit for unit in g) for g in self.shards.groups])
+            ways, group = np.nonzero(np.isfinite(step_s) & groups)
+            least_s = step_s[ways, group]
+            values.append(score(job, self.scales, least_s, 1.0, least_s * usd_per_s[group]))
+            codes.append(-1 - (ways * len(groups) + group))
         return np.concatenate([np.empty(0), *values]), np.concatenate([np.empty(0, dtype=np.int64), *codes])
 
     def _open(self, code: int) -> None:
