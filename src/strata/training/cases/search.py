@@ -40,7 +40,7 @@ from strata.training.cases.structures import (
 )
 
 NUM_LAID_OUT: Final = 24
-MAX_TRIED: Final = 200
+MAX_TRIED: Final = 1000
 """Splits laid out at most before the next look, those counted that miss a limit once their zones are named."""
 NUM_SETTLED: Final = 6
 NUM_IMPROVED: Final = 5
@@ -234,8 +234,7 @@ class _Search:
         self.estimated = sorted(split for split in self.estimated if split.value < self.best)
         laid_out = tried = 0
         for split in self.estimated:
-            enough = laid_out >= NUM_LAID_OUT or tried >= MAX_TRIED
-            if split.value >= self.best or (enough and self.plan is not None):
+            if split.value >= self.best or laid_out >= NUM_LAID_OUT or tried >= MAX_TRIED:
                 break
             tried += 1
             value = self._score(split, thorough=False)

@@ -19,8 +19,9 @@ from strata.training.cases.kinds import Ints, KindTable, Rings
 
 BISECTIONS: Final = 12
 MAX_ROUNDS: Final = 40
-REFINE_WITHIN: Final = 1.06
-"""A split is refined where its start is at most this much slower than what would be an improvement."""
+REFINE_WITHIN: Final = 1.08
+POLISH_WITHIN: Final = 1.02
+"""A split is refined, then polished, where it is at most this much slower than what would be an improvement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class Splitter:
         Starts from the least bottleneck, packed from either end, then moves runs of boundaries by one layer
         while the whole objective falls. Candidates that cannot stay below `keep_within_s` [B] come back infinite.
         """
-        time, first = np.full(len(batch), np.inf), np.zeros((len(batch), batch.kinds.shape[1] + 1), dtype=np.int64)
+        B, S = batch.kinds.shape
+        time, first = np.full(B, np.inf), np.zeros((B, S + 1), dtype=np.int64)
         usual = np.full(batch.kinds.shape, self._table.size_of[self._table.num_layers // 2])
         send_s = self._sends(batch.kinds, usual, usual)
         longest_s = self._longest_busy_s(batch, send_s, keep_within_s)
@@ -79,9 +81,10 @@ class Splitter:
         times = np.stack([self.iteration_s(part, start) for start in starts])
         start = np.where((times[0] <= times[1])[:, None], starts[0], starts[1])
         time[rows], first[rows] = times.min(axis=0), start
-        rows = rows[time[rows] < keep_within_s[rows] * REFINE_WITHIN]
-        if len(rows) and batch.kinds.shape[1] > 1:
-            time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows])
+        for within, moves in ((REFINE_WITHIN, _runs(S)), (POLISH_WITHIN, _every_way(S))):
+            rows = rows[time[rows] < keep_within_s[rows] * within]
+            if len(rows) and len(moves):
+                time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows], moves)
         return time, first
 
     def _longest_busy_s(self, batch: Batch, send_s: Array, longest_s: Array) -> Array:
@@ -94,8 +97,7 @@ class Splitter:
         whole = self._total_s[batch.kinds].max(axis=1) * 2 + least_s
         return np.asarray(np.where(batch.num_microbatches > 1, np.minimum(others, whole), whole))
 
-    def _descend(self, batch: Batch, first: Ints, time: Array) -> tuple[Array, Ints]:
-        moves = _moves(batch.kinds.shape[1])
+    def _descend(self, batch: Batch, first: Ints, time: Array, moves: Ints) -> tuple[Array, Ints]:
         active = np.arange(len(batch))
         for _ in range(MAX_ROUNDS):
             part = batch.take(np.repeat(active, len(moves)))
@@ -175,14 +177,18 @@ class Splitter:
 
 
 @cache
-def _moves(S: int) -> Ints:
-    """Return how boundaries move together [n, S + 1]: few in every way, many only in runs of neighbours."""
-    if S <= 5:
-        steps = itertools.product(range(-2, 3), repeat=S - 1)
-        moves = [(0, *step, 0) for step in steps if any(step)]
-    else:
-        moves = []
-    for i, j in itertools.combinations(range(1, S + 1), 2):
-        for step in (-3, -2, -1, 1, 2, 3) if S <= 8 else (-1, 1):
-            moves.append((0,) * i + (step,) * (j - i) + (0,) * (S + 1 - j))
-    return np.array(moves, dtype=np.int64)
+def _runs(S: int) -> Ints:
+    """Return shifts of neighbouring boundaries together, by one layer or in short pipelines two [n, S + 1]."""
+    moves = [
+        (0,) * i + (step,) * (j - i) + (0,) * (S + 1 - j)
+        for i, j in itertools.combinations(range(1, S + 1), 2)
+        for step in ((-2, -1, 1, 2) if S <= 8 else (-1, 1))
+    ]
+    return np.array(moves, dtype=np.int64).reshape(-1, S + 1)
+
+
+@cache
+def _every_way(S: int) -> Ints:
+    """Return all shifts of each boundary by up to two layers, for short pipelines; none for others [n, S + 1]."""
+    steps = itertools.product(range(-2, 3), repeat=S - 1) if 1 < S <= 5 else ()
+    return np.array([(0, *step, 0) for step in steps if any(step)], dtype=np.int64).reshape(-1, S + 1)
