@@ -167,6 +167,7 @@ def _alternatives(
     problem: Problem, plans: Sequence[Evaluated], found: Found
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""
+    problem.model.details([item.plan for item in plans])
     ranked = [
         Alternative(
             explain.name(item.plan), explain.costs(item), explain.why_not(problem, item, plans[0]), item.plan

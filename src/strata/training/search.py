@@ -30,7 +30,7 @@ DomainSet = tuple[str, frozenset[str]]
 TOLERANCE: Final = 1e-4
 """A branch that could be better by less than this share is not opened; it is part of the reported gap."""
 
-TRIED: Final = 6
+TRIED: Final = 2
 """Branches built for a row of the ranked table that the search itself did not need."""
 
 CLOSEST: Final = 4
