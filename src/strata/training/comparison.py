@@ -10,7 +10,8 @@ from strata.decision import Reason
 from strata.training import explain
 from strata.training.planner import Answer
 from strata.training.search import Evaluated
-from strata.units import show_time
+from strata.units import show_time, show_usd
+from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
 
@@ -85,7 +86,7 @@ def compare(old: Answer, new: Answer) -> Comparison:
     reasons = _reasons(old), _reasons(new)
     return Comparison(
         kind=(before.plan.kind if before else None, after.plan.kind if after else None),
-        same_plan=old.decision.choice == new.decision.choice,
+        same_plan=before is not None and old.decision.choice == new.decision.choice,
         domains=domains,
         step_time_s_ratio=_ratio(both[0].step_time_s, both[1].step_time_s) if both else None,
         tokens_per_s_ratio=_ratio(both[0].tokens_per_s, both[1].tokens_per_s) if both else None,
@@ -139,8 +140,9 @@ def _text(old: Answer, new: Answer, domains: Mapping[str, tuple[DomainWork | Non
     moves = [f"{', '.join(names)} {verb}{'s' if len(names) == 1 else ''}"
              for names, verb in ((left, "leave"), (joined, "join")) if names]  # fmt: skip
     moved = " and ".join(moves) or _rearranged(before.plan, after.plan)
-    why_left = _why_left(new, after, left)
-    return f"{moved}: {_pace(before, after)}{f'; {why_left}' if why_left else ''}."
+    objective = new.problem.job.objective
+    why_left = _why_left(new, after, left, objective)
+    return f"{moved}: {_pace(before, after, objective)}{f'; {why_left}' if why_left else ''}."
 
 
 def _rearranged(old: TrainingPlan, new: TrainingPlan) -> str:
@@ -151,19 +153,28 @@ def _rearranged(old: TrainingPlan, new: TrainingPlan) -> str:
     return "The same domains, arranged differently"
 
 
-def _pace(before: Evaluated, after: Evaluated) -> str:
+def _pace(before: Evaluated, after: Evaluated, objective: Objective) -> str:
     was, now = before.report.step_time_s, after.report.step_time_s
-    if show_time(was) == show_time(now):
-        return f"a step takes {show_time(now)}, as before"
-    return f"a step takes {show_time(now)} instead of {show_time(was)} ({now / was:.2f}x)"
+    text = f"a step takes {show_time(now)}"
+    text += (
+        ", as before" if show_time(was) == show_time(now) else f" instead of {show_time(was)} ({now / was:.2f}x)"
+    )
+    cost, price = before.report.cost_usd_per_mtoken, after.report.cost_usd_per_mtoken
+    if objective is Objective.COST and cost is not None and price is not None:
+        text += f" and a million tokens cost {show_usd(price)} instead of {show_usd(cost)}"
+    return text
 
 
-def _why_left(new: Answer, best: Evaluated, left: list[str]) -> str:
+def _why_left(new: Answer, best: Evaluated, left: list[str], objective: Objective) -> str:
     """Return what the best plan that still has a domain that left would pay, as far as it was evaluated."""
+    if objective not in (Objective.TIME, Objective.COST):
+        return ""  # a score has no unit to say it in
     for item in new.plans:
         with_left = [name for name in left if name in item.plan.domains]
         if with_left and not set(best.plan.domains).isdisjoint(item.plan.domains):
-            ratio = item.report.step_time_s / best.report.step_time_s
+            if objective is Objective.COST:
+                return f"with {', '.join(with_left)} it would cost {item.score / best.score:.2f}x that"
             link = explain.slowest_link(new.problem, item)
-            return f"with {', '.join(with_left)} it would take {ratio:.2f}x that" + (f" ({link})" if link else "")
+            why = f" ({link})" if link else ""
+            return f"with {', '.join(with_left)} it would take {item.score / best.score:.2f}x that{why}"
     return ""

@@ -24,7 +24,10 @@ from strata.workload.schema import GoalEntry, LimitsEntry, SyncEntry, TrainEntry
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing that can be set: the attribute it ends in, how people read it, the entry that checks its value."""
+    """One thing that can be set: the attribute it ends in, how people read it, the entry that checks its value.
+
+    is_text: digits are a name, not a number. may_be_none: `none` takes the value away.
+    """
 
     attribute: str
     show: Callable[[Any], str]
@@ -211,7 +214,7 @@ def _meant(name: str, known: Iterable[str], *, rest: bool = True) -> str:
 def _value(key: Key, name: str, text: str, fleet: Fleet) -> Any:
     """Return what a file's entry makes of a value. Raises UsageError in the entry's words."""
     last = name.rpartition(".")[2]
-    raw: Any = text
+    raw: Any
     if key.may_be_none and text == "none":
         raw = None
     elif key.is_list:

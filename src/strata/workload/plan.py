@@ -94,7 +94,8 @@ class TrainingPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; `from_dict` reads it back."""
-        return asdict(self)
+        # YAML knows no enums.
+        return {**asdict(self), "schedule": str(self.schedule), "recompute": str(self.recompute)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainingPlan:

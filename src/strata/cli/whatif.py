@@ -1,0 +1,165 @@
+"""`strata whatif`: plan as things are and as they would be; the two decisions side by side."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.output import emit, output_option, progress, rows
+from strata.errors import OutOfTime, UsageError
+from strata.units import show_bytes, show_count, show_time, show_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.training.planner import Answer
+
+_NONE: Final = "-"
+
+
+@click.command()
+@click.argument("fleet")
+@click.argument("job")
+@click.option("--set", "settings", multiple=True, required=True, metavar="PATH=VALUE", help="May be repeated.")
+@click.option("--time-limit", default="30s", show_default=True, help="Stop either search after so long.")
+@output_option
+def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, output: str) -> int:
+    """Plan a training JOB on a FLEET as they are, and again with something set to another value.
+
+    \b
+    link.A-B.KEY     bandwidth, latency, rtt or price, both directions (A>B: one)
+    domain.NAME.KEY  num_gpus, gpus_per_node, accelerator, price,
+                     intra_bandwidth or network_bandwidth
+    job.KEY          global_batch, recompute, local_steps, compress, minimize,
+                     weights, efficiency, or limits.cost, .tokens_per_s,
+                     .domains, .memory_headroom
+
+    \b
+    strata whatif aws10 opt-350m --set link.Seoul-Ireland.bandwidth=1Gbps
+    strata whatif fleet.yaml job.yaml --set domain.West=none --set job.minimize=cost
+
+    `link.A-B=none` and `domain.NAME=none` take a link or a domain away; a link that is not there is added by
+    its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
+    """
+    from strata import units
+    from strata.fleet.schema import load_fleet
+    from strata.training.comparison import compare
+    from strata.training.planner import plan_training
+    from strata.training.whatif import apply
+    from strata.workload.schema import load_job
+
+    # A bare number counts seconds, as in `strata plan`.
+    bare = time_limit.replace(".", "", 1).isdigit()
+    limit_s = float(time_limit) if bare else units.parse(time_limit, "time")
+    if limit_s < 0:
+        raise UsageError(f"--time-limit {time_limit} is negative", hint="30s, or 2min")
+    before = load_fleet(fleet), load_job(job)
+    new_fleet, new_job, changes = apply(*before, settings)
+    answers = []
+    for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
+        with progress(label):
+            answer = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=limit_s)
+        if answer.found.interrupted:
+            raise KeyboardInterrupt  # one plan and half of another compare to nothing
+        if answer.best is None and answer.found.stopped:
+            raise OutOfTime(f"no plan within {show_time(limit_s)} ({label})", hint="a longer --time-limit")
+        answers.append(answer)
+    old, new = answers
+    comparison = compare(old, new)
+    data = {
+        "changes": [{"path": change.path, "old": change.old, "new": change.new} for change in changes],
+        "old": _side(old),
+        "new": _side(new),
+        "difference": comparison.to_dict(),
+        "text": comparison.text,
+    }
+    emit(data, output, lambda console: _show(console, data))
+    return 0 if new.best is not None else 3
+
+
+def _side(answer: Answer) -> dict[str, Any]:
+    """Return one side: its plan (None where none fits), and the reasons of its decision."""
+    from strata.training.answer import plan_dict
+
+    return {
+        "plan": plan_dict(answer, answer.best, 1) if answer.best is not None else None,
+        "reasons": [reason.to_dict() for reason in answer.decision.reasons],
+        "trust": str(answer.decision.trust),
+        "inputs_digest": answer.decision.inputs_digest,
+        "search_s": answer.decision.elapsed_s,
+    }
+
+
+def _show(console: Console, data: dict[str, Any]) -> None:
+    for change in data["changes"]:
+        console.print(f"what if {change['path']}: {change['old']} -> {change['new']}")
+    if not data["changes"]:
+        console.print("these settings change nothing: all is set to what it is")
+    console.print()
+    body = [*_figures(data), *_domains(data)]
+    console.print(rows(["", "now", "what if", "change"], body, right=(1, 2, 3)))
+    console.print()
+    _reasons(console, data)
+    console.print(data["text"])
+
+
+def _figures(data: dict[str, Any]) -> list[list[str]]:
+    """Return a row a figure: its name, how it is now, how it would be, and the change."""
+    old, new, moved = data["old"]["plan"], data["new"]["plan"], data["difference"]
+
+    def both(key: str, show: Any) -> list[str]:
+        sides = [side and side[key] for side in (old, new)]
+        return [_NONE if value is None else show(value) for value in sides]
+
+    def times(key: str) -> str:
+        ratio = moved[f"{key}_ratio"]
+        return "" if ratio is None else f"{ratio:.2f}x"
+
+    more_wan = moved["wan_bytes_per_step_difference"]
+    wan = f"{'-' if more_wan < 0 else '+'}{show_bytes(abs(more_wan))}" if more_wan else ""
+    return [
+        ["plan", *both("kind", str), "same" if moved["same_plan"] else ""],
+        ["step time", *both("step_time_s", show_time), times("step_time_s")],
+        ["tokens/s", *both("tokens_per_s", show_count), times("tokens_per_s")],
+        ["utilisation", *both("utilization", "{:.1%}".format), _points(moved["utilization_difference"])],
+        ["GPUs", *both("num_devices", str), ""],
+        ["WAN a step", *both("wan_bytes_per_step", show_bytes), wan],
+        ["$/Mtoken", *both("cost_usd_per_mtoken", show_usd), times("cost_usd_per_mtoken")],
+        ["trust", *both("trust", str), ""],
+    ]
+
+
+def _points(difference: float | None) -> str:
+    """Write a difference of two shares; "" where it would read zero."""
+    return f"{100 * difference:+.1f} points" if difference and abs(difference) >= 0.0005 else ""
+
+
+def _domains(data: dict[str, Any]) -> list[list[str]]:
+    """Return a row a domain that either plan uses: its share of the work, and its devices."""
+
+    def work(side: dict[str, Any] | None) -> str:
+        if side is None:
+            return _NONE
+        return f"{side['share']:.0%} on {side['num_devices']} GPU{'s' if side['num_devices'] > 1 else ''}"
+
+    body = []
+    for name, sides in data["difference"]["domains"].items():
+        old, new = sides["old"], sides["new"]
+        if old is None or new is None:
+            change = "joins" if old is None else "leaves"
+        else:
+            change = _points(new["share"] - old["share"])
+        body.append([name, work(old), work(new), change])
+    return body
+
+
+def _reasons(console: Console, data: dict[str, Any]) -> None:
+    """Print the reasons of the new decision, `+` before those that are new, and `-` before those that are gone."""
+    moved = data["difference"]
+    for reason in moved["reasons_gone"]:
+        console.print(f"- {reason['token']}: {reason['text']}")
+    for reason in data["new"]["reasons"]:
+        sign = "+" if reason in moved["reasons_appeared"] else " "
+        console.print(f"{sign} {reason['token']}: {reason['text']}")

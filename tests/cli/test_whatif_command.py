@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from strata.cli.main import run
+
+SMALL = """\
+apiVersion: strata/v1alpha1
+kind: TrainingJob
+name: small
+model: gpt2
+train: {global_batch: 64, sequence: 1024}
+"""
+EAST_CENTRAL = "link.East_DataCenter-Central_DataCenter"
+
+
+@pytest.fixture
+def whatif(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    job = tmp_path / "job.yaml"
+    job.write_text(SMALL)
+
+    def call(*settings: str, more: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        flags = [part for setting in settings for part in ("--set", setting)]
+        code = run(["whatif", "seed", str(job), *flags, *more])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def test_old_and_new_stand_side_by_side_in_80_columns(whatif):
+    code, out, _ = whatif(f"{EAST_CENTRAL}.bandwidth=1Gbps", "domain.West_DataCenter.num_gpus=64")
+    lines = out.splitlines()
+    assert code == 0
+    assert max(len(line) for line in lines) <= 80
+    assert lines[:2] == [
+        "what if domain.West_DataCenter.num_gpus: 8 -> 64",
+        f"what if {EAST_CENTRAL}.bandwidth: 5Gbps -> 1Gbps",
+    ]
+    assert "now" in lines[3]
+    labels = [line[:18].strip() for line in lines[4:]]
+    for label in ("step time", "tokens/s", "utilisation", "WAN a step", "$/Mtoken", "West_DataCenter"):
+        assert label in labels
+    assert any(line.startswith("  chosen: ") for line in lines)
+
+
+def test_a_program_gets_both_plans_and_what_is_different(whatif):
+    code, out, _ = whatif("domain.West_DataCenter.num_gpus=64", more=("-o", "json"))
+    data = json.loads(out)
+    assert code == 0
+    assert list(data) == ["changes", "old", "new", "difference", "text"]
+    assert data["changes"] == [{"path": "domain.West_DataCenter.num_gpus", "old": "8", "new": "64"}]
+    ratio = data["new"]["plan"]["step_time_s"] / data["old"]["plan"]["step_time_s"]
+    assert data["difference"]["step_time_s_ratio"] == pytest.approx(ratio)
+    assert ratio < 1
+    assert data["new"]["reasons"][0]["token"] == "chosen"
+
+
+def test_yaml_says_the_same(whatif):
+    setting = "job.efficiency=0.5"
+    as_yaml = yaml.safe_load(whatif(setting, more=("-o", "yaml"))[1])
+    as_json = json.loads(whatif(setting, more=("-o", "json"))[1])
+    assert as_yaml["difference"] == as_json["difference"]
+
+
+def test_a_setting_that_changes_nothing_is_said(whatif):
+    code, out, _ = whatif(f"{EAST_CENTRAL}.bandwidth=5Gbps")
+    assert code == 0
+    assert out.startswith("these settings change nothing")
+    assert "stays as it is" in out
+
+
+def test_no_plan_on_the_new_side_exits_3_and_still_shows_the_old(whatif):
+    code, out, _ = whatif("job.limits.tokens_per_s=1T")
+    assert code == 3
+    assert "+ needs-limit: " in out
+    assert "No plan fits any more" in out
+    code, out, _ = whatif("job.limits.tokens_per_s=1T", more=("-o", "json"))
+    data = json.loads(out)
+    assert (code, data["new"]["plan"]) == (3, None)
+    assert data["old"]["plan"]["step_time_s"] > 0
+    assert data["difference"]["step_time_s_ratio"] is None
+
+
+def test_wrong_settings_exit_2_and_are_all_named(whatif):
+    code, out, err = whatif(f"{EAST_CENTRAL}.bandwith=1Gbps", "domain.East_DataCentre.num_gpus=8")
+    assert (code, out) == (2, "")
+    assert "did you mean 'bandwidth'?" in err
+    assert "did you mean 'East_DataCenter'?" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ((), 2, "--set"),
+        (("--set", "job.efficiency=0.5", "--time-limit", "-1s"), 2, "is negative"),
+        (("--set", "job.efficiency=0.5", "--time-limit", "soon"), 2, "30ms"),
+        (("--set", "job.efficiency=0.5", "--time-limit", "0"), 6, "no plan within 0s"),
+    ],
+    ids=["nothing set", "negative", "no time", "no time left"],
+)
+def test_a_wrong_call_says_why(whatif, more, code, said):
+    found, out, err = whatif(more=more)
+    assert (found, out) == (code, "")
+    assert said in err
