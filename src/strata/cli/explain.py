@@ -16,25 +16,40 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("plan", type=click.Path(dir_okay=False))
+@click.argument("plan", type=click.Path(dir_okay=False), required=False)
 @click.option("--why-not", "why_not", metavar="DOMAIN", help="Why the plan does not use this domain.")
 @output_option
-def explain(plan: str, why_not: str | None, output: str) -> int:
+def explain(plan: str | None, why_not: str | None, output: str) -> int:
     """Say why PLAN was chosen, or why a domain was not.
 
-    PLAN is what `strata plan train --save` wrote, or what its `-o json` printed.
+    PLAN is what `strata plan train --save` wrote, or what its `-o json` printed; without it, the latest answer.
 
     \b
     strata plan train aws10 llama-3.1-70b --save plan.json
     strata explain plan.json --why-not Tokyo
     """
-    data = _read(plan)
+    data = _latest() if plan is None else _read(plan)
     if why_not is None:
         emit(data, output, lambda console: _show(console, data))
         return 0 if data["plans"] else 3
     found = _why_not(data, why_not)
     emit(found, output, lambda console: console.print("\n".join(found["text"])))
     return 0
+
+
+def _latest() -> dict[str, Any]:
+    import os
+
+    from strata.history import History, default_path
+
+    path = default_path(os.environ)
+    entries = []
+    if path.exists():
+        with History(path) as history:
+            entries = history.latest("training", 1)
+    if not entries:
+        raise UsageError("no plan has been made yet", hint="strata plan train seed llama-3.1-70b")
+    return dict(entries[0].decision)
 
 
 def _read(path: str) -> dict[str, Any]:

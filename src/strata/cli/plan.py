@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,10 @@ from strata.errors import OutOfTime, UsageError
 if TYPE_CHECKING:
     from strata.training.search import Evaluated
     from strata.workload.job import TrainingJob
+
+
+REMEMBERED: Final = 1_000
+"""Answers kept in the store: some tens of megabytes at most."""
 
 
 @click.group()
@@ -77,6 +81,7 @@ def train(
         from strata.files import write_json
 
         write_json(save, data)
+    _remember(data)
     if output == "table":
         from strata.cli.plan_table import show_answer
 
@@ -135,6 +140,20 @@ def planned(
         stopped = "interrupt"
         click.echo("interrupted: the plan stands, the comparison is not complete", err=True)
     return answer_dict(answer, baselines=baselines, top=top, inputs=inputs, front=shape), stopped
+
+
+def _remember(data: dict[str, Any]) -> None:
+    """Keep the answer in the decision store, for `strata explain` without a file; planning never fails on it."""
+    import os
+
+    from strata.errors import StrataError
+    from strata.history import History, default_path
+
+    try:
+        with History(default_path(os.environ), max_rows=REMEMBERED) as history:
+            history.add("training", data, at_s=time.time())
+    except StrataError as error:
+        click.echo(f"note: the answer was not kept in the history: {error}", err=True)
 
 
 def _asked(job: TrainingJob, minimize: str | None, weights: tuple[float, float, float] | None) -> TrainingJob:

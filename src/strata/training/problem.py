@@ -29,6 +29,8 @@ CAPS: Final = (1, 2, 4, 8)
 
 MOST_COPIES_TRIED: Final = 24
 
+MOST_PAIRS_NAMED: Final = 8
+
 POOL: Final = 10
 """Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
 
@@ -95,6 +97,7 @@ class Problem:
                 excluded.append(reason)
         kept = fleet.only(usable)
         if len(kept.domains) > 1:
+            excluded += _missing_links(kept)
             excluded += [
                 Reason("unreachable", name, {"domain": name})
                 for name in usable
@@ -204,6 +207,13 @@ def _copies(slots: list[int], batch: int) -> list[int]:
     every = sorted(found)
     picks = np.unique(np.linspace(0, len(every) - 1, MOST_COPIES_TRIED).round().astype(int))
     return [every[i] for i in picks]
+
+
+def _missing_links(fleet: Fleet) -> list[Reason]:
+    """Return which pairs cannot be neighbours in a pipeline, the first MOST_PAIRS_NAMED of them."""
+    names = [domain.name for domain in fleet.domains]
+    missing = [(a, b) for a in names for b in names if a != b and (a, b) not in fleet.links]
+    return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing[:MOST_PAIRS_NAMED]]
 
 
 def _unusable(domain: Domain, job: TrainingJob) -> Reason | None:

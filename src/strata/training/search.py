@@ -244,20 +244,18 @@ class Search:
             batch.append(heapq.heappop(self._built)[2])
         self.evaluate(batch)
 
-    def evaluate(self, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
+    def evaluate(self, plans: Sequence[TrainingPlan]) -> None:
         """Evaluate plans exactly and keep the best of each domain set."""
         if not plans:
-            return []
+            return
         self.found.evaluated += len(plans)
-        items = [
-            Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
-            for plan, report in zip(plans, self.problem.model.reports(plans), strict=True)
-        ]
-        for item in items:
+        for plan, report in zip(plans, self.problem.model.reports(plans), strict=True):
+            if not np.isfinite(report.step_time_s):
+                continue  # links are missing: no all-reduce connects the pipelines
+            item = Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
             kept = self.found.by_set if within_limits(self.problem.job, item.report) else self.found.missed
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
-        return items
 
     def _fill_table(self, bounds: NDArray[np.float64], codes: NDArray[np.int64], rank: int) -> None:
         """Evaluate the best plans of the most promising domain sets that the search could skip.

@@ -42,5 +42,6 @@ def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) 
     return [
         Evaluated(plan, report, score_report(problem.job, context.scales, report))
         for plan, report in zip(fitting, reports, strict=True)
-        if within_limits(problem.job, report)
+        # Where links are missing no all-reduce connects the pipelines: such a plan never ends.
+        if np.isfinite(report.step_time_s) and within_limits(problem.job, report)
     ]

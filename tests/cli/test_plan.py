@@ -1,0 +1,267 @@
+"""`strata plan train`, `explain` and `demo` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.cli.main import run
+
+FLEET = """\
+apiVersion: strata/v1alpha1
+kind: Fleet
+name: pair
+domains:
+  - {name: West, accelerator: A100-SXM4-80GB, num_gpus: 8, price: $2/h}
+  - {name: East, accelerator: A100-SXM4-80GB, num_gpus: 8, price: $2/h}
+links:
+  - {between: [West, East], bandwidth: 5Gbps, latency: 30ms, price: $0.02/GB}
+"""
+JOB = """\
+apiVersion: strata/v1alpha1
+kind: TrainingJob
+name: small
+model: opt-350m
+train: {global_batch: 64, sequence: 2048}
+"""
+PLAN_KEYS = {
+    "rank", "step_time_s", "tokens_per_s", "utilization", "wan_bytes_per_step", "cost_usd_per_mtoken", "domains",
+    "stages", "microbatches", "schedule", "fits_memory", "trust", "reasons",
+}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.yaml"
+    fleet.write_text(FLEET)
+    job.write_text(JOB)
+    return fleet, job
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, Any]:
+    code = run(["plan", "train", *map(str, arguments), "-o", "json"])
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out else None
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    code = run(["plan", "train", *map(str, arguments)])
+    return code, capsys.readouterr().err
+
+
+def test_json_has_the_stable_keys(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = planned(capsys, *files, "--top", 2)
+    assert code == 0
+    assert {"plans", "baselines", "proof", "search_s"} <= data.keys()
+    assert {"bound_s", "gap"} <= data["proof"].keys()
+    assert len(data["plans"]) == 2
+    assert all(plan.keys() >= PLAN_KEYS for plan in data["plans"])
+    assert data["plans"][0]["rank"] == 1
+    assert data["proof"]["bound_s"] <= data["plans"][0]["step_time_s"]
+    assert data["plans"][0]["step_time_s"] <= data["plans"][1]["step_time_s"]
+    assert "best_single_domain" in data["baselines"]
+    assert data["baselines"]["equal_gpus_one_domain"]["step_time_s"] <= data["plans"][0]["step_time_s"]
+
+
+def test_the_table_fits_80_columns(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run(["plan", "train", *map(str, files), "--pareto"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("as many GPUs, one domain" in line for line in lines)
+    assert any("Pareto" in line for line in lines)
+
+
+def test_money_as_the_goal_never_costs_more(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, fast = planned(capsys, *files)
+    _, cheap = planned(capsys, *files, "--minimize", "cost")
+    assert cheap["plans"][0]["cost_usd_per_mtoken"] <= fast["plans"][0]["cost_usd_per_mtoken"]
+    assert cheap["proof"]["bound_s"] is None
+
+
+def test_weights_belong_to_reward_and_tchebycheff(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data = planned(capsys, *files, "--minimize", "tchebycheff", "--weights", "1,0,0")
+    assert code == 0
+    assert data["objective"] == "tchebycheff"
+    code, text = refused(capsys, *files, "--weights", "1,0,0")
+    assert code == 2
+    assert "tchebycheff" in text
+    assert refused(capsys, *files, "--minimize", "reward", "--weights", "1,2")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        pytest.param(
+            FLEET.replace("num_gpus: 8, price", "num_gpu: 8, price", 1), ":5:", "num_gpus", id="unknown-key"
+        ),
+        pytest.param(FLEET.replace("5Gbps", "5Gb"), ":8:", "Gb", id="wrong-unit"),
+        pytest.param(FLEET.replace("5Gbps", "5"), ":8:", "no unit", id="no-unit"),
+        pytest.param(FLEET.replace("num_gpus: 8", "num_gpus: 0", 1), ":5:", "accelerators", id="no-accelerators"),
+        pytest.param(FLEET.replace("num_gpus: 8", "num_gpus: -8", 1), ":5:", "", id="negative"),
+        pytest.param(FLEET.replace("5Gbps", "-5Gbps"), ":8:", "", id="negative-bandwidth"),
+        pytest.param(FLEET.replace("name: East", "name: West"), ":6:", "West", id="name-twice"),
+        pytest.param(FLEET.replace("[West, East]", "[West, Easst]"), ":8:", "East", id="unknown-domain"),
+    ],
+)
+def test_a_bad_fleet_is_refused_with_its_place(
+    text: str, place: str, says: str, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text(text)
+    code, message = refused(capsys, *files)
+    assert code == 2
+    assert f"fleet.yaml{place}" in message
+    assert says in message
+
+
+def test_bytes_that_are_no_text_are_refused(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    files[1].write_bytes(JOB.encode() + b"# \xff\n")
+    code, message = refused(capsys, *files)
+    assert code == 2
+    assert "UTF-8" in message
+    assert "job.yaml:6:" in message
+
+
+def test_a_file_of_50_mb_is_refused(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with files[0].open("wb") as file:
+        file.truncate(50_000_000)
+    code, message = refused(capsys, *files)
+    assert code == 2
+    assert "larger than" in message
+
+
+def test_a_missing_link_is_named_and_the_domains_work_alone(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text(FLEET[: FLEET.index("links:")])
+    code, data = planned(capsys, *files)
+    assert code == 0
+    assert len(data["plans"][0]["domains"]) == 1
+    texts = [reason["text"] for reason in data["reasons"]]
+    assert any("West-East" in text for text in texts)
+    assert {"unreachable", "link-missing"} <= {reason["token"] for reason in data["reasons"]}
+
+
+def test_a_model_that_fits_nowhere_exits_3_with_the_smallest_relaxation(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[1].write_text(JOB.replace("opt-350m", "llama-3.1-405b"))
+    code, data = planned(capsys, *files)
+    assert code == 3
+    assert data["plans"] == []
+    needs = [reason for reason in data["reasons"] if reason["token"] == "needs-devices"]
+    assert len(needs) == 1
+    more = int(needs[0]["data"]["count"])
+    grown = FLEET.replace("num_gpus: 8", f"num_gpus: {8 + more}", 1)
+    files[0].write_text(grown)
+    assert planned(capsys, *files)[0] == 0
+
+
+def test_recompute_is_offered_where_it_is_what_is_missing(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text(FLEET.replace("num_gpus: 8", "num_gpus: 1"))
+    files[1].write_text(
+        JOB.replace("sequence: 2048", "sequence: 16384, recompute: none").replace("opt-350m", "qwen3-0.6b")
+    )
+    code, data = planned(capsys, *files)
+    tokens = {reason["token"] for reason in data["reasons"]}
+    assert (code, "fits-with-recompute" in tokens) in ((3, True), (0, False))
+
+
+def test_no_time_at_all_exits_6(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, message = refused(capsys, *files, "--time-limit", "0")
+    assert code == 6
+    assert "try: --time-limit" in message
+    assert refused(capsys, *files, "--time-limit", "-1s")[0] == 2
+    assert refused(capsys, *files, "--time-limit", "soon")[0] == 2
+
+
+def test_unknown_names_offer_the_nearest(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, message = refused(capsys, "aws1", files[1])
+    assert code == 2
+    assert "aws10" in message
+
+
+def test_a_saved_answer_explains_itself(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "plan.json"
+    files[0].write_text(FLEET.replace("5Gbps, latency: 30ms", "10Mbps, latency: 300ms"))
+    assert run(["plan", "train", *map(str, files), "--save", str(saved)]) == 0
+    capsys.readouterr()
+    assert run(["explain", str(saved)]) == 0
+    assert "single-domain-best" in capsys.readouterr().out
+    used = json.loads(saved.read_text())["plans"][0]["domains"][0]
+    other = "East" if used == "West" else "West"
+    assert run(["explain", str(saved), "--why-not", other, "-o", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert other in answer["best_with"]["domains"]
+    assert run(["explain", str(saved), "--why-not", used]) == 0
+    assert "is used by the chosen plan" in capsys.readouterr().out
+    assert run(["explain", str(saved), "--why-not", "Wset"]) == 2
+    assert "--why-not West" in capsys.readouterr().err
+
+
+def test_explain_remembers_the_latest_plan(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain"]) == 2
+    assert "no plan has been made yet" in capsys.readouterr().err
+    planned(capsys, *files)
+    assert run(["explain", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "small"
+
+
+def test_explain_refuses_what_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "x.json"
+    other.write_text('{"kind": "Fleet"}')
+    assert run(["explain", str(other)]) == 2
+    assert "kind: Fleet" in capsys.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    def answer() -> str:
+        _, data = planned(capsys, *files)
+        return json.dumps({**data, "search_s": 0})
+
+    assert answer() == answer()
+
+
+def test_ctrl_c_prints_the_best_so_far_and_exits_130(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strata.training.search import Search
+
+    evaluate = Search.evaluate
+    calls = 0
+
+    def stop_after_one(self: Search, plans: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise KeyboardInterrupt
+        return evaluate(self, plans)
+
+    monkeypatch.setattr(Search, "evaluate", stop_after_one)
+    code, data = planned(capsys, *files)
+    assert code == 130
+    assert data["plans"]
+    assert data["proof"]["gap"] is None
+
+
+def test_demo_plans_three_jobs_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--out", str(tmp_path / "out"), "-o", "json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert len(answers) == 3
+    kinds = [answer["plans"][0]["kind"] for answer in answers]
+    assert "single" in kinds
+    assert any(kind != "single" for kind in kinds)
+    assert {reason["token"] for reason in answers[0]["reasons"]} >= {"chosen", "compute-bound"}
+    assert len(list((tmp_path / "out").glob("*.json"))) == 3
+    assert all(answer["proof"]["gap"] < 1e-3 for answer in answers)
