@@ -6,8 +6,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from builders import GBPS, card, domain
 
+from builders import GBPS, card, domain
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.fleet import Domain, Fleet, Link
 from strata.workload.job import Recompute, Schedule, TrainingJob

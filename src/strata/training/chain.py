@@ -33,11 +33,14 @@ def build_chain(
     batch's unless given (a pipeline of several, which share the batch).
     """
     count = microbatches or problem.microbatches(setting)
-    layout = [
-        (domain, problem.ranks(domain, setting))
-        for domain in (problem.fleet.domains[i] for i in order)
-        for _ in range(problem.stages(domain, setting))
-    ]
+    layout: Layout = []
+    for domain in (problem.fleet.domains[i] for i in order):
+        ranks = problem.ranks(domain, setting)
+        if problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute) is None:
+            kind = f"layer times for microbatch {setting.microbatch_size}, tensor parallel {ranks}"
+            yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
+            return
+        layout += [(domain, ranks)] * problem.stages(domain, setting)
     stages = len(layout)
     if not 1 <= stages <= len(problem.job.layers):
         return

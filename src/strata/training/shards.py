@@ -116,6 +116,14 @@ class ShardSpace:
         return bandwidth
 
     @cached_property
+    def _between(self) -> Floats:
+        """Bandwidth [unit, unit] from all domains of one to all of the other."""
+        domains = np.zeros((len(self.units), len(self.problem.fleet.domains)))
+        for k, unit in enumerate(self.units):
+            domains[k, list(unit)] = 1.0
+        return np.asarray(domains @ self._bandwidth @ domains.T)
+
+    @cached_property
     def ways(self) -> tuple[Way, ...]:
         """Every (microbatch, recompute, compression, local steps) a sharing may use."""
         job = self.problem.job
@@ -135,13 +143,10 @@ class ShardSpace:
         member = np.zeros((len(self.groups), len(self.units)), dtype=bool)
         for row, group in enumerate(self.groups):
             member[row, [position[unit] for unit in group]] = True
-        domains = np.zeros((len(self.units), len(self.problem.fleet.domains)))
-        for unit, k in position.items():
-            domains[k, list(unit)] = 1.0
-        # between[u, v]: bandwidth from all domains of unit u to all of unit v.
-        between = domains @ self._bandwidth @ domains.T
+        between = self._between
         # [group, unit]: seconds per byte out of a unit into its group, and in.
-        out, into = (1 / np.maximum(member @ wires, 1e-300) for wires in (between.T, between))
+        with np.errstate(divide="ignore"):
+            out, into = (1 / (member @ wires) for wires in (between.T, between))
         sizes = member.sum(axis=1)
         each = np.minimum(2 * (1 - 1 / sizes[:, None]) * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes
@@ -167,7 +172,7 @@ class ShardSpace:
         inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
         batch = self.problem.job.global_batch
         rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in inners)
-        limits = batch / max(rate, 1e-300) * 1.02 ** np.arange(GRID)
+        limits: Floats = batch / max(rate, 1e-300) * 1.02 ** np.arange(GRID, dtype=np.float64)
         samples, hidden = np.zeros((len(inners), GRID)), np.zeros(len(inners))
         for row, ways in enumerate(inners):
             for way in ways:
@@ -178,13 +183,18 @@ class ShardSpace:
     def free_bound(self) -> float:
         """Return a bound on the step time of any sharing of any of the units, whatever their number.
 
-        The D best units take part; each sends 2 (D-1)/D of the gradients over at most the best egress to
-        D - 1 others that any unit has.
+        The D best units take part; each sends and receives (see `bounds`) over at most the best links to D - 1
+        others that any unit has.
         """
         job, count = self.problem.job, len(self.units)
-        links = (
-            np.sort(self._bandwidth, axis=1)[:, ::-1].cumsum(axis=1).max(axis=0)
-        )  # best egress to 1, 2, … others
+        joined = np.arange(2, count + 1)
+        # Seconds per byte over the best links of any unit to 1, 2, … others, out and in.
+        with np.errstate(divide="ignore"):
+            out, into = (
+                1 / np.sort(wires, axis=1)[:, ::-1].cumsum(axis=1).max(axis=0)[: count - 1]
+                for wires in (self._between, self._between.T)
+            )
+        each = np.minimum(2 * (joined - 1) / joined * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
         best = np.inf
         for microbatch_size, recompute in product(MICROBATCHES, job.recompute):
@@ -193,11 +203,8 @@ class ShardSpace:
                 continue
             together = np.sort(table.samples, axis=0)[::-1].cumsum(axis=0)  # [D - 1, limit]
             compute_s = table.least_s(together)[1:]
-            joined = np.arange(2, count + 1)
-            egress = links[np.minimum(joined - 2, len(links) - 1)]
-            wire_s = 2 * (joined - 1) / joined * size / np.maximum(egress, 1e-300)
             for steps in (1, *job.local_steps):
-                exposed = np.maximum(0.0, wire_s - table.hidden_s.max()) / steps
+                exposed = np.maximum(0.0, size * each - table.hidden_s.max()) / steps
                 best = min(best, float((compute_s * eta(steps) + exposed).min(initial=np.inf)))
         return best
 
@@ -212,7 +219,7 @@ class ShardSpace:
         return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
 
     def build(self, sharing: Sharing) -> TrainingPlan | None:
-        """Return the plan whose units finish together, or None where one of them cannot hold the model.
+        """Return the plan whose units finish together, or None where one cannot hold the model or be reached.
 
         A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
         least total is found by asking for every amount hidden that could pay.
@@ -226,6 +233,8 @@ class ShardSpace:
         plan = self._plan(sharing, picked)
         across = self.problem.model.all_reduce(plan)
         wire_s = across.time_s if across is not None else 0.0
+        if not np.isfinite(wire_s):
+            return None
         hidden = min(inner.hidden_s for inner, _ in picked)
         best_s = fastest_s + max(0.0, wire_s - hidden) / sharing.local_steps
         levels = {inner.hidden_s for unit in ways for inner in unit if inner.hidden_s > hidden}

@@ -88,7 +88,7 @@ class Units:
             plans = [
                 p
                 for p in build_chain(self.problem, setting, unit, microbatches=batch)
-                if isinstance(p, TrainingPlan)
+                if isinstance(p, TrainingPlan) and p.virtual_stages == 1  # all units follow one schedule
             ]
             yield from (self._timed(plan) for plan in plans)
             found += bool(plans)

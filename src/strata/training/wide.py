@@ -8,7 +8,6 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from strata.training.objective import Scales, score
 from strata.training.problem import Problem
 from strata.training.search import Found, Search
 from strata.training.shards import ShardSpace
+from strata.workload.job import Schedule
 
 Clock = Callable[[], float]
 
@@ -47,17 +47,12 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
 
 
 def _speeds(problem: Problem) -> Floats:
-    """Return the FLOP-like rate of each domain: samples per second with the whole domain busy."""
-    rates = []
-    for domain in problem.fleet.domains:
-        best = 0.0
-        for ranks in {min(s.tensor_parallel, domain.devices_per_node) for s in problem.settings}:
-            for recompute in problem.job.recompute:
-                layers = problem.model.layers(domain, ranks, 1, recompute)
-                if layers is not None:
-                    best = max(best, problem.slots(domain, ranks) / float(layers.work[-1]))
-        rates.append(best)
-    return np.array(rates)
+    """Return how many samples per second each domain could work through with all its devices busy."""
+    best = np.zeros(len(problem.fleet.domains))
+    for setting in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.settings}.values():
+        slots = np.array([problem.slots(d, setting.tensor_parallel) for d in problem.fleet.domains])
+        best = np.maximum(best, slots * setting.microbatch_size / problem.effort(setting).work_s)
+    return best
 
 
 def _closeness(problem: Problem) -> Floats:
@@ -91,43 +86,61 @@ def _around_best(problem: Problem, found: Found) -> list[frozenset[int]]:
 
 
 def bound(problem: Problem, scales: Scales, shards: ShardSpace) -> float:
-    """Return a score no plan on the fleet can beat (utilisation 1, money of the least time on one device)."""
-    job = problem.job
+    """Return a score no plan on the fleet can beat (utilisation 1, money of the devices while they compute)."""
     step_s = min(_chain_bound(problem), shards.free_bound())
-    return float(score(job, scales, step_s, 1.0, 0.0))
+    return float(score(problem.job, scales, step_s, 1.0, _least_usd(problem)))
+
+
+def _least_usd(problem: Problem) -> float:
+    """Return what the whole batch costs on the devices that do it for the least, none of them ever waiting."""
+    domains = problem.fleet.domains
+    if any(d.price_usd_per_device_hour is None for d in domains):
+        return 0.0
+    least = np.inf
+    for setting in problem.settings:
+        usd = np.array([(d.price_usd_per_device_hour or 0.0) * problem.ranks(d, setting) for d in domains])
+        work_s = problem.effort(setting).work_s
+        once = (usd[np.isfinite(work_s)] * work_s[np.isfinite(work_s)]).min(initial=np.inf) / 3600
+        least = min(least, once * problem.job.global_batch / setting.microbatch_size)
+    return float(least) if np.isfinite(least) else 0.0
 
 
 def _chain_bound(problem: Problem) -> float:
     """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains."""
     domains, layers = problem.fleet.domains, len(problem.job.layers)
-    costs = problem.pair_costs(1)
-    upper = np.triu_indices(len(domains), 1)
+    wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.settings}}
+    chunked = Schedule.INTERLEAVED in problem.job.schedules
+    best = np.inf
+    for setting in problem.settings:
+        stages = np.array([problem.stages(domain, setting) for domain in domains])
+        work_s = problem.effort(setting).work_s
+        use = (stages > 0) & np.isfinite(work_s)
+        if not use.any():
+            continue
+        slow_sum, latency, slowest = wires[setting.microbatch_size]
+        count, least = problem.microbatches(setting), float(work_s[use].min())
+        load = setting.copies * problem.message_bytes(setting.microbatch_size)
+        total = np.minimum(np.cumsum(np.sort(stages[use])[::-1]), layers)
+        compute = least / (-np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else np.ones(len(total)))
+        if chunked:
+            compute[0] = min(compute[0], least * ((count - 0.5) / total[0] + 0.5))
+        joined = slice(len(total))
+        network = least + load * slow_sum[joined] + latency[joined]
+        if count > 1:
+            network = network + (count - 1) * load * slowest[joined]
+        best = min(best, float(np.maximum(compute, network).min()))
+    return best
+
+
+def _least_wires(problem: Problem, microbatch_size: int) -> tuple[Floats, Floats, Floats]:
+    """Return for m = 1..K the least Σ 1/B, Σ latency and slowest link that could connect m domains."""
+    costs = problem.pair_costs(microbatch_size)
+    upper = np.triu_indices(len(problem.fleet.domains), 1)
     slow_sum, latency = (
         np.concatenate([[0.0], np.cumsum(np.sort(matrix[upper]))])
         for matrix in (costs.slowness_sum, costs.latency_sum)
     )
-    slowest = _least_slowest(costs.slowness)
-    best = np.inf
-    for setting in problem.settings:
-        stages, work = [], []
-        for domain in domains:
-            times = problem.model.layers(
-                domain, problem.ranks(domain, setting), setting.microbatch_size, setting.recompute
-            )
-            if times is not None and problem.stages(domain, setting):
-                stages.append(problem.stages(domain, setting))
-                work.append(float(times.work[-1]))
-        if not stages:
-            continue
-        count, least = problem.microbatches(setting), min(work)
-        load = setting.copies * problem.message_bytes(setting.microbatch_size)
-        most = list(accumulate(sorted(stages, reverse=True)))
-        for joined, total in enumerate(most):
-            total = min(total, layers)
-            shrink = -np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else 1.0
-            network = least + load * slow_sum[joined] + latency[joined] + (count - 1) * load * slowest[joined]
-            best = min(best, max(least / shrink, network))
-    return float(best)
+    return slow_sum, latency, _least_slowest(costs.slowness)
 
 
 def _least_slowest(slowness: Floats) -> Floats:
