@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,13 @@ import numpy as np
 from builders import GBPS, card, domain
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.fleet import Domain, Fleet, Link
+from strata.simulate.report import StepReport
+from strata.training.chain import build_chain
+from strata.training.problem import Problem
+from strata.training.shards import ShardSpace
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.layers import LayerTable
+from strata.workload.plan import TrainingPlan
 from strata.workload.profile import LayerProfile, LayerTimes
 
 ALL_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE, Schedule.INTERLEAVED)
@@ -52,8 +58,6 @@ def small_fleet(rng: np.random.Generator, count: int) -> Fleet:
 
 
 def _wired(rng: np.random.Generator, one: Domain) -> Domain:
-    from dataclasses import replace
-
     return replace(
         one,
         network_bandwidth_bytes_per_s=float(rng.choice([1e9, 50e9, 800e9])),
@@ -118,3 +122,31 @@ def small_profile(rng: np.random.Generator, fleet: Fleet, count: int) -> LayerPr
                     row = rng.uniform(0.005, 0.05, (2, count)) * size / ranks
                     times[name, size, ranks] = LayerTimes(row[0], 2 * row[1], rng.uniform(0, 1e-3, count))
     return LayerProfile(times)
+
+
+def every_plan(problem: Problem) -> list[tuple[TrainingPlan, StepReport]]:
+    """All plans of a problem with their exact reports, by plain enumeration: no bound has a say in it."""
+    plans = []
+    for setting in problem.settings:
+        for size in range(1, len(problem.fleet.domains) + 1):
+            for order in permutations(range(len(problem.fleet.domains)), size):
+                if has_room_and_links(problem, setting, order):
+                    plans += [
+                        plan for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)
+                    ]
+    shards = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for way in range(len(shards.ways)):
+        for group in range(len(shards.groups)):
+            plan = shards.build(shards.sharing(way, group))
+            if plan is not None:
+                plans.append(plan)
+    return list(zip(plans, problem.model.reports(plans), strict=True)) if plans else []
+
+
+def has_room_and_links(problem: Problem, setting: Any, order: tuple[int, ...]) -> bool:
+    domains = [problem.fleet.domains[i] for i in order]
+    linked = all(
+        (a.name, b.name) in problem.fleet.links and (b.name, a.name) in problem.fleet.links
+        for a, b in pairwise(domains)
+    )
+    return linked and all(problem.stages(domain, setting) for domain in domains)
