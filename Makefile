@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check docs clean
+.PHONY: help demo test test-real check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(VENV)/base.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "strata needs Python 3.11 or newer")'
@@ -25,6 +25,13 @@ demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, n
 
 test: $(VENV)/dev.stamp  ## run all tests
 	$(BIN)/python -m pytest -n auto
+
+$(VENV)/real.stamp: $(VENV)/dev.stamp
+	$(PIP) --constraint constraints.txt torch
+	touch $@
+
+test-real: $(VENV)/real.stamp  ## install the real parts (torch, 3 GB) and run the tests that need them
+	STRATA_REAL=1 $(BIN)/python -m pytest -m real
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/ruff check .

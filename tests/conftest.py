@@ -1,7 +1,9 @@
-"""What every test gets: a home of its own, so that none reads or writes the user's history."""
+"""What every test gets: a home of its own; and real parts, or a reason why not."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -9,4 +11,16 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that no test reads or writes the user's history.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose real part is not here; under `make test-real`, where it has to be, fail it."""
+    for marker in item.iter_markers("real"):
+        missing = [part for part in marker.args if importlib.util.find_spec(part) is None]
+        if missing:
+            reason = f"needs {', '.join(missing)}: `make test-real` installs it"
+            if os.environ.get("STRATA_REAL"):
+                pytest.fail(reason, pytrace=False)
+            pytest.skip(reason)

@@ -151,8 +151,10 @@ def test_a_warmup_that_does_not_fall_is_refused(warmup):
         recurrence_s(equal_times(stages=2), 8, np.array(warmup))
 
 
+@pytest.mark.real("torch")
 def test_torch_gives_what_numpy_gives():
-    torch = pytest.importorskip("torch", reason="torch is not installed (strata-compute[train])")
+    import torch
+
     rng, times = random_times(3, plans=20, stages=4)
     warmup = random_warmup(rng, times)
     as_torch = StageTimes(*(torch.tensor(getattr(times, name)) for name in StageTimes.__slots__))

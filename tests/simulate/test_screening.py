@@ -111,8 +111,10 @@ def test_interleaving_divides_the_bubble_by_the_chunks():
     assert screening.interleaved_s(times, 8, 2) / (8 * 3.0) - 1 == pytest.approx(3 / (2 * 8))
 
 
+@pytest.mark.real("torch")
 def test_torch_gives_what_numpy_gives():
-    torch = pytest.importorskip("torch", reason="torch is not installed (strata-compute[train])")
+    import torch
+
     _, times, microbatches = random_case(11)
     as_torch = StageTimes(*(torch.tensor(getattr(times, name)) for name in StageTimes.__slots__))
     counts, warmup = torch.tensor(microbatches), np.array(classic_warmup(times.forward_s.shape[1]))

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import re
@@ -13,9 +12,6 @@ from strata.training.export.ranks import Layout
 from strata.training.export.torchrun import render
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="needs torch: pip install 'strata-compute[train]'"
-)
 LINE = re.compile(
     r"rank (\d+) stage (\d+) layers (\d+)-(\d+) domain (\S+) node (\d+) device (\d+) "
     r"pipeline (\d+) copy (\d+) tensor (\d+)"
@@ -94,7 +90,7 @@ def two_stages(tmp_path_factory):
     return train(tmp_path_factory.mktemp("export") / "two", TWO)
 
 
-@needs_torch
+@pytest.mark.real("torch")
 def test_a_two_stage_export_runs_on_two_processes_as_planned_and_learns(two_stages):
     printed, planned, losses = two_stages
     assert printed == planned
@@ -102,7 +98,7 @@ def test_a_two_stage_export_runs_on_two_processes_as_planned_and_learns(two_stag
     assert losses[2] < losses[1] < losses[0] < 10
 
 
-@needs_torch
+@pytest.mark.real("torch")
 def test_however_a_plan_cuts_model_and_batch_the_losses_are_the_same(two_stages, tmp_path):
     printed, planned, losses = train(tmp_path / "unequal", UNEQUAL)
     assert printed == planned

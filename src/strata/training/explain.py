@@ -55,14 +55,12 @@ def character(problem: Problem, best: Evaluated) -> list[Reason]:
 
 
 def single_domain(plans: Sequence[Evaluated]) -> list[Reason]:
-    """Return the finding that one domain alone is best, where it is."""
+    """Return the finding that one domain alone is best, where it is, by time or by money."""
     best = plans[0]
-    if best.plan.kind != "single":
-        return []
     across = [item for item in plans if item.plan.kind != "single"]
-    if not across:
+    if best.plan.kind != "single" or not across or best.score <= 0 or across[0].score < best.score:
         return []
-    factor = across[0].report.step_time_s / best.report.step_time_s
+    factor = across[0].score / best.score
     return [Reason("single-domain-best", "", {"domain": best.plan.domains[0], "factor": factor})]
 
 

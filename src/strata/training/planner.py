@@ -76,7 +76,8 @@ def plan_training(
         reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
         reasons += explain.single_domain(plans)
     else:
-        reasons += relax.smallest(problem, found)
+        refusal = next(iter(found.refusals.values()), None)
+        reasons += relax.smallest(problem, refusal=refusal, clock=clock, deadline=deadline)
     if found.stopped:
         reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": found.evaluated}))
     decision = Decision(

@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
-from strata.training.objective import Scales
+from strata.training.objective import Scales, money
 from strata.training.problem import POOL, Problem
-from strata.training.search import Found, Search
+from strata.training.search import Evaluated, Search
 from strata.units import show_bytes, show_usd
 from strata.workload.job import Limits, Objective, Recompute, TrainingJob
+
+Clock = Callable[[], float]
 
 MOST_NODES: Final = 4096
 """Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""
 
 
-def smallest(problem: Problem, found: Found) -> list[Reason]:
+def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline: float) -> list[Reason]:
     """Return why there is no plan, and the least relaxation of what was asked that gives one."""
+    job = problem.job
     if not problem.fleet.domains:
         return []
-    if found.missed:
-        return [_limit(problem, found)]
-    reasons = list(found.refusals.values())[:1]
-    if Recompute.FULL not in problem.job.recompute and _fits(problem, replace(
-        problem.job, recompute=(Recompute.FULL,), limits=_no_limits(problem.job))):  # fmt: skip
+    free = replace(job, limits=_no_limits(job))
+    if _limits_given(job) and _fits(problem, free):
+        return _limits(problem, clock, deadline)
+    reasons = [refusal] if refusal is not None else []
+    if Recompute.FULL not in job.recompute and _fits(problem, replace(free, recompute=(Recompute.FULL,))):
         return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
-    if _limits_given(problem.job) and _fits(problem, replace(problem.job, limits=_no_limits(problem.job))):
-        return [*reasons, Reason("needs-limit", "", {"limit": "cost or tokens_per_s", "value": "none"})]
     return [*reasons, _devices(problem)]
 
 
-def _limit(problem: Problem, found: Found) -> Reason:
-    limits = problem.job.limits
-    reports = [item.report for item in found.missed.values()]
-    if limits.cost_usd_per_step is not None:
-        fast = [r for r in reports if limits.tokens_per_s is None or r.tokens_per_s >= limits.tokens_per_s]
-        costs = [r.cost_usd_per_step for r in fast if r.cost_usd_per_step is not None]
-        if costs:
-            return Reason("needs-limit", "", {"limit": "cost", "value": f"{show_usd(min(costs))} per step"})
-    best = max(r.tokens_per_s for r in reports)
-    return Reason("needs-limit", "", {"limit": "tokens_per_s", "value": f"{best:,.0f}"})
+def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:
+    """Return what each limit would have to be, the other one kept."""
+    job, found = problem.job, []
+    if job.limits.cost_usd_per_step is not None:
+        limits = replace(job.limits, cost_usd_per_step=None)
+        least = _best(problem, replace(job, objective=Objective.COST, limits=limits), clock, deadline)
+        if least is not None:
+            value = f"{show_usd(money(least.report))} per step"
+            found.append(Reason("needs-limit", "", {"limit": "cost", "value": value}))
+    if job.limits.tokens_per_s is not None:
+        limits = replace(job.limits, tokens_per_s=None)
+        fastest = _best(problem, replace(job, objective=Objective.TIME, limits=limits), clock, deadline)
+        if fastest is not None:
+            value = f"{math.floor(fastest.report.tokens_per_s):,}"
+            found.append(Reason("needs-limit", "", {"limit": "tokens_per_s", "value": value}))
+    return found or [Reason("needs-limit", "", {"limit": "cost and tokens_per_s", "value": "both"})]
+
+
+def _best(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Evaluated | None:
+    changed = replace(problem, job=job)
+    search = Search(changed, Scales(), _largest(changed), clock=clock, deadline=deadline)
+    ranked = search.run().ranked
+    return ranked[0] if ranked else None
+
+
+def _largest(problem: Problem) -> list[int]:
+    """Return the positions of the domains with most devices, as many as can be searched at once."""
+    domains = problem.fleet.domains
+    return sorted(sorted(range(len(domains)), key=lambda i: -domains[i].num_devices)[:POOL])
 
 
 def _no_limits(job: TrainingJob) -> Limits:
@@ -53,13 +75,11 @@ def _limits_given(job: TrainingJob) -> bool:
 
 
 def _fits(problem: Problem, job: TrainingJob | None = None, fleet: Fleet | None = None) -> bool:
-    """Whether any plan exists on a changed problem (searched without a deadline: the first one found will do)."""
-    job, fleet = job or problem.job, fleet or problem.fleet
-    members = sorted(range(len(fleet.domains)), key=lambda i: -fleet.domains[i].num_devices)[:POOL]
-    changed = Problem.of(fleet, replace(job, objective=Objective.TIME))
+    """Whether any plan exists on a changed problem: the first one found will do."""
+    changed = Problem.of(fleet or problem.fleet, replace(job or problem.job, objective=Objective.TIME))
     if not changed.fleet.domains:
         return False
-    return Search(changed, Scales(), members, clock=lambda: 0.0, deadline=1.0).exists()
+    return Search(changed, Scales(), _largest(changed), clock=lambda: 0.0, deadline=1.0).exists()
 
 
 def _devices(problem: Problem) -> Reason:

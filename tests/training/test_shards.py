@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import GBPS, card, domain, fleet, job, layers, link
+from small_cases import small_case
+from strata.fleet.fleet import Link
+from strata.training.objective import money
+from strata.training.problem import Problem
+from strata.training.shards import ShardSpace
+from strata.workload.job import Schedule
+
+EPS = 1e-9
+
+
+def sharings(problem: Problem):
+    """Every sharing that can be built: its space, the position of its bound, the plan and the report."""
+    space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for way in range(len(space.ways)):
+        for group in range(len(space.groups)):
+            plan = space.build(space.sharing(way, group))
+            if plan is not None:
+                yield space, (way, group), plan, problem.model.reports([plan])[0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6))
+def test_no_sharing_beats_its_bounds(seed):
+    problem = Problem.of(*small_case(seed))
+    for space, (way, group), plan, report in sharings(problem):
+        assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
+        assert space.free_bound() <= report.step_time_s * (1 + EPS)
+        assert space.bounds()[way, group] * space.least_usd(group) <= money(report) * (1 + EPS)
+        assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
+        assert problem.model.fits(plan)
+
+
+def test_a_leaf_of_a_star_sends_the_gradients_once_not_four_thirds_of_them():
+    """A thin way out of b and c and a wide way in: the hub's sum takes less than a ring's share would."""
+    pairs = [("a", "b", 900), ("b", "a", 1), ("a", "c", 900), ("c", "a", 1), ("b", "c", 0.01), ("c", "b", 0.01)]
+    links = [Link(source, dest, gbps * GBPS, 0.0) for source, dest, gbps in pairs]
+    problem = Problem.of(fleet(*(domain(name, 1) for name in "abc"), links=links), job(layers(4), batch=8))
+    three = [(way, group) for _, (way, group), plan, _ in sharings(problem) if len(plan.pipelines) == 3]
+    assert three
+    for space, (way, group), _, report in sharings(problem):
+        assert space.bounds()[way, group] <= report.step_time_s
+
+
+def test_units_share_the_batch_by_their_speed_and_finish_together():
+    slow, fast = domain("slow", 2, accelerator=card("slow", tflops=50)), domain("fast", 2)
+    problem = Problem.of(fleet(slow, fast, gbps=1000), job(layers(4), batch=96))
+    best = min(sharings(problem), key=lambda item: item[3].step_time_s)[2]
+    samples = {p.domains[0]: p.microbatches * p.replicas * best.microbatch_size for p in best.pipelines}
+    assert sum(samples.values()) == 96
+    assert 1.6 < samples["fast"] / samples["slow"] < 2.4
+
+
+def test_a_region_of_two_domains_holds_what_neither_could():
+    tight = card(gib=6.0)
+    near = {"region": "west", "accelerator": tight}
+    problem = Problem.of(
+        fleet(domain("a", 2, **near), domain("b", 2, **near), domain("c", 8), gbps=100, ms=1),
+        job(layers(8), batch=8),
+    )
+    kinds = {plan.kind for _, _, plan, _ in sharings(problem)}
+    assert kinds == {"nested"}
+
+
+def test_a_domain_that_no_link_reaches_shares_nothing():
+    links = link("a", "b", 5, 30) + link("c", "a", 5, 30)[:1]  # c may send but never receive
+    problem = Problem.of(fleet(*(domain(name) for name in "abc"), links=links), job())
+    found = list(sharings(problem))
+    assert found
+    assert all(set(plan.domains) == {"a", "b"} for _, _, plan, _ in found)
+    assert all(np.isfinite(report.step_time_s) for *_, report in found)
+
+
+def test_units_never_interleave_because_one_schedule_serves_them_all():
+    problem = Problem.of(
+        fleet(domain("a", 4), domain("b", 4)), job(layers(8), batch=16, schedules=tuple(Schedule))
+    )
+    assert all(plan.schedule is not Schedule.INTERLEAVED for _, _, plan, _ in sharings(problem))
+
+
+def test_compression_and_local_steps_shorten_the_sum_between_domains():
+    asked = job(layers(4), batch=32, gradient_compression=(1.0, 4.0), local_steps=(8,))
+    found = {}
+    for _, _, plan, report in sharings(Problem.of(fleet(domain("a"), domain("b"), gbps=1), asked)):
+        key = (plan.gradient_compression, plan.local_steps)
+        found[key] = min(found.get(key, np.inf), report.step_time_s)
+    assert found[1.0, 1] > found[4.0, 1] > found[4.0, 8]
+    assert found[1.0, 1] > found[1.0, 8]
+
+
+def test_the_order_of_regions_and_domains_does_not_change_the_units():
+    near = {"region": "west"}
+    one = fleet(domain("a", **near), domain("b", **near), domain("c"))
+    other = replace(one, domains=one.domains[::-1])
+    names = [
+        {frozenset(p.fleet.domains[i].name for i in unit) for unit in ShardSpace(p, (0, 1, 2)).units}
+        for p in (Problem.of(one, job()), Problem.of(other, job()))
+    ]
+    assert names[0] == names[1] == {frozenset("a"), frozenset("b"), frozenset("c"), frozenset("ab")}
