@@ -21,7 +21,7 @@ from strata.workload.plan import TrainingPlan
 EPS = 1e-9
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6))
 def test_no_plan_beats_the_bounds_of_its_branch(seed):
     """A violated bound is a wrong proof: every (setting, subset), every plan that is built for it."""

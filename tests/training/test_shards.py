@@ -60,11 +60,11 @@ def test_units_share_the_batch_by_their_speed_and_finish_together():
 
 
 def test_a_region_of_two_domains_holds_what_neither_could():
-    tight = card(gib=6.0)
+    tight = card(gib=10.0)
     near = {"region": "west", "accelerator": tight}
     problem = Problem.of(
         fleet(domain("a", 2, **near), domain("b", 2, **near), domain("c", 8), gbps=100, ms=1),
-        job(layers(8), batch=8),
+        job(layers(6), batch=8),
     )
     kinds = {plan.kind for _, _, plan, _ in sharings(problem)}
     assert kinds == {"nested"}

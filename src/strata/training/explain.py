@@ -79,7 +79,8 @@ def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason,
     if problem.job.objective in (Objective.REWARD, Objective.TCHEBYCHEFF):
         data = {"score": -item.score, "best": -best.score, "objective": str(problem.job.objective)}
         reasons.insert(0, Reason("scores-lower", "", data))
-    return tuple(reasons)
+    # As good as the chosen one, which only came first.
+    return tuple(reasons) or (Reason("slower", "", {"factor": factor_s}),)
 
 
 def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:

@@ -85,7 +85,7 @@ def plan_training(
         alternatives=_alternatives(problem, plans, found),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
-        inputs_digest=digest(repr(fleet), repr(job.name), job.global_batch, repr(job.limits), str(job.objective)),
+        inputs_digest=digest(repr(fleet), replace(job, profile=None), repr(job.profile)),
         seed=seed,
         elapsed_s=elapsed,
     )
