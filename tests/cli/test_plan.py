@@ -167,13 +167,33 @@ def test_a_model_that_fits_nowhere_exits_3_with_the_smallest_relaxation(
 def test_recompute_is_offered_where_it_is_what_is_missing(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files[0].write_text(FLEET.replace("num_gpus: 8", "num_gpus: 1"))
-    files[1].write_text(
-        JOB.replace("sequence: 2048", "sequence: 16384, recompute: none").replace("opt-350m", "qwen3-0.6b")
-    )
+    job = JOB.replace("opt-350m", "llama-3.1-8b").replace("sequence: 2048", "sequence: 131072, recompute: none")
+    files[0].write_text(FLEET[: FLEET.index("links:")])
+    files[1].write_text(job)
     code, data = planned(capsys, *files)
-    tokens = {reason["token"] for reason in data["reasons"]}
-    assert (code, "fits-with-recompute" in tokens) in ((3, True), (0, False))
+    assert code == 3
+    assert "fits-with-recompute" in {reason["token"] for reason in data["reasons"]}
+    files[1].write_text(job.replace("none", "full"))
+    assert planned(capsys, *files)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "least"), [("tokens_per_s: 1e12", "tokens_per_s"), ("cost: $0.0000001", "cost")]
+)
+def test_a_limit_nothing_meets_is_named_with_what_could_be_met(
+    limits: str, least: str, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, free = planned(capsys, *files, "--minimize", "cost" if least == "cost" else "time")
+    files[1].write_text(JOB + f"limits: {{{limits}}}\n")
+    code, data = planned(capsys, *files)
+    assert code == 3
+    [reason] = [r for r in data["reasons"] if r["token"] == "needs-limit"]
+    assert reason["data"]["limit"] == least
+    best = free["plans"][0]
+    if least == "tokens_per_s":
+        assert int(reason["data"]["value"].replace(",", "")) == int(best["tokens_per_s"])
+    else:
+        assert reason["data"]["value"].startswith(f"${best['cost_usd_per_step']:.3g}")
 
 
 def test_no_time_at_all_exits_6(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

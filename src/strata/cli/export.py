@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option("--to", "target", type=click.Choice(["torchrun", "megatron", "kueue"]), required=True)
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["torchrun", "megatron", "kueue"]),
+    required=True,
+    help="What will launch it.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out/export"), show_default=True, help="Folder to fill."
 )

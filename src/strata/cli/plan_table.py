@@ -106,7 +106,7 @@ def _baselines(console: Console, data: dict[str, Any]) -> None:
     body = []
     for name, item in data["baselines"].items():
         if not item["found"]:
-            body.append([LABELS[name], "no plan", "", "", ""])
+            body.append([LABELS[name], "needs pymoo" if "pymoo" in item["reason"] else "no plan", "", "", ""])
             continue
         body.append(
             [

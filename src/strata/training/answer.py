@@ -11,6 +11,7 @@ from strata.decision import Reason
 from strata.files import API_VERSION
 from strata.fleet.fleet import Fleet
 from strata.training import explain
+from strata.training.baselines import absent
 from strata.training.planner import Answer
 from strata.training.search import Evaluated
 from strata.workload.job import Objective, TrainingJob
@@ -34,7 +35,7 @@ def answer_dict(
         "name": job.name,
         "objective": str(job.objective),
         "plans": [plan_dict(answer, item, rank) for rank, item in enumerate(answer.plans[:top], 1)],
-        "baselines": {name: _baseline(item, answer.best) for name, item in baselines.items()},
+        "baselines": {name: _baseline(name, item, answer.best) for name, item in baselines.items()},
         "proof": {
             "bound_s": float(found.bound) if bounded and by_time else None,
             "bound_score": float(found.bound) if bounded else None,
@@ -96,9 +97,9 @@ def plan_dict(answer: Answer, item: Evaluated, rank: int) -> dict[str, Any]:
     }
 
 
-def _baseline(item: Evaluated | None, best: Evaluated | None) -> dict[str, Any]:
+def _baseline(name: str, item: Evaluated | None, best: Evaluated | None) -> dict[str, Any]:
     if item is None:
-        return {"found": False, "step_time_s": None, "ratio": None}
+        return {"found": False, "step_time_s": None, "ratio": None, "reason": absent(name)}
     report = item.report
     return {
         "found": True,

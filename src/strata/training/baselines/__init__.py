@@ -38,6 +38,8 @@ BASELINES: Final[dict[str, Baseline]] = {
 }
 
 
-def compare(problem: Problem, context: Context) -> dict[str, Evaluated | None]:
-    """Return every baseline's plan, evaluated by the same model as strata's own."""
-    return {name: rule(problem, context) for name, rule in BASELINES.items()}
+def absent(name: str) -> str:
+    """Return why a baseline found no plan: what it needs is not installed, or nothing legal came out."""
+    if name == "nsga2" and not nsga2.available():
+        return "needs pymoo (pip install 'strata-compute[dev]')"
+    return "no plan of this rule fits"
