@@ -333,6 +333,23 @@ def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
 _UNIONS: Final = (Union, UnionType, Annotated)
 
 
+def bundled_names(folder: Path) -> list[str]:
+    """Return the names of the YAML files that come with strata in a folder, sorted."""
+    return sorted(file.stem for file in folder.glob("*.yaml"))
+
+
+def bundled(folder: Path, name: str, *, what: str) -> Path:
+    """Return a bundled file by name. Raises UsageError naming the ones there are."""
+    names = bundled_names(folder)
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        raise UsageError(
+            f"{name}: no such file, and no bundled {what} (there are: {', '.join(names)})",
+            hint=close[0] if close else None,
+        )
+    return folder / f"{name}.yaml"
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Replace a file atomically: readers see the old text or the new, never half of it.
 
