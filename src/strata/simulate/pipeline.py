@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
 from strata.errors import UsageError
@@ -146,11 +147,11 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array) -> Array:
     ring = xp.zeros((slots_kept, stages + 1, plans), dtype=free.dtype, device=device(free))  # row i: sent by i
     flat, size = xp.reshape(ring, (-1,)), (stages + 1) * plans
     source = (stage + 1) * plans + xp.arange(plans, device=device(depth))[None, :] - delay * size
-    for slot in range(backward.last_slot):
-        if rows := forward.rows(slot):
+    for slot in range(len(backward.rows)):
+        if slot < len(forward.rows) and (rows := forward.rows[slot]):
             after = slice(rows.start + 1, rows.stop + 1, 2)
             forward_arrival[after, :] = forward.work(free, forward_arrival[rows, :], rows, slot)
-        if rows := backward.rows(slot):
+        if rows := backward.rows[slot]:
             if slots_kept == 2:
                 arrival = ring[(slot - 1) % 2, rows.start + 1 : rows.stop + 1 : 2, :]
             else:
@@ -178,24 +179,27 @@ class _Direction:
         self.latency[senders, :] = xp.permute_dims(latency, (1, 0))
         self.start, self.stop = start, start + 2 * counts[None, :]
         bounds = ((xp.min, self.start), (xp.max, self.stop), (xp.max, self.start), (xp.min, self.stop))
-        self.some_from, self.some_to, self.all_from, self.all_to = (
-            [int(value) for value in reduce(slots, axis=1)] for reduce, slots in bounds
+        some_from, some_to, all_from, all_to = (
+            np.array([int(value) for value in reduce(slots, axis=1)]) for reduce, slots in bounds
         )
-        self.last_slot = max(self.some_to)
-
-    def rows(self, slot: int) -> slice | None:
-        """Return the stages with an operation in this slot, as a slice of step 2."""
-        active = [
-            i
-            for i, first in enumerate(self.some_from)
-            if first <= slot < self.some_to[i] and (slot - first) % 2 == 0
+        slots = np.arange(int(some_to.max()))[:, None]
+        active = (some_from <= slots) & (slots < some_to) & ((slots - some_from) % 2 == 0)
+        first, last = active.argmax(axis=1), stages - 1 - active[:, ::-1].argmax(axis=1)
+        #: The stages with an operation in each slot, as a slice of step 2, None where there is none.
+        self.rows = [
+            slice(a, b + 1, 2) if any_ else None
+            for a, b, any_ in zip(first.tolist(), last.tolist(), active.any(axis=1).tolist(), strict=True)
         ]
-        return slice(active[0], active[-1] + 1, 2) if active else None
+        # Between the first and the last active stage every second one is in turn, and may have plans that idle.
+        in_turn = (np.arange(stages) >= first[:, None]) & (np.arange(stages) <= last[:, None])
+        in_turn &= (np.arange(stages) - first[:, None]) % 2 == 0
+        busy_all = (all_from <= slots) & (slots < all_to)
+        self.all_busy = (busy_all | ~in_turn).all(axis=1).tolist()
 
     def work(self, free: Array, arrival: Array, rows: slice, slot: int) -> Array:
         """Run the operations of these stages: updates `free` and the links, returns when messages arrive."""
         busy, serial = self.busy[rows, :], self.serial[rows, :]
-        if not all(self.all_from[i] <= slot < self.all_to[i] for i in range(rows.start, rows.stop, 2)):
+        if not self.all_busy[slot]:
             # A plan without an operation here does one of length 0. Its link may be moved up to `free`,
             # which delays nothing: the next message of this stage is sent later than that.
             active = self.xp.astype((self.start[rows, :] <= slot) & (slot < self.stop[rows, :]), busy.dtype)

@@ -139,7 +139,7 @@ class Search:
         best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.found.stopped:
             proved, self._built = self.found.bound, []
-            in_step = np.array([self._local_steps(int(code)) == 1 for code in codes], dtype=bool)
+            in_step = (codes >= 0) | (self._local_steps(codes) == 1)
             self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
             self.found.bound = proved
         if rank and not self.found.stopped:
@@ -175,8 +175,9 @@ class Search:
         scores = (item.score for item in self.found.by_set.values() if item.plan.local_steps == 1)
         return min(scores, default=np.inf)
 
-    def _local_steps(self, code: int) -> int:
-        return 1 if code >= 0 else self.shards.ways[(-1 - code) // len(self.shards.groups)][3]
+    def _local_steps(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        steps = np.array([way[3] for way in self.shards.ways])
+        return steps[np.maximum(0, (-1 - codes) // max(1, len(self.shards.groups)))]
 
     def exists(self) -> bool:
         """Whether any branch can be built at all (limits on money and speed are not looked at)."""
@@ -265,6 +266,7 @@ class Search:
         count = len(self.chains.masks)
         known = {names for _, names in self.found.by_set}
         branches: dict[int, list[int]] = {}
+        full = 0
         for position in np.argsort(bounds, kind="stable"):
             code = int(codes[position])
             if code < 0:
@@ -274,6 +276,9 @@ class Search:
                 mine = branches[code % count] = []
             if mine is not None and len(mine) < TRIED:
                 mine.append(code)
+                full += len(mine) == TRIED
+                if full == rank:
+                    break
         picked: list[TrainingPlan] = []
         for index, mine in branches.items():
             if self.clock() > self.deadline:
