@@ -7,7 +7,7 @@ turns those into seconds. docs/cost-model.md gives the same in LaTeX, formula by
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -56,6 +56,7 @@ class StepModel:
         self.fleet, self.job = fleet, job
         self._layers: dict[tuple[str, int, int, Recompute], LayerTimes | None] = {}
         self._sums: dict[object, AllReduce] = {}
+        self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
 
     def layers(
@@ -118,40 +119,47 @@ class StepModel:
         return layers
 
     def reports(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
-        """Return one report per plan, without the breakdown."""
-        return self._answer(plans, exact=True, detail=False)
+        """Return one exact report per plan, without the breakdown."""
+        new = [plan for plan in dict.fromkeys(plans) if plan not in self._exact]
+        for plan, times, pipeline_s in self._timed(new, exact=True):
+            self._exact[plan] = (
+                pipeline_s,
+                replace(self._report(plan, times, pipeline_s), stages=self._stages(plan, times)),
+            )
+        return [self._exact[plan][1] for plan in plans]
 
     def details(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
-        """Return one report per plan with its breakdown, which takes a second pass with a free WAN.
+        """Return `reports` with the breakdown, which takes a second pass with a free WAN.
 
         Remembered per plan: explanations ask for the same few again and again; ask for them together first.
         """
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._details]
-        if new:
-            self._details.update(zip(new, self._answer(new, exact=True, detail=True), strict=True))
+        reports = self.reports(new)
+        for report, (plan, times, local_s) in zip(
+            reports, self._timed(new, exact=True, free_wan=True), strict=True
+        ):
+            parts = self._breakdown(plan, times, self._exact[plan][0], local_s, report.step_time_s)
+            self._details[plan] = replace(report, breakdown_s=parts)
         return [self._details[plan] for plan in plans]
 
     def bounds(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
         """Return reports whose step time no schedule of the same stages can beat, in closed form."""
-        return self._answer(plans, exact=False, detail=False)
+        return [
+            self._report(plan, times, pipeline_s) for plan, times, pipeline_s in self._timed(plans, exact=False)
+        ]
 
-    def _answer(self, plans: Sequence[TrainingPlan], *, exact: bool, detail: bool) -> list[StepReport]:
+    def _timed(
+        self, plans: Sequence[TrainingPlan], *, exact: bool, free_wan: bool = False
+    ) -> Iterator[tuple[TrainingPlan, list[PipelineTimes], Floats]]:
+        """Yield each plan with the times of its pipelines, all pipelines batched together."""
         pieces = [(plan, pipeline) for plan in plans for pipeline in plan.pipelines]
         times = [self.times(plan, pipeline) for plan, pipeline in pieces]
-        pipeline_s = _pipelines_s(pieces, times, exact=exact)
-        local_s = _pipelines_s(pieces, [i.local() for i in times], exact=True) if detail else None
-        found, start = [], 0
+        pipeline_s = _pipelines_s(pieces, [item.local() for item in times] if free_wan else times, exact=exact)
+        start = 0
         for plan in plans:
             mine = slice(start, start + len(plan.pipelines))
-            report = self._report(plan, times[mine], pipeline_s[mine])
-            if exact:
-                report = replace(report, stages=self._stages(plan, times[mine]))
-            if local_s is not None:
-                parts = self._breakdown(plan, times[mine], pipeline_s[mine], local_s[mine], report.step_time_s)
-                report = replace(report, breakdown_s=parts)
-            found.append(report)
+            yield plan, times[mine], pipeline_s[mine]
             start = mine.stop
-        return found
 
     def all_reduce(self, plan: TrainingPlan) -> AllReduce | None:
         """Return the gradient sum between pipelines, None for a plan of one pipeline."""
