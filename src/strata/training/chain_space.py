@@ -74,29 +74,27 @@ class ChainSpace:
         (r = qS - N), so T >= t q (M + S - r - 1), else T >= t (q + 1) M. Two interleaved chunks halve what is
         upstream. Gradients between copies add at least their mean over stages.
         """
-        problem = self.problem
-        inside, count = self.inside, len(problem.job.layers)
+        problem, count = self.problem, len(self.problem.job.layers)
         stages = np.array([problem.stages(d, setting) for d in self.domains])
-        ranks = np.array([problem.ranks(d, setting) for d in self.domains])
         effort = problem.effort(setting)
         work, useful = effort.work_s[list(self.members)], effort.useful_s[list(self.members)]
-        microbatches, copies = problem.microbatches(setting), setting.copies
+        slow, slow_sum, latency, price = self._paths(setting.microbatch_size)
+        total_stages = self.inside @ stages
+        valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
+        valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0
+        rows = np.flatnonzero(valid)
+        rows = rows[self.may_fit(setting, total_stages[rows])]
+        found = Bounds(*(np.full(len(self.masks), value) for value in (np.inf, 0.0, np.inf)))
+        if not len(rows):
+            return found
+        inside, total_stages = self.inside[rows], total_stages[rows]
+        slow, slow_sum, latency, price = slow[rows], slow_sum[rows], latency[rows], price[rows]
 
-        total_stages = np.maximum(inside @ stages, 1)
+        microbatches, copies = problem.microbatches(setting), setting.copies
         least_work = np.where(inside == 1, work, np.inf).min(axis=1)
-        pace = 1.0 / np.maximum(inside @ (stages / work), 1e-300)
+        pace = 1.0 / (inside @ np.where(np.isinf(work), 0.0, stages / work))
         shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
         compute = np.maximum(least_work / shrink, pace * microbatches)
-        slow, slow_sum, latency, price = self._paths(setting.microbatch_size)
-        valid = (
-            (np.where(inside == 1, stages, 1).min(axis=1) > 0)
-            & (total_stages <= count)
-            & np.isfinite(slow)
-            & np.isfinite(least_work)
-            & (inside @ np.isinf(work) == 0)
-            & self.may_fit(setting, total_stages)
-        )
-        slow, slow_sum, latency, price = (np.where(valid, each, 0.0) for each in (slow, slow_sum, latency, price))
         load = copies * problem.message_bytes(setting.microbatch_size)
         route = load * slow_sum + latency
         if self._alike and (layers := self._layers(self.domains[0], setting)) is not None:
@@ -110,17 +108,16 @@ class ChainSpace:
             chunked = least_work * ((microbatches - 0.5) / total_stages + 0.5)
             compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
         network = least_work + route + (microbatches - 1) * load * slow
-        step_s = np.where(
-            valid,
-            np.maximum(compute, network) + self._sync_bound(setting, total_stages, effort.backward_s),
-            np.inf,
-        )
+        step_s = np.maximum(compute, network) + self._sync_bound(setting, total_stages, effort.backward_s)
+        ranks = np.array([problem.ranks(d, setting) for d in self.domains])
         devices = inside @ (stages * ranks) * copies
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * copies
-        rate_usd = self._usd(stages * ranks) * (copies / 3600)
-        with np.errstate(invalid="ignore"):
-            cost = rate_usd * step_s + microbatches * load * price
-            return Bounds(step_s, busy / (devices * step_s), np.where(valid, cost, np.inf))
+        found.step_s[rows] = step_s
+        found.utilization[rows] = busy / (devices * step_s)
+        found.cost_usd[rows] = (
+            self._usd(stages * ranks)[rows] * (copies / 3600) * step_s + microbatches * load * price
+        )
+        return found
 
     @cached_property
     def _alike(self) -> bool:
