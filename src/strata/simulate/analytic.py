@@ -18,7 +18,7 @@ from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate import screening
 from strata.simulate.collective import AllReduce, best_all_reduce, eta
-from strata.simulate.compute import LayerTimes, layer_times
+from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.memory import stage_bytes
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.report import StageReport, StepReport
@@ -54,14 +54,14 @@ class StepModel:
 
     def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
         self.fleet, self.job = fleet, job
-        self._layers: dict[tuple[str, int, int, Recompute], LayerTimes | None] = {}
+        self._layers: dict[tuple[str, int, int, Recompute], LayerSums | None] = {}
         self._sums: dict[object, AllReduce] = {}
         self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
 
     def layers(
         self, domain: Domain, tensor_parallel: int, microbatch_size: int, recompute: Recompute
-    ) -> LayerTimes | None:
+    ) -> LayerSums | None:
         """Return prefix sums of layer times in `domain`, or None where its speed is not known."""
         key = (domain.name, tensor_parallel, microbatch_size, recompute)
         if key not in self._layers:
@@ -112,7 +112,7 @@ class StepModel:
         there, back = [hop for hop, _ in cuts], [hop for _, hop in cuts]
         return PipelineTimes(tuple(forward), tuple(backward), tuple(useful), update, tuple(there), tuple(back))
 
-    def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerTimes:
+    def _stage_layers(self, plan: TrainingPlan, stage: Stage) -> LayerSums:
         domain = self.fleet.domain(stage.domain)
         layers = self.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute)
         assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
@@ -173,10 +173,10 @@ class StepModel:
         return self._sums[key]
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
-        job, after_s = self.job, self._after_s(plan, times)
-        across = self.all_reduce(plan)
+        job, across = self.job, self.all_reduce(plan)
         across_s = self._across_s(plan, times, across)
-        step_s = (float(pipeline_s.max()) + after_s) * eta(plan.local_steps) + across_s
+        done_s = float((pipeline_s + self._sync_s(plan, times)).max())
+        step_s = (done_s + max(item.update_s for item in times)) * eta(plan.local_steps) + across_s
         wan_bytes, egress = self._traffic(plan, times, across)
         cost: float | None = egress
         for name, count in plan.devices().items():
@@ -201,10 +201,11 @@ class StepModel:
             breakdown_s={},
         )
 
-    def _after_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> float:
-        """Return what follows the pipelines inside the domains: gradient sums between copies, and the update."""
-        sync_s = max(self.replica_sync_s(plan, p, item) for p, item in zip(plan.pipelines, times, strict=True))
-        return sync_s + max(item.update_s for item in times)
+    def _sync_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> Floats:
+        """Return what the gradient sum between its copies adds to each pipeline."""
+        return np.array(
+            [self.replica_sync_s(plan, p, item) for p, item in zip(plan.pipelines, times, strict=True)]
+        )
 
     def _across_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
         """Return the exposed part of the sum between domains: it runs while the last backward still does."""
@@ -222,12 +223,13 @@ class StepModel:
         step_s: float,
     ) -> dict[str, float]:
         """Return compute, bubble, wan and sync of the slowest pipeline; wan is what a free WAN would save."""
-        slowest, factor = int(np.argmax(pipeline_s)), eta(plan.local_steps)
+        sync_s, factor = self._sync_s(plan, times), eta(plan.local_steps)
+        slowest = int(np.argmax(pipeline_s + sync_s))
         each = np.add(times[slowest].forward_s, times[slowest].backward_s)
         compute = float(each.mean()) * plan.pipelines[slowest].microbatches * factor
         saved = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * factor
         wan = saved + self._across_s(plan, times, self.all_reduce(plan))
-        sync = self._after_s(plan, times) * factor
+        sync = (float(sync_s[slowest]) + max(item.update_s for item in times)) * factor
         return {"compute": compute, "bubble": max(0.0, step_s - compute - wan - sync), "wan": wan, "sync": sync}
 
     def replica_sync_s(self, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes) -> float:

@@ -23,7 +23,7 @@ _REDUCTIONS = {"embedding": 1.0, "head": 1.0}
 
 
 @dataclass(frozen=True)
-class LayerTimes:
+class LayerSums:
     """Prefix sums over layers, shape [L + 1], of one microbatch on one stage's devices [s].
 
     `forward` and `backward` include tensor-parallel communication, `backward` also recomputation;
@@ -50,7 +50,7 @@ def peak_flops(domain: Domain, job: TrainingJob) -> float | None:
 
 def layer_times(
     job: TrainingJob, domain: Domain, *, tensor_parallel: int, microbatch_size: int, recompute: Recompute
-) -> LayerTimes | None:
+) -> LayerSums | None:
     """Return per-layer times of a stage in `domain`; None where neither profile nor peak is known."""
     measured = None
     if job.profile is not None:
@@ -73,7 +73,7 @@ def layer_times(
         trust = worst(domain.accelerator.trust, Trust.ASSUMED)
     if recompute is Recompute.FULL:
         backward = backward + again
-    return LayerTimes(_prefix(forward), _prefix(backward), _prefix(useful), _prefix(update), trust)
+    return LayerSums(_prefix(forward), _prefix(backward), _prefix(useful), _prefix(update), trust)
 
 
 def _reductions_s(job: TrainingJob, domain: Domain, ranks: int, microbatch_size: int) -> Floats:

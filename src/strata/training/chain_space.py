@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
-from strata.simulate.compute import LayerTimes
+from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.chain import build_chain
 from strata.training.problem import Problem, Setting
@@ -205,7 +205,7 @@ class ChainSpace:
         )  # fmt: skip
         return [order, order[::-1]]  # the relaxation above sees no difference; embedding and head make one
 
-    def _layers(self, domain: Domain, setting: Setting) -> LayerTimes | None:
+    def _layers(self, domain: Domain, setting: Setting) -> LayerSums | None:
         ranks = self.problem.ranks(domain, setting)
         return self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.compute import LayerTimes, peak_flops
+from strata.simulate.compute import LayerSums, peak_flops
 from strata.training.routes import PairCosts
 from strata.training.split import least_shares, most_shares
 from strata.workload.job import Recompute, TrainingJob
@@ -65,7 +65,7 @@ class Effort:
     """At most so long are all backwards of a microbatch together."""
 
     @classmethod
-    def of(cls, layers: Sequence[LayerTimes | None], ranks: Sequence[int]) -> Effort:
+    def of(cls, layers: Sequence[LayerSums | None], ranks: Sequence[int]) -> Effort:
         """Return the effort of domains with these layer times on so many devices a stage."""
         known = [i for i, item in enumerate(layers) if item is not None]
         work_s, useful_s = np.full(len(layers), np.inf), np.zeros(len(layers))

@@ -68,7 +68,7 @@ class ShardSpace:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Every domain alone, and every region of two or more connected domains as a chain."""
+        """Every domain alone, and every region of two or more connected domains as a chain, both ways round."""
         domains = self.problem.fleet.domains
         regions: dict[str, list[int]] = {}
         for i in self.members:
@@ -79,7 +79,7 @@ class ShardSpace:
         for inside in regions.values():
             order, cost = best_path(latency, tuple(inside))
             if len(order) > 1 and np.isfinite(cost):
-                chains.append(order)
+                chains += [order, order[::-1]]
         return (*((i,) for i in self.members), *chains)
 
     @cached_property

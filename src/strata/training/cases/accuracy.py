@@ -23,9 +23,10 @@ from strata.simulate.calibrated import (
     shared_ring_s,
     shared_send_s,
 )
-from strata.training.cases.file import Array, CaseFile, End, LayerTimes, MeasuredRun, ModelProfile
+from strata.training.cases.file import Array, CaseFile, End, MeasuredRun, ModelProfile
 from strata.training.cases.neutral import ELEMENT_BYTES
 from strata.training.cases.plan import Run, Stage
+from strata.workload.profile import LayerTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,8 @@ def profiled_step(file: CaseFile, run: MeasuredRun) -> ProfiledStep:
     if not all(math.isfinite(time) and time >= 0 for time in network_s):
         raise UsageError("a bandwidth curve is not positive at the size of a message of this run")
     return ProfiledStep(
-        forward_s=np.array([[float(part.fwd_s.sum()) for part in row] for row in times]),
-        backward_s=np.array([[float(part.bwd_s.sum()) for part in row] for row in times]),
+        forward_s=np.array([[float(part.forward_s.sum()) for part in row] for row in times]),
+        backward_s=np.array([[float(part.backward_s.sum()) for part in row] for row in times]),
         send_s=np.array(ahead).reshape(len(chains), len(stages) - 1),
         send_back_s=np.array(back).reshape(len(chains), len(stages) - 1),
         message_bytes=message_bytes,
@@ -131,7 +132,7 @@ def _layer_times(model: ModelProfile, part: Run, mbs: int, stage: Stage) -> Laye
     if not 0 <= stage.first <= stage.last < model.num_layers:
         raise UsageError(f"layers {stage.first}-{stage.last} are not among the {model.num_layers} of {model.name}")
     layers = slice(stage.first, stage.last + 1)
-    return LayerTimes(times.fwd_s[layers], times.bwd_s[layers], times.update_s[layers])
+    return LayerTimes(times.forward_s[layers], times.backward_s[layers], times.update_s[layers])
 
 
 def _sends(file: CaseFile, links: Sequence[tuple[Run, Run]], message_bytes: Array) -> list[float]:

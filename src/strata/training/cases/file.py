@@ -20,23 +20,15 @@ from strata.errors import BadFile, Fault
 from strata.files import read_json
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.training.cases.plan import CasePlan, plan_from_dict
+from strata.workload.profile import LayerTimes
 
 Objective = Literal["iteration_s", "cost_usd"]
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTimes:
-    """Measured seconds of each layer [L] for one (gpu, microbatch size, tp); tp's all-reduce is inside."""
-
-    fwd_s: Array
-    bwd_s: Array
-    update_s: Array
-
-
-@dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """One model's L layers: sizes by tp, activations per sample, times by (gpu, (mbs, tp))."""
+    """One model's L layers: sizes by tp, activations a sample, times by gpu and (mbs, tp), all-reduce inside."""
 
     name: str
     num_layers: int

@@ -114,7 +114,7 @@ class KindTable:
 
     def _part_time(self, part: Part) -> Array:
         times = self.scorer.model.times[part.gpu][self.mbs, part.tp]
-        prefix = np.concatenate([[0.0], np.cumsum(times.fwd_s + times.bwd_s)])
+        prefix = np.concatenate([[0.0], np.cumsum(times.forward_s + times.backward_s)])
         return np.asarray(np.maximum(prefix[None, 1:] - prefix[:-1, None], 0.0))
 
     def _part_fit(self, part: Part) -> Ints:

@@ -75,7 +75,7 @@ class Scorer:
             for gpu, tp in {(run.gpu, run.tp) for run in stage.runs}:
                 times = self.model.times[gpu][plan.mbs, tp]
                 layers = slice(stage.first, stage.last + 1)
-                slowest = max(slowest, float(times.fwd_s[layers].sum() + times.bwd_s[layers].sum()))
+                slowest = max(slowest, float(times.forward_s[layers].sum() + times.backward_s[layers].sum()))
                 update_s = max(update_s, float(times.update_s[stage.first]))
                 need = self.memory_bytes(stage.first, stage.last, tp, mbs=plan.mbs, stages_left=S - i)
                 fits = fits and need <= self.file.gpus[gpu].memory_bytes
