@@ -65,7 +65,11 @@ def plan_training(
     """
     started = clock()
     problem = Problem.of(fleet, job)
-    check_prices(job, [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None])
+    unpriced = [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None]
+    check_prices(job, unpriced)
+    if unpriced:
+        # Egress is then all the money that is known: weighed against none, it would forbid every crossing.
+        problem = replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
     deadline = started + time_limit_s
     scales = _scales(problem, clock, deadline)
     found = _search(problem, scales, clock, deadline, rank)
