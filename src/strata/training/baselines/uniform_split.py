@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from strata.simulate.pipeline import classic_warmup
 from strata.training.baselines.context import Context, best, evaluate
 from strata.training.problem import Problem, Setting
@@ -20,7 +22,7 @@ from strata.workload.plan import Pipeline, Stage, TrainingPlan
 def plan(problem: Problem, context: Context) -> Evaluated | None:
     """Return the best uniform pipeline or uniform data-parallel plan over all domains."""
     domains = [domain.name for domain in problem.fleet.domains]
-    linked = all((a, b) in problem.fleet.links for a, b in pairwise(domains))
+    linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
     plans = []
     for setting in problem.settings:
         if linked and (uniform := uniform_chain(problem, setting, range(len(domains)))) is not None:
@@ -35,7 +37,8 @@ def uniform_chain(problem: Problem, setting: Setting, order: range | tuple[int, 
     domains = [problem.fleet.domains[i] for i in order]
     per_domain = min(problem.stages(domain, setting) for domain in domains)
     count, layers = per_domain * len(domains), len(problem.job.layers)
-    if not 1 <= count <= layers:
+    known = np.isfinite(problem.effort(setting).work_s[list(order)]).all()
+    if not 1 <= count <= layers or not known:
         return None
     # The remainder goes to the last stages, as Sailor's get_stages does.
     sizes = [layers // count + (index >= count - layers % count) for index in range(count)]
