@@ -41,8 +41,6 @@ _BASE: Final = {
     "pydantic": "reading files strictly",
     "PyYAML": "reading files",
     "simpy": "the event simulator",
-    "highspy": "bounds of the exact planner",
-    "onnxruntime": "running a trained policy",
     "rich": "tables and progress bars",
 }
 _TRAIN: Final = {
