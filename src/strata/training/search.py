@@ -135,6 +135,7 @@ class Search:
 
     def _search(self, incumbent: float, rank: int) -> None:
         bounds, codes = self._branches()
+        self.found.branches = len(codes)
         self._explore(bounds, codes, incumbent)
         best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
         if best is not None and best.plan.local_steps > 1 and not self.found.stopped:
@@ -149,7 +150,6 @@ class Search:
         self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
     ) -> None:
         order = np.argsort(bounds, kind="stable")
-        self.found.branches = len(order)
         position = 0
         while True:
             branch = float(bounds[order[position]]) if position < len(order) else np.inf
@@ -158,7 +158,6 @@ class Search:
             threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
             if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
                 break
-            # At least one plan is looked at whatever the clock says, unless the user allowed no time at all.
             if self.clock() > self.deadline:
                 self.found.stopped = True
                 break

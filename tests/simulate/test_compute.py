@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from builders import card, domain, job, layers
+from strata.decision import Trust
+from strata.simulate.compute import layer_times, peak_flops
+from strata.workload.job import Recompute
+from strata.workload.profile import LayerProfile, LayerTimes
+
+
+def times(asked=None, place=None, *, ranks=1, size=1, recompute=Recompute.NONE):
+    return layer_times(
+        asked or job(layers(2)),
+        place or domain("a"),
+        tensor_parallel=ranks,
+        microbatch_size=size,
+        recompute=recompute,
+    )
+
+
+def test_a_layer_takes_its_flops_at_the_reached_share_of_the_peak():
+    found = times(job(layers(2, gflops=4500.0), flops_efficiency=0.45))
+    assert np.diff(found.forward) == pytest.approx([0.0, 0.1, 0.1, 0.05])
+    assert np.diff(found.backward) == pytest.approx([0.0, 0.2, 0.2, 0.1])
+    assert found.work == pytest.approx(found.forward + found.backward)
+
+
+def test_the_price_of_recomputation_is_one_more_forward():
+    plain, again = times(), times(recompute=Recompute.FULL)
+    assert again.backward == pytest.approx(plain.backward + plain.forward)
+    assert again.useful == pytest.approx(plain.useful)
+
+
+def test_tensor_parallel_ranks_divide_the_work_and_add_their_reductions():
+    one, four = times(), times(ranks=4)
+    message = 32 * 2**20
+    once = 2 * 3 * (message / 4 / 300e9 + 5e-6)
+    reductions = once * np.array([1, 2, 2, 1])
+    assert np.diff(four.forward) == pytest.approx(np.diff(one.forward) / 4 + reductions)
+    assert np.diff(four.useful) * 4 == pytest.approx(np.diff(one.useful))
+
+
+def test_a_larger_microbatch_takes_longer_but_not_per_sample():
+    one, four = times(ranks=2), times(ranks=2, size=4)
+    assert one.forward[-1] < four.forward[-1] <= 4 * one.forward[-1]
+
+
+def measured() -> LayerProfile:
+    return LayerProfile({("card", 2, 1): LayerTimes(np.full(4, 0.1), np.full(4, 0.3), np.full(4, 0.01))})
+
+
+def test_measured_times_go_before_flops_and_are_trusted_more():
+    found = times(job(layers(2), profile=measured()), size=2, recompute=Recompute.FULL)
+    assert found.trust == Trust.CALIBRATED
+    assert np.diff(found.forward) == pytest.approx([0.1] * 4)
+    assert np.diff(found.backward) == pytest.approx([0.4] * 4)
+    assert np.diff(found.update) == pytest.approx([0.01] * 4)
+
+
+def test_conditions_nobody_measured_fall_back_on_flops():
+    asked = job(layers(2), profile=measured())
+    assert times(asked, size=1).trust == Trust.ASSUMED
+    assert times(asked, size=1).forward == pytest.approx(times(size=1).forward)
+
+
+def test_without_peak_or_measurement_the_time_is_not_known():
+    unknown = replace(card(), fp16_flops=None)
+    place = domain("a", accelerator=unknown)
+    assert times(place=place) is None
+    assert times(job(layers(2), profile=measured()), place, size=2) is not None
+    assert times(job(layers(2), profile=measured()), place, size=4) is None
+
+
+def test_the_peak_is_that_of_the_jobs_precision():
+    assert peak_flops(domain("a"), job(precision="fp32")) == 100e12 / 16
+    assert peak_flops(domain("a"), job()) == 100e12
+
+
+def test_the_update_streams_all_state_through_memory_once():
+    found = times()
+    assert np.diff(found.update) == pytest.approx([100e6 * 2 * 16 / 2e12] * 4)
+    slow = replace(card(), memory_bandwidth_bytes_per_s=None)
+    assert times(place=domain("a", accelerator=slow)).update[-1] == 0.0
