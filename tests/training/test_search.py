@@ -56,7 +56,7 @@ def test_local_steps_searched_again_in_step_do_not_hide_how_much_was_considered(
 def test_a_deadline_keeps_the_best_plan_and_an_honest_bound():
     full = search().run()
     ticks = count()
-    cut = search(clock=lambda: float(next(ticks)), deadline=1.0).run()
+    cut = search(clock=lambda: float(next(ticks)), deadline=0.0).run()
     assert cut.stopped
     assert cut.bound <= full.best_score
     assert cut.gap >= 0
