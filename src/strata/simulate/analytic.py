@@ -261,15 +261,11 @@ class StepModel:
                 total += messages * hop.wan_bytes
                 usd += messages * hop.egress_usd
         if across is not None:
-            price = self.fleet.price_usd_per_byte()
-            for r, source in enumerate(plan.pipelines):
-                for q, dest in enumerate(plan.pipelines):
-                    sent = float(across.bytes_sent[r, q]) / plan.local_steps
-                    total += sent
-                    # A nested pipeline sends from several domains; its first one stands for their price.
-                    usd += sent * float(
-                        price[self.fleet.index(source.domains[0]), self.fleet.index(dest.domains[0])]
-                    )
+            # A nested pipeline sends from several domains; its first one stands for their price.
+            where = [self.fleet.index(pipeline.domains[0]) for pipeline in plan.pipelines]
+            sent = across.bytes_sent / plan.local_steps
+            total += float(sent.sum())
+            usd += float((sent * self.fleet.price_usd_per_byte()[np.ix_(where, where)]).sum())
         return total, usd
 
     def _stages(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> tuple[StageReport, ...]:

@@ -90,7 +90,13 @@ def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan)
         )
         for stage in pipeline.stages
     ]  # fmt: skip
-    counts = split(_prefixes(problem, setting, layout), lambda index, first: rooms[index].layers(first))
+    in_flight = tuple(min(stage.warmup + 1, pipeline.microbatches) for stage in pipeline.stages)
+    key = (*_kinds(problem, setting, layout), in_flight, pipeline.replicas, plan.zero_stage)
+    if key not in problem.splits:
+        problem.splits[key] = split(
+            _prefixes(problem, setting, layout), lambda index, first: rooms[index].layers(first)
+        )
+    counts = problem.splits[key]
     if counts is not None:
         stages, first = [], 0
         for stage, layers in zip(pipeline.stages, counts, strict=True):
@@ -123,14 +129,18 @@ def _prefixes(problem: Problem, setting: Setting, layout: Layout) -> list[Floats
 
 def _split(problem: Problem, setting: Setting, layout: Layout) -> tuple[int, ...]:
     """Return the split that ignores memory; the same for every order of like stages."""
-    prefixes = _prefixes(problem, setting, layout)
-    kinds = tuple((problem.kinds[domain.name], ranks) for domain, ranks in layout)
-    key = (kinds, setting.microbatch_size, setting.recompute)
+    key = _kinds(problem, setting, layout)
     if key not in problem.splits:
-        counts = split(prefixes)
-        assert counts is not None, "no more stages than layers"
-        problem.splits[key] = counts
-    return problem.splits[key]
+        problem.splits[key] = split(_prefixes(problem, setting, layout))
+    counts = problem.splits[key]
+    assert counts is not None, "no more stages than layers"
+    return counts
+
+
+def _kinds(problem: Problem, setting: Setting, layout: Layout) -> tuple[object, ...]:
+    """Return what a split depends on beside memory: the same for every order of like stages."""
+    kinds = tuple((problem.kinds[domain.name], ranks) for domain, ranks in layout)
+    return kinds, setting.microbatch_size, setting.recompute
 
 
 def _plan(

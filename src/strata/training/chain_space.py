@@ -48,11 +48,14 @@ class ChainSpace:
 
     def _paths(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Least (slowest link, Σ 1/B, Σ latency, Σ price) of a path over each mask, each on its own."""
-        curved = any(link.curve is not None for link in self.problem.fleet.links.values())
-        size = microbatch_size if curved else 1
+        size = microbatch_size if self._curved else 1
         if size not in self._path_tables:
             self._path_tables[size] = self._least_paths(self.problem.pair_costs(size))
         return self._path_tables[size]
+
+    @cached_property
+    def _curved(self) -> bool:
+        return any(link.curve is not None for link in self.problem.fleet.links.values())
 
     def _least_paths(self, costs: PairCosts) -> tuple[Floats, Floats, Floats, Floats]:
         pick = np.ix_(self.members, self.members)

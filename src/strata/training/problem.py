@@ -111,8 +111,8 @@ class Problem:
         return StepModel(self.fleet, self.job)
 
     @cached_property
-    def splits(self) -> dict[object, tuple[int, ...]]:
-        """Layer splits found so far, by kinds of stages: the same split serves every order of like stages."""
+    def splits(self) -> dict[object, tuple[int, ...] | None]:
+        """Layer splits found so far (None: none fits), by kinds of stages: like stages share theirs."""
         return {}
 
     @cached_property

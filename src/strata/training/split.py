@@ -32,16 +32,16 @@ def split(prefixes: Sequence[Floats], room: Room | None = None) -> tuple[int, ..
         return None
     lists = {id(prefix): prefix.tolist() for prefix in prefixes}
     sums = [lists[id(prefix)] for prefix in prefixes]
-    best = _probe(sums, float("inf"), room)
+    best, _ = _probe(sums, float("inf"), room)
     if best is None:
         return None
     low, high = _floor(prefixes), _slowest(sums, best)
-    # Each probe either halves the interval or lands on the exact value of a split, so this ends quickly.
+    # A probe lands on the exact value of a split, or tells the next value that could be one: this ends quickly.
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        found = _probe(sums, middle, room)
+        found, possible = _probe(sums, middle, room)
         if found is None:
-            low = middle
+            low = max(middle, possible)
         else:
             best, high = found, _slowest(sums, found)
     return best
@@ -79,13 +79,17 @@ def _slowest(sums: Sequence[list[float]], counts: Sequence[int]) -> float:
     return slowest
 
 
-def _probe(sums: Sequence[list[float]], limit: float, room: Room | None) -> tuple[int, ...] | None:
-    """Return the fullest split whose stages take at most `limit`, or None."""
+def _probe(sums: Sequence[list[float]], limit: float, room: Room | None) -> tuple[tuple[int, ...] | None, float]:
+    """Return the fullest split whose stages take at most `limit`, or None and the least limit that may do."""
     stages, layers = len(sums), len(sums[0]) - 1
+    slack, possible = limit * (1 + 1e-12), float("inf")
 
     def end(stage: int, first: int) -> int:
+        nonlocal possible
         prefix = sums[stage]
-        last = bisect_right(prefix, prefix[first] + limit * (1 + 1e-12)) - 1
+        last = bisect_right(prefix, prefix[first] + slack) - 1
+        if last < layers:
+            possible = min(possible, prefix[last + 1] - prefix[first])
         last = min(last, layers - (stages - 1 - stage))
         return min(last, first + room(stage, first)) if room is not None and last > first else last
 
@@ -93,11 +97,12 @@ def _probe(sums: Sequence[list[float]], limit: float, room: Room | None) -> tupl
     for stage in range(stages):
         last = end(stage, first)
         if last <= first:
-            # A weaker stage cannot take the layer it meets, but might if the ones before it took fewer.
-            return _search(stages, layers, end) if room is not None or sums[stage] is not sums[0] else None
+            # A weaker stage cannot take the layer it meets; a later one may, if those before it take fewer.
+            later = any(end(other, first) > first for other in range(stage + 1, stages))
+            return _search(stages, layers, end) if later else None, possible
         counts.append(last - first)
         first = last
-    return tuple(counts) if first == layers else None
+    return (tuple(counts) if first == layers else None), possible
 
 
 def _search(stages: int, layers: int, end: Callable[[int, int], int]) -> tuple[int, ...] | None:
