@@ -81,21 +81,18 @@ def _scheduled(
 def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
     """Return the plan with layers moved so that every stage fits, or why none does."""
     model, pipeline = problem.model, plan.pipelines[0]
-    rooms = [
-        StageRoom(
-            problem.job, tensor_parallel=stage.tensor_parallel, replicas=pipeline.replicas,
-            microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
-            in_flight=min(stage.warmup + 1, pipeline.microbatches),
-            limit_bytes=model.memory_limit_bytes(problem.fleet.domain(stage.domain)),
-        )
-        for stage in pipeline.stages
-    ]  # fmt: skip
     in_flight = tuple(min(stage.warmup + 1, pipeline.microbatches) for stage in pipeline.stages)
     key = (*_kinds(problem, setting, layout), in_flight, pipeline.replicas, plan.zero_stage)
     if key not in problem.splits:
-        problem.splits[key] = split(
-            _prefixes(problem, setting, layout), lambda index, first: rooms[index].layers(first)
-        )
+        rooms = [
+            StageRoom(
+                problem.job, tensor_parallel=ranks, replicas=pipeline.replicas,
+                microbatch_size=plan.microbatch_size, recompute=plan.recompute, zero_stage=plan.zero_stage,
+                in_flight=depth, limit_bytes=model.memory_limit_bytes(domain),
+            )
+            for (domain, ranks), depth in zip(layout, in_flight, strict=True)
+        ]  # fmt: skip
+        problem.splits[key] = split(_prefixes(problem, setting, layout), lambda i, first: rooms[i].layers(first))
     counts = problem.splits[key]
     if counts is not None:
         stages, first = [], 0
