@@ -117,6 +117,7 @@ class Search:
         self.shards = ShardSpace(problem, tuple(members))
         self.found = Found()
         self._built: list[tuple[float, int, TrainingPlan]] = []
+        self._refused: set[int] = set()
         self._serial = 0
 
     def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
@@ -145,6 +146,14 @@ class Search:
             self.found.bound = proved
         if rank and not self.found.stopped:
             self._fill_table(bounds, codes, rank)
+        self._keep_proved_refusals(codes)
+
+    def _keep_proved_refusals(self, codes: NDArray[np.int64]) -> None:
+        """Forget the refusals of sets that another setting might fit: those were outbid, not impossible."""
+        left = np.setdiff1d(codes[codes >= 0], list(self._refused))
+        possible = {self._names(int(index)) for index in np.unique(left % max(1, len(self.chains.masks)))}
+        for names in possible & self.found.refusals.keys():
+            del self.found.refusals[names]
 
     def _explore(
         self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
@@ -226,9 +235,13 @@ class Search:
         number, index = divmod(code, len(self.chains.masks))
         built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))
         if isinstance(built, Reason):
-            self.found.refusals.setdefault(self._names(index), built)
+            self._refuse(code, built)
         else:
             self._push(built)
+
+    def _refuse(self, code: int, reason: Reason) -> None:
+        self._refused.add(code)
+        self.found.refusals.setdefault(self._names(code % len(self.chains.masks)), reason)
 
     def _push(self, plans: Iterable[TrainingPlan]) -> None:
         plans = list(plans)
@@ -286,7 +299,7 @@ class Search:
             for code in mine:
                 built = self.chains.build(self.problem.settings[code // count], int(self.chains.masks[index]))
                 if isinstance(built, Reason):
-                    self.found.refusals.setdefault(self._names(index), built)
+                    self._refuse(code, built)
                 else:
                     plans += built
             if plans:
