@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import threading
@@ -241,6 +242,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
         write_text(target, "new")
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_a_path_that_ends_in_gz_is_compressed_the_same_way_each_time(tmp_path):
+    write_text(tmp_path / "a.json.gz", "ü" * 1000)
+    write_text(tmp_path / "b.json.gz", "ü" * 1000)
+    raw = (tmp_path / "a.json.gz").read_bytes()
+    assert len(raw) < 100
+    assert gzip.decompress(raw).decode() == "ü" * 1000
+    assert raw == (tmp_path / "b.json.gz").read_bytes()
 
 
 def test_text_that_cannot_be_encoded_leaves_nothing_behind(tmp_path):

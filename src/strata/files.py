@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gzip
 import json
 import os
 import re
@@ -354,17 +355,21 @@ def write_text(path: str | Path, text: str) -> None:
     """Replace a file atomically: readers see the old text or the new, never half of it.
 
     A link is followed and an existing file keeps its mode. A device or a pipe is written to, not replaced.
+    A path that ends in `.gz` is compressed, the same bytes for the same text.
     """
+    raw = text.encode("utf-8")
+    if str(path).endswith(".gz"):
+        raw = gzip.compress(raw, mtime=0)
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(raw)
             return
         temporary = target.with_name(f".strata-{secrets.token_hex(8)}")
         try:
-            with temporary.open("x", encoding="utf-8") as stream:
-                stream.write(text)
+            with temporary.open("xb") as stream:
+                stream.write(raw)
                 stream.flush()
                 os.fsync(stream.fileno())
             if target.exists():

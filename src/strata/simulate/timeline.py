@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,3 +47,33 @@ class Timeline:
     def end_s(self) -> float:
         """When the last span ends."""
         return max((span.end_s for span in self.spans), default=0.0)
+
+    def by_lane(self) -> dict[str, list[Span]]:
+        """Return the spans of each lane, lanes without any included."""
+        found: dict[str, list[Span]] = {lane: [] for lane in self.lanes}
+        for span in self.spans:
+            found[span.lane].append(span)
+        return found
+
+
+def job_and_name(lane: str) -> tuple[str, str]:
+    """Split "JOB/stage 3 (West)" into the job and the lane's name within it; the job is "" where none is named."""
+    job, slash, name = lane.partition("/")
+    return (job, name) if slash else ("", lane)
+
+
+def is_stage(spans: Sequence[Span]) -> bool:
+    """Whether a lane of these spans computes, so that its gaps are a pipeline's bubbles."""
+    return any(span.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT, Kind.UPDATE) for span in spans)
+
+
+def gaps(spans: Sequence[Span], end_s: float) -> list[tuple[float, float]]:
+    """Return when a lane idles between 0 and `end_s`, as (start, end) in seconds; `spans` by time."""
+    found, free_s = [], 0.0
+    for span in spans:
+        if span.start_s > free_s:
+            found.append((free_s, span.start_s))
+        free_s = max(free_s, span.end_s)
+    if end_s > free_s:
+        found.append((free_s, end_s))
+    return found
