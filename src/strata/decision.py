@@ -158,6 +158,42 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The time limit passed before the search could close the gap; the best plan so far is shown.",
         "Raise --time-limit.",
     ),
+    "astra-links-differ": Meaning(
+        "ASTRA-sim has one link for all of {dimension}, and these run from {low} to {high}",
+        "Its analytical backends know one bandwidth and one latency a dimension; the plan's links differ by pair "
+        "or direction.",
+        "Name the aggregation: min (the least favourable link), mean or max; or use ns-3, or the event backend.",
+    ),
+    "astra-diagonal": Meaning(
+        "{source} and {dest} would differ in more than one dimension",
+        "ASTRA-sim charges a message across dimensions in the first one only: its wide-area hop would be free.",
+        "Use ns-3, or the event backend.",
+    ),
+    "astra-unequal-domains": Meaning(
+        "{what} differ between pipelines: {values}",
+        "All domains of ASTRA-sim's analytical backends have one size, so sums between unequal ones have no form.",
+        "Use the event backend, or a plan of like pipelines; ns-3 takes unequal copies.",
+    ),
+    "astra-one-dimension": Meaning(
+        "the aware backend has one dimension, and the plan needs {count}: {dimensions}",
+        "ASTRA-sim's congestion-aware backend knows one dimension, so all links must become one.",
+        "Name an aggregation, or use the unaware backend.",
+    ),
+    "astra-schedule": Meaning(
+        "{what} cannot be written as one step of point-to-point messages and sums",
+        "Interleaved schedules, and local steps whose sums are rarer than steps, are not lowered to traces.",
+        "Use the analytic or the event backend, or a synchronous 1F1B plan.",
+    ),
+    "astra-links-vary": Meaning(
+        "its links change with time, and ASTRA-sim's do not",
+        "A run of ASTRA-sim has constant links; one value of a process would be reported as the answer.",
+        "Use the event backend, or fix the links to one instant.",
+    ),
+    "astra-message-too-large": Meaning(
+        "a message of {size} is beyond the 2 GiB an integer of ns-3 holds",
+        "ns-3 counts the bytes of a message in 32 bits; a larger one would wrap around.",
+        "Use an analytical backend, or a smaller microbatch.",
+    ),
 }  # fmt: skip
 
 

@@ -78,12 +78,15 @@ def replica_ring_s(domain: Domain, shard_bytes: float, *, replicas: int, ranks: 
     """
     if replicas == 1:
         return 0.0
-    if replicas * copy_devices <= domain.devices_per_node:
-        bandwidth, latency = domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s
-    else:
-        bandwidth = domain.network_bandwidth_bytes_per_s / domain.devices_per_node
-        latency = domain.network_latency_s
+    bandwidth, latency = replica_wire(domain, replicas=replicas, copy_devices=copy_devices)
     return 2 * (replicas - 1) * (shard_bytes / replicas / bandwidth + latency)
+
+
+def replica_wire(domain: Domain, *, replicas: int, copy_devices: int) -> tuple[float, float]:
+    """Return bandwidth [B/s] and one-way latency [s] of one device on the ring between a stage's copies."""
+    if replicas * copy_devices <= domain.devices_per_node:
+        return domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s
+    return domain.network_bandwidth_bytes_per_s / domain.devices_per_node, domain.network_latency_s
 
 
 def links_used(fleet: Fleet, pipeline: Pipeline) -> list[Link]:
