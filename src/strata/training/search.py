@@ -150,8 +150,14 @@ class Search:
 
     def _keep_proved_refusals(self, codes: NDArray[np.int64]) -> None:
         """Forget the refusals of sets that another setting might fit: those were outbid, not impossible."""
-        left = np.setdiff1d(codes[codes >= 0], list(self._refused))
-        possible = {self._names(int(index)) for index in np.unique(left % max(1, len(self.chains.masks)))}
+        if not self._refused:
+            return
+        count = len(self.chains.masks)
+        branches, refused = (
+            np.bincount(each[each >= 0] % count, minlength=count)
+            for each in (codes, np.array(sorted(self._refused)))
+        )
+        possible = {self._names(int(index)) for index in np.flatnonzero(branches > refused)}
         for names in possible & self.found.refusals.keys():
             del self.found.refusals[names]
 
