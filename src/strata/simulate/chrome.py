@@ -1,0 +1,132 @@
+"""A timeline as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing.
+
+Trace event format ("JSON Object Format", "Complete Events", "Flow Events"): a process a job, a thread a lane.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from strata.files import write_text
+from strata.simulate.timeline import Kind, Span, Timeline, gaps, is_stage, job_and_name
+
+Event = dict[str, Any]
+
+NAMES: Final = {
+    Kind.FORWARD: "F",
+    Kind.BACKWARD: "B",
+    Kind.WEIGHT: "W",
+    Kind.UPDATE: "UPDATE",
+    Kind.TRANSFER: "WAN transfer",
+    Kind.COLLECTIVE: "collective",
+    Kind.FAILURE: "failure",
+}
+BUBBLE: Final = "bubble"
+
+# Reserved colour names of the trace viewer; everything else gets a colour from its name.
+_CRITICAL_COLOUR: Final = "terrible"
+_BUBBLE_COLOUR: Final = "white"
+
+
+def chrome_trace(timeline: Timeline) -> Event:
+    """Return the timeline in the trace event format; times in microseconds, rounded to the nanosecond.
+
+    A span of the critical path has `args.critical`, the category "critical" and a colour of its own. Arrows run
+    from a microbatch's forward on one stage to its forward on the next, and from backward to backward.
+    """
+    lanes = timeline.by_lane()
+    process = {job: pid for pid, job in enumerate(dict.fromkeys(job_and_name(lane)[0] for lane in lanes), start=1)}
+    thread = {lane: (process[job_and_name(lane)[0]], tid) for tid, lane in enumerate(lanes, start=1)}
+    events = [*_names(process, thread)]
+    for lane, spans in lanes.items():
+        events += (_complete(span, *thread[lane]) for span in spans)
+        if is_stage(spans):
+            events += (_bubble(start, end, *thread[lane]) for start, end in gaps(spans, timeline.end_s))
+    events += _arrows(timeline.spans, thread)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def write_trace(timeline: Timeline, path: str | Path) -> None:
+    """Write the Chrome trace; a path that ends in `.gz` is compressed, which both viewers read."""
+    write_text(path, json.dumps(chrome_trace(timeline), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _names(process: dict[str, int], thread: dict[str, tuple[int, int]]) -> Iterator[Event]:
+    for job, pid in process.items():
+        yield from _named("process", pid, 0, job or "step", pid)
+    for lane, (pid, tid) in thread.items():
+        yield from _named("thread", pid, tid, job_and_name(lane)[1], tid)
+
+
+def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
+    for key, value in (("name", name), ("sort_index", place)):
+        yield {"ph": "M", "name": f"{what}_{key}", "pid": pid, "tid": tid, "args": {key: value}}
+
+
+def _ns(time_s: float) -> int:
+    # Whole nanoseconds: rounding each end alone keeps neighbours neighbours, rounding a duration does not.
+    return round(time_s * 1e9)
+
+
+def _between(start_s: float, end_s: float, pid: int, tid: int) -> Event:
+    start, end = _ns(start_s), _ns(end_s)
+    return {"ph": "X", "ts": start / 1e3, "dur": (end - start) / 1e3, "pid": pid, "tid": tid}
+
+
+def _complete(span: Span, pid: int, tid: int) -> Event:
+    category, args = NAMES[span.kind], Event()
+    event = {"name": category, "cat": category, **_between(span.start_s, span.end_s, pid, tid), "args": args}
+    if span.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT):
+        event["name"] = span.label or (f"{category}{span.microbatch}" if span.microbatch >= 0 else category)
+    elif span.label:
+        event["name"] = f"{category} {span.label}"
+    if span.microbatch >= 0:
+        args["microbatch"] = span.microbatch
+    if span.is_critical:
+        args["critical"] = True
+        event |= {"cat": f"{category},critical", "cname": _CRITICAL_COLOUR}
+    return event
+
+
+def _bubble(start_s: float, end_s: float, pid: int, tid: int) -> Event:
+    return {
+        "name": BUBBLE,
+        "cat": BUBBLE,
+        **_between(start_s, end_s, pid, tid),
+        "cname": _BUBBLE_COLOUR,
+        "args": {},
+    }
+
+
+def _arrows(spans: Iterable[Span], thread: dict[str, tuple[int, int]]) -> Iterator[Event]:
+    """Yield an arrow from each stage that sent a microbatch to the stage that then worked on it."""
+    journeys: dict[tuple[str, Kind, int], list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.microbatch >= 0 and span.kind in (Kind.FORWARD, Kind.BACKWARD):
+            # Pipelines of one job number their microbatches alike: "JOB/pipeline 2 stage 3" is kept apart.
+            journeys[span.lane.partition("stage ")[0], span.kind, span.microbatch].append(span)
+    flow = 0
+    for (_, kind, _), journey in journeys.items():
+        for sender, receiver in _sent(journey):
+            flow += 1
+            common = {"name": NAMES[kind], "cat": "message", "id": flow}
+            from_pid, from_tid = thread[sender.lane]
+            to_pid, to_tid = thread[receiver.lane]
+            # An arrow belongs to the span it lies in: one nanosecond before the end is still inside.
+            leaves = max(_ns(sender.start_s), _ns(sender.end_s) - 1)
+            yield {"ph": "s", **common, "ts": leaves / 1e3, "pid": from_pid, "tid": from_tid}
+            yield {
+                "ph": "f", "bp": "e", **common, "ts": _ns(receiver.start_s) / 1e3, "pid": to_pid, "tid": to_tid,
+            }  # fmt: skip
+
+
+def _sent(journey: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
+    """Yield who sent to whom: the next to start elsewhere, once the sender had ended."""
+    for sender, receiver in pairwise(sorted(journey, key=lambda span: span.start_s)):
+        if sender.lane != receiver.lane and sender.end_s <= receiver.start_s:
+            yield sender, receiver
