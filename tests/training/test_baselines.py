@@ -10,9 +10,9 @@ from builders import card, domain, fleet, job, layers, link
 from small_cases import small_case
 from strata.training.baselines import BASELINES, absent, nsga2
 from strata.training.baselines.context import Context
+from strata.training.exact.problem import Problem
 from strata.training.objective import Scales
 from strata.training.planner import plan_training
-from strata.training.problem import Problem
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from builders import GBPS, card, domain, fleet, job, layers, link
 from small_cases import small_case
 from strata.fleet.fleet import Link
+from strata.training.exact.problem import Problem
+from strata.training.exact.shards import ShardSpace
 from strata.training.objective import money
-from strata.training.problem import Problem
-from strata.training.shards import ShardSpace
 from strata.workload.job import Schedule
 
 EPS = 1e-9

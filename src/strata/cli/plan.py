@@ -12,7 +12,7 @@ from strata.cli.output import emit, output_option, progress
 from strata.errors import OutOfTime, UsageError
 
 if TYPE_CHECKING:
-    from strata.training.search import Evaluated
+    from strata.training.exact.search import Evaluated
     from strata.workload.job import TrainingJob
 
 
@@ -108,7 +108,7 @@ def planned(
     from strata.training.answer import answer_dict
     from strata.training.baselines import BASELINES
     from strata.training.baselines.context import Context
-    from strata.training.pareto import front
+    from strata.training.exact.pareto import front
     from strata.training.planner import plan_training
 
     with progress("planning"):

@@ -12,8 +12,8 @@ from strata.files import API_VERSION
 from strata.fleet.fleet import Fleet
 from strata.training import explain
 from strata.training.baselines import absent
+from strata.training.exact.search import Evaluated
 from strata.training.planner import Answer
-from strata.training.search import Evaluated
 from strata.workload.job import Objective, TrainingJob
 
 

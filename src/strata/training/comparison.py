@@ -8,8 +8,8 @@ from typing import Any
 
 from strata.decision import Reason
 from strata.training import explain
+from strata.training.exact.search import Evaluated
 from strata.training.planner import Answer
-from strata.training.search import Evaluated
 from strata.units import show_time, show_usd
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.decision import Reason
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated, Found
 from strata.training.objective import money
-from strata.training.problem import Problem
-from strata.training.search import Evaluated, Found
 from strata.units import show_bandwidth, show_time, show_usd
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan

@@ -14,10 +14,11 @@ import numpy as np
 
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.fleet.fleet import Fleet
-from strata.training import explain, relax, wide
+from strata.training import explain, relax
+from strata.training.exact import wide
+from strata.training.exact.problem import POOL, Problem
+from strata.training.exact.search import Evaluated, Found, Search
 from strata.training.objective import Scales, check_prices, money
-from strata.training.problem import POOL, Problem
-from strata.training.search import Evaluated, Found, Search
 from strata.units import show_time
 from strata.workload.job import Limits, Objective, TrainingJob
 from strata.workload.plan import TrainingPlan

@@ -9,9 +9,9 @@ from typing import Final
 
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
+from strata.training.exact.problem import POOL, Problem
+from strata.training.exact.search import Evaluated, Search
 from strata.training.objective import Scales, money
-from strata.training.problem import POOL, Problem
-from strata.training.search import Evaluated, Search
 from strata.units import show_bytes, show_usd
 from strata.workload.job import Limits, Objective, Recompute, TrainingJob
 

@@ -20,8 +20,8 @@ from strata.training.baselines import (
     uniform_split,
 )
 from strata.training.baselines.context import Context
-from strata.training.problem import Problem
-from strata.training.search import Evaluated
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated
 
 Baseline = Callable[[Problem, Context], Evaluated | None]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated, Search
 from strata.training.objective import Scales, score_report, within_limits
-from strata.training.problem import Problem
-from strata.training.search import Evaluated, Search
 from strata.workload.plan import TrainingPlan
 
 

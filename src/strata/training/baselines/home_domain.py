@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strata.training.baselines.context import Context, exact
-from strata.training.problem import Problem
-from strata.training.search import Evaluated
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated
 
 
 def plan(problem: Problem, context: Context) -> Evaluated | None:

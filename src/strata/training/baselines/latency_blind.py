@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.training.baselines.context import Context, best, evaluate, exact
-from strata.training.problem import POOL, Problem
-from strata.training.search import Evaluated
+from strata.training.exact.problem import POOL, Problem
+from strata.training.exact.search import Evaluated
 
 
 def plan(problem: Problem, context: Context) -> Evaluated | None:

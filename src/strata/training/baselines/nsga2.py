@@ -12,9 +12,9 @@ import numpy as np
 
 from strata.training.baselines.context import Context, best, evaluate
 from strata.training.baselines.random_search import legal_chain
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated
 from strata.training.objective import money
-from strata.training.problem import Problem
-from strata.training.search import Evaluated
 from strata.workload.plan import TrainingPlan
 
 POPULATION: Final = 40

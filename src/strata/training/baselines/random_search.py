@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Final
 
 from strata.training.baselines.context import Context, best, evaluate
-from strata.training.chain import build_chain
-from strata.training.problem import Problem, Setting
-from strata.training.search import Evaluated
+from strata.training.exact.chain import build_chain
+from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.search import Evaluated
 from strata.workload.plan import TrainingPlan
 
 DRAWS: Final = 200

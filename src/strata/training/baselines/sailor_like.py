@@ -13,10 +13,10 @@ import numpy as np
 
 from strata.training.baselines.context import Context, best, evaluate
 from strata.training.baselines.uniform_split import uniform_chain
-from strata.training.chain_space import ChainSpace
-from strata.training.problem import POOL, Problem
-from strata.training.routes import best_path
-from strata.training.search import Evaluated
+from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.problem import POOL, Problem
+from strata.training.exact.routes import best_path
+from strata.training.exact.search import Evaluated
 
 SHORTLIST: Final = 256
 

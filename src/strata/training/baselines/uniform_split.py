@@ -13,8 +13,8 @@ import numpy as np
 
 from strata.simulate.pipeline import classic_warmup
 from strata.training.baselines.context import Context, best, evaluate
-from strata.training.problem import Problem, Setting
-from strata.training.search import Evaluated
+from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.search import Evaluated
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -13,8 +13,8 @@ from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import StageRoom
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
-from strata.training.problem import Problem, Setting
-from strata.training.split import split
+from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.split import split
 from strata.units import show_bytes
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan

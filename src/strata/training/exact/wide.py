@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Found, Search
+from strata.training.exact.shards import ShardSpace
 from strata.training.objective import Scales, score
-from strata.training.problem import Problem
-from strata.training.search import Found, Search
-from strata.training.shards import ShardSpace
 from strata.workload.job import Schedule
 
 Clock = Callable[[], float]

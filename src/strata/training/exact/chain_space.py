@@ -14,9 +14,9 @@ from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
-from strata.training.chain import build_chain
-from strata.training.problem import Problem, Setting
-from strata.training.routes import PairCosts, best_route, efficient_routes, path_table
+from strata.training.exact.chain import build_chain
+from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 

@@ -14,8 +14,8 @@ from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
 from strata.simulate.compute import LayerSums, peak_flops
-from strata.training.routes import PairCosts
-from strata.training.split import least_shares, most_shares
+from strata.training.exact.routes import PairCosts
+from strata.training.exact.split import least_shares, most_shares
 from strata.workload.job import Recompute, TrainingJob
 
 Floats = NDArray[np.float64]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from strata.simulate.analytic import stack
 from strata.simulate.screening import path_s
-from strata.training.chain import build_chain
-from strata.training.chain_space import ChainSpace
-from strata.training.problem import Problem, Setting
+from strata.training.exact.chain import build_chain
+from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.problem import Problem, Setting
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 

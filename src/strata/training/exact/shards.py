@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.simulate.collective import eta
-from strata.training.problem import MICROBATCHES, POOL, Problem
-from strata.training.routes import best_path
-from strata.training.unit import Inner, Unit, Units
+from strata.training.exact.problem import MICROBATCHES, POOL, Problem
+from strata.training.exact.routes import best_path
+from strata.training.exact.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from strata.decision import Reason
 from strata.simulate.report import StepReport
-from strata.training.chain_space import ChainSpace
+from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.problem import POOL, Problem
+from strata.training.exact.shards import ShardSpace
 from strata.training.objective import Scales, score, score_report, within_limits
-from strata.training.problem import POOL, Problem
-from strata.training.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
 
 Clock = Callable[[], float]

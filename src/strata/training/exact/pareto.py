@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.errors import UsageError
 from strata.simulate.report import StepReport
-from strata.training.chain_space import ChainSpace
+from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.problem import Problem
+from strata.training.exact.routes import efficient
+from strata.training.exact.search import Evaluated
+from strata.training.exact.shards import ShardSpace, Sharing
 from strata.training.objective import Scales, money, score_report, within_limits
-from strata.training.problem import Problem
-from strata.training.routes import efficient
-from strata.training.search import Evaluated
-from strata.training.shards import ShardSpace, Sharing
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
