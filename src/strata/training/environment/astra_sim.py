@@ -1,0 +1,234 @@
+"""`strata/AstraSim-v0`: seed 001's environment, a domain for each layer against a network that fluctuates.
+
+Where the seed's own text contradicts itself, this is what holds here: an action is judged on the network it was
+chosen for, the one of the observation before; nothing leaves the observation's Box; R_eff is measured against a
+named step, not against 1e7 cycles; communication cost against the uniform placement's, in one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from strata.errors import UsageError
+from strata.fleet.dynamics import Uniform
+from strata.fleet.fleet import Fleet
+from strata.fleet.schema import load_fleet
+from strata.training.environment.backends import Backend, backend
+from strata.training.environment.network import (
+    SEED_BANDWIDTH_BYTES_PER_S,
+    SEED_LATENCY_S,
+    Caps,
+    Noise,
+    matrices,
+    seed_network,
+)
+from strata.training.environment.placement import home_placement, plan_of, uniform_placement, why_not
+from strata.training.exact.problem import Problem
+from strata.workload.huggingface import model
+from strata.workload.job import TrainingJob
+
+Info = dict[str, Any]
+
+UNFIT_REWARD: Final = -1.0
+"""A placement whose devices or memory do not suffice is worth this at most, and less where its formula says so.
+
+At most, not exactly: placements that cross domains often score far below -1 though they fit, and an agent that
+starts among them would be drawn to whatever does not fit, and see no slope there."""
+
+SEQUENCE_LENGTH: Final = 4096
+GLOBAL_BATCH: Final = 64
+"""Of a job given by its model alone: 262,144 tokens a step."""
+
+_SEED_NAMES: Final = {"llama_70b": "llama-3.1-70b"}
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """What rewards are measured against, both on the base network.
+
+    time_name: "home" or "uniform", whose step takes `step_time_s`; cost: of the uniform placement.
+    """
+
+    time_name: str
+    step_time_s: float
+    cost: float
+
+
+class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """One step is one training step of a job whose layers are placed on K domains.
+
+    Action: MultiDiscrete([K] * L), the domain of each layer; layer 0 is the embedding, the last the head.
+    Observation: Box [0, 1] of 2 K² + K: bandwidth and latency matrices (row: source), each over what it can be at
+    most, then the share of the layers each domain had in the last placement (zeros before the first). With `edges`
+    a Dict of this as `state` and `edges` [K², 3], row i K + j: bandwidth, latency, and 1 where i is not j.
+    Reward: w1 R_eff + w2 U - w3 C with R_eff = (T_base - T) / T_base, U the utilisation and C the communication
+    cost over that of the uniform placement. `info` holds each of these, and the network they were reached on; the
+    one of `reset` holds the network of the first step.
+
+    num_domains: 3 is the network of seed 001 §3.1; any other number draws base links as its §3.3 does, at reset.
+    num_layers: cuts the model or goes on with layers like its own; None takes it as it is.
+    task_profile: a model's name or config.json, or a job. fleet: instead of the seed's; num_domains is then its.
+    episode_steps: after so many the episode is truncated; it never terminates.
+    Raises UsageError for arguments that cannot be used, MissingPart where the backend is not here.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(
+        self,
+        num_domains: int = 3,
+        num_layers: int | None = None,
+        task_profile: str | TrainingJob = "llama-3.1-70b",
+        bandwidth_fluctuation: float = 0.3,
+        *,
+        latency_jitter: float = 0.2,
+        backend: str = "analytic",
+        fleet: Fleet | None = None,
+        weights: Sequence[float] = (0.4, 0.3, 0.3),
+        episode_steps: int = 100,
+        edges: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        _check(num_domains, weights, episode_steps, bandwidth_fluctuation, latency_jitter)
+        self.render_mode = render_mode
+        self.backend: Backend = _backend(backend)
+        self.job = _job(task_profile, num_layers)
+        self.weights, self.episode_steps, self.edges = tuple(weights), episode_steps, edges
+        self._noise = Noise(Uniform(bandwidth_fluctuation), Uniform(latency_jitter))
+        self._fixed = load_fleet("seed") if fleet is None and num_domains == 3 else fleet
+        shape = (num_domains, num_domains)
+        widest = self._fixed or seed_network(
+            np.full(shape, SEED_BANDWIDTH_BYTES_PER_S[1]), np.full(shape, SEED_LATENCY_S[1])
+        )
+        self._caps = Caps.of(widest, self._noise)
+        self._start(widest)  # says at once what cannot be used
+        domains, layers = len(widest.domains), len(self.job.layers)
+        self.action_space = spaces.MultiDiscrete([domains] * layers)
+        state = spaces.Box(0.0, 1.0, (2 * domains * domains + domains,), np.float32)
+        self.observation_space = state
+        if edges:
+            links = spaces.Box(0.0, 1.0, (domains * domains, 3), np.float32)
+            self.observation_space = spaces.Dict({"state": state, "edges": links})
+        self._now: Fleet | None = None
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Begin an episode. All chance comes from the generator `seed` starts; there are no options."""
+        super().reset(seed=seed)
+        if self._fixed is None:
+            shape = self._problem.fleet.bandwidth_bytes_per_s().shape
+            bandwidth = self.np_random.uniform(*SEED_BANDWIDTH_BYTES_PER_S, size=shape)
+            latency = self.np_random.uniform(*SEED_LATENCY_S, size=shape)
+            self._start(seed_network(bandwidth, latency))
+        self._now = self._noise.draw(self._problem.fleet, self.np_random)
+        self._loads = np.zeros(len(self._problem.fleet.domains))
+        self._steps = 0
+        return self._observation(self._now), self._context(self._now)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        """Run one training step of a placement on the network observed last, then draw the next network."""
+        if self._now is None:
+            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        placement = np.asarray(action)
+        if not self.action_space.contains(placement):
+            shape = f"{len(self.job.layers)} whole numbers from 0 to {len(self._loads) - 1}"
+            raise UsageError(f"{action!r} is no placement: {shape}, one a layer")
+        plan = plan_of(self._problem, placement.tolist())
+        outcome = self.backend.run(self._now, self.job, plan)
+        base, report, misfit = self._baselines, outcome.report, why_not(self._problem, plan)
+        efficiency = (base.step_time_s - report.step_time_s) / base.step_time_s
+        cost = outcome.cost / base.cost if base.cost else 0.0
+        w1, w2, w3 = self.weights
+        reward = w1 * efficiency + w2 * report.utilization - w3 * cost
+        info = {
+            **self._context(self._now),
+            "step_time_s": report.step_time_s,
+            "utilization": report.utilization,
+            "wan_bytes": report.wan_bytes_per_step,
+            "cost": outcome.cost,
+            "efficiency_term": efficiency,
+            "cost_term": cost,
+            "stages": len(plan.pipelines[0].stages),
+            "fits": not misfit,
+            "misfit": misfit,
+        }
+        self._loads = np.bincount(placement, minlength=len(self._loads)) / len(placement)
+        self._now = self._noise.draw(self._problem.fleet, self.np_random)
+        self._steps += 1
+        reward = min(reward, UNFIT_REWARD) if misfit else reward
+        return self._observation(self._now), float(reward), False, self._steps >= self.episode_steps, info
+
+    def _start(self, fleet: Fleet) -> None:
+        """Take a base network and run the baselines on it. Raises UsageError where not every placement can run."""
+        problem = Problem.of(fleet, self.job)
+        if problem.excluded:
+            raise UsageError(
+                "any layer may be placed on any domain, but " + "; ".join(map(str, problem.excluded)),
+                hint="a fleet whose domains are all linked, of accelerators that are known",
+            )
+        layers, domains = len(self.job.layers), len(fleet.domains)
+        home = plan_of(problem, home_placement(layers))
+        uniform = plan_of(problem, uniform_placement(layers, domains))
+        spread = self.backend.run(fleet, self.job, uniform)
+        name, timed = "uniform", spread
+        if not why_not(problem, home):
+            name, timed = "home", self.backend.run(fleet, self.job, home)
+        self._problem = problem
+        self._baselines = Baselines(name, timed.report.step_time_s, spread.cost)
+
+    def _context(self, fleet: Fleet) -> Info:
+        bandwidth, latency = matrices(fleet)
+        return {
+            "backend": self.backend.name,
+            "bandwidth_bytes_per_s": bandwidth,
+            "latency_s": latency,
+            "time_baseline": self._baselines.time_name,
+            "baseline_step_time_s": self._baselines.step_time_s,
+            "cost_baseline": "uniform",
+            "baseline_cost": self._baselines.cost,
+            "cost_unit": self.backend.cost_unit,
+        }
+
+    def _observation(self, fleet: Fleet) -> Any:
+        bandwidth, latency = self._caps.shares(*matrices(fleet))
+        state = np.concatenate([bandwidth.ravel(), latency.ravel(), self._loads]).astype(np.float32)
+        if not self.edges:
+            return state
+        between = 1.0 - np.eye(len(self._loads))
+        edges = np.stack([bandwidth.ravel(), latency.ravel(), between.ravel()], axis=1)
+        return {"state": state, "edges": edges.astype(np.float32)}
+
+
+_backend = backend  # the argument of the same name hides it
+
+
+def _check(
+    num_domains: int, weights: Sequence[float], episode_steps: int, bandwidth: float, latency: float
+) -> None:
+    if num_domains < 1 or episode_steps < 1:
+        raise UsageError(f"num_domains={num_domains}, episode_steps={episode_steps}: at least 1 each")
+    if len(weights) != 3 or min(weights) < 0:
+        raise UsageError(f"weights={tuple(weights)}: three numbers of at least 0", hint="(0.4, 0.3, 0.3)")
+    for name, value in (("bandwidth_fluctuation", bandwidth), ("latency_jitter", latency)):
+        if not 0 <= value < 1:
+            raise UsageError(f"{name}={value} is no share of at least 0 and below 1", hint="0.3")
+
+
+def _job(profile: str | TrainingJob, num_layers: int | None) -> TrainingJob:
+    """Return the job of a model, cut or extended to a number of layers, embedding and head counted."""
+    if isinstance(profile, TrainingJob):
+        if num_layers not in (None, len(profile.layers)):
+            raise UsageError(f"num_layers={num_layers}, but the job's model has {len(profile.layers)}")
+        return profile
+    spec = model(_SEED_NAMES.get(profile, profile))
+    if num_layers is not None:
+        if num_layers < 3:
+            raise UsageError(f"num_layers={num_layers}: at least an embedding, one layer and a head")
+        spec = replace(spec, num_layers=num_layers - 2)
+    table = spec.layer_table(SEQUENCE_LENGTH)
+    return TrainingJob(spec.name, table, SEQUENCE_LENGTH, spec.num_heads, GLOBAL_BATCH, model_name=spec.name)
