@@ -1,0 +1,143 @@
+"""A collective of the whole world: its chunks, their phases over the dimensions, the queues they wait in."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from strata.errors import UsageError
+from strata.simulate.compat.closed_forms import alone_ns
+from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.compat.system import Algorithm, Collective, System
+
+Half = Literal["first", "last", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a chunk does on one dimension, in which half of its queues, and for how long."""
+
+    dimension: int
+    half: Half
+    duration_ns: int
+
+
+def collective_ns(
+    collective: Collective,
+    algorithms: Sequence[Algorithm],
+    *,
+    size_bytes: int,
+    dimensions: Sequence[Dimension],
+    system: System,
+) -> int:
+    """Return how long a collective over all ranks takes, one algorithm a dimension.
+
+    `size_bytes`: the whole buffer; of all_gather, one rank's shard. Raises UsageError where no closed form
+    is known, among them several chunks at once on congestion-aware links other than a ring all_reduce's.
+    """
+    chunk, count = chunks(collective, size_bytes, math.prod(d.npus for d in dimensions), system)
+    found = _flow_shop_ns(_phases(collective, algorithms, chunk, dimensions, system), count, system)
+    if count == 1 or system.chunks_at_once == 1 or dimensions[0].backend is Backend.UNAWARE:
+        return found
+    known = (Collective.ALL_REDUCE, Algorithm.RING, Topology.RING, 1)
+    if (collective, algorithms[0], dimensions[0].topology, system.queues) != known:
+        raise UsageError(
+            "no closed form for several chunks at once on congestion-aware links but a ring all_reduce"
+        )
+    ring, steps = dimensions[0], 2 * (dimensions[0].npus - 1)
+    wire_ns = steps * count * ring.busy_ns(chunk // ring.npus)
+    return max(found, int(wire_ns + ring.latency_ns) + 2 * system.endpoint_delay_ns)
+
+
+def chunks(collective: Collective, size_bytes: int, ranks: int, system: System) -> tuple[int, int]:
+    """Return the bytes of a chunk and how many there are; what does not divide becomes one more whole chunk.
+
+    A chunk is at least a byte a rank, except of all_gather.
+    """
+    chunk = max(1, size_bytes // system.splits)
+    if collective is not Collective.ALL_GATHER and chunk < ranks:
+        return ranks, system.splits
+    return chunk, math.ceil(size_bytes / chunk)
+
+
+def _phases(
+    collective: Collective,
+    algorithms: Sequence[Algorithm],
+    size_bytes: int,
+    dimensions: Sequence[Dimension],
+    system: System,
+) -> list[Phase]:
+    """Return the phases of one chunk in order.
+
+    all_reduce with localBWAware: reduce_scatter up the dimensions, all_reduce in the last, all_gather down.
+    Everything else, and all_reduce with baseline, visits each dimension once, all_gather in falling order.
+    """
+    found: list[Phase] = []
+    last = len(dimensions) - 1
+
+    def add(what: Collective, index: int, half: Half) -> None:
+        nonlocal size_bytes
+        dimension = dimensions[index]
+        taken = alone_ns(what, algorithms[index], size_bytes=size_bytes, dimension=dimension, system=system)
+        found.append(Phase(index, half, taken))
+        if what is Collective.REDUCE_SCATTER:
+            size_bytes //= dimension.npus
+        elif what is Collective.ALL_GATHER:
+            size_bytes *= dimension.npus
+
+    if collective is Collective.ALL_REDUCE and system.is_bandwidth_aware:
+        for index in range(last):
+            add(Collective.REDUCE_SCATTER, index, "first")
+        add(Collective.ALL_REDUCE, last, "first")
+        for index in reversed(range(last)):
+            add(Collective.ALL_GATHER, index, "last")
+        return found
+    order = range(last + 1)
+    for index in reversed(order) if collective is Collective.ALL_GATHER else order:
+        add(collective, index, "any")
+    return found
+
+
+def _flow_shop_ns(phases: Sequence[Phase], count: int, system: System) -> int:
+    """Return when the last of `count` chunks has been through all phases.
+
+    A dimension has `queues` queues, each serving ceil(active_chunks / queues) chunks at a time, the youngest
+    first (LIFO). Chunks take the queues of a phase's half in turn.
+    """
+    free: dict[tuple[int, int], int] = {}
+    waiting: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    events = [(0, -chunk, 0, False) for chunk in range(count)]  # time, youngest first, phase, is it served
+    heapq.heapify(events)
+    now = 0
+
+    def queue(phase: int, youth: int) -> tuple[int, int]:
+        first, length = _half(phases[phase].half, system.queues)
+        return phases[phase].dimension, first + -youth % length
+
+    while events:
+        now, youth, phase, is_served = heapq.heappop(events)
+        key = queue(phase, youth)
+        if is_served:
+            free[key] += 1
+            if phase + 1 < len(phases):
+                heapq.heappush(events, (now, youth, phase + 1, False))
+        else:
+            heapq.heappush(waiting.setdefault(key, []), (youth, phase))
+        # Start only when nothing else happens at this instant, so that the youngest of all is chosen.
+        if not events or events[0][0] > now:
+            for key, line in waiting.items():
+                while line and free.setdefault(key, system.chunks_per_queue):
+                    free[key] -= 1
+                    youth, phase = heapq.heappop(line)
+                    heapq.heappush(events, (now + phases[phase].duration_ns, youth, phase, True))
+    return now
+
+
+def _half(half: Half, queues: int) -> tuple[int, int]:
+    """Return the first queue of a half and how many it has; a single queue is both halves."""
+    if half == "any" or queues == 1:
+        return 0, queues
+    return (0, queues // 2) if half == "first" else (queues // 2, queues - queues // 2)

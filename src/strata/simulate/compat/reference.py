@@ -1,0 +1,149 @@
+"""A table of ASTRA-sim runs held against our own answers, row by row."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from strata.errors import BadFile, Fault, UsageError
+from strata.files import read_text
+from strata.simulate.compat.case import COLUMNS, Case, Group, PipelineRun, Send, World, read_case
+from strata.simulate.compat.closed_forms import alone_ns
+from strata.simulate.compat.groups import ring_ns, send_ns
+from strata.simulate.compat.hierarchy import collective_ns
+from strata.simulate.compat.pipeline_slots import neighbour_paths, pipeline_ns, warmups
+from strata.simulate.compat.refusals import why_doubtful, why_not
+from strata.simulate.compat.system import Algorithm
+
+Row = Mapping[str, str | None]
+
+SCALE_ONLY: Final = "llm"
+"""The family that is there to show ASTRA-sim's scale: in no score but its own."""
+IDLE_NS: Final = 1000
+"""The one compute node of 1 us that ranks without traffic run in the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What we say to one row, and what ASTRA-sim said.
+
+    ours_ns: None where ASTRA-sim or we have no answer, `reason` says why. doubt: why ASTRA-sim's answer, which
+    ours repeats, is not what such a network would do. expected_ns: None where the table does not say, or the
+    run did not end well.
+    """
+
+    row: int
+    scenario: str
+    backend: str
+    ours_ns: int | None
+    reason: str | None
+    doubt: str | None
+    expected_ns: int | None
+
+    @property
+    def family(self) -> str:
+        """The first part of the scenario: all_reduce, wan, twodim, pp..."""
+        head, slash, _ = self.scenario.partition("/")
+        found = re.match(r"[A-Za-z]+", head)
+        return head if slash or not found else found[0]
+
+    @property
+    def error(self) -> float | None:
+        """Our relative error where ASTRA-sim has an answer; 1 where we have none."""
+        return None if self.expected_ns is None else abs((self.ours_ns or 0) - self.expected_ns) / self.expected_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How many rows were held against ASTRA-sim, how many are equal to the nanosecond, the worst error."""
+
+    rows: int
+    exact: int
+    worst: float | None
+
+
+def score(found: Iterable[Answer]) -> Score:
+    """Return the score of the answers whose expected value is known."""
+    errors = [answer.error for answer in found if answer.error is not None]
+    return Score(len(errors), errors.count(0.0), max(errors, default=None))
+
+
+def read_rows(path: str) -> list[dict[str, str | None]]:
+    """Read a reference table. Raises UsageError or BadFile, naming the columns that are missing."""
+    try:
+        table = csv.DictReader(read_text(path).splitlines(), strict=True)
+        rows = list(table)
+    except csv.Error as error:
+        raise BadFile([Fault(path, f"not CSV: {error}")]) from None
+    missing = [name for name in COLUMNS if name not in (table.fieldnames or ())]
+    if missing:
+        raise BadFile([Fault(path, f"no column {name!r}", line=1, column=1) for name in missing])
+    return [{str(name): cell for name, cell in row.items()} for row in rows]
+
+
+def answers(rows: Iterable[Row]) -> list[Answer]:
+    """Answer every row of a reference table; `reported_ns` is never looked at for it."""
+    return [_answer(index, row) for index, row in enumerate(rows)]
+
+
+def _answer(index: int, row: Row) -> Answer:
+    ours, reason, doubt = None, None, None
+    status = row.get("status") or "ok"
+    try:
+        case = read_case(row)
+        reason, doubt = why_not(case), why_doubtful(case)
+        if reason is None:
+            ours = astra_ns(case)
+    except UsageError as error:
+        reason = str(error)
+    if status != "ok" and reason is None:
+        reason = f"this run ended with {status}; no reason known."
+    reported = row.get("reported_ns") or ""
+    expected = int(reported) if status == "ok" and reported.isdigit() and int(reported) > 0 else None
+    return Answer(index, row.get("scenario") or "", row.get("backend") or "", ours, reason, doubt, expected)
+
+
+def astra_ns(case: Case) -> int:
+    """Return the nanoseconds ASTRA-sim reports: when the last rank has finished.
+
+    Raises UsageError where no form is known; ask `why_not` first.
+    """
+    traffic, dimensions = case.traffic, case.dimensions
+    if isinstance(traffic, World):
+        return collective_ns(
+            traffic.collective, traffic.algorithms,
+            size_bytes=case.size_bytes, dimensions=dimensions, system=traffic.system,
+        )  # fmt: skip
+    if isinstance(traffic, Send):
+        return max(IDLE_NS, send_ns(traffic.source, traffic.dest, case.size_bytes, dimensions))
+    if isinstance(traffic, PipelineRun):
+        return _pipeline_ns(case, traffic)
+    return max(IDLE_NS, _group_ns(case, traffic))
+
+
+def _group_ns(case: Case, group: Group) -> int:
+    if group.algorithm is Algorithm.RING:
+        return ring_ns(
+            group.collective, group.ranks, size_bytes=case.size_bytes, dimensions=case.dimensions,
+            system=group.system, is_group=not group.is_flat,
+        )  # fmt: skip
+    if len(case.dimensions) > 1:
+        raise UsageError("a group in a world of several dimensions is a ring, whatever the algorithm")
+    return alone_ns(
+        group.collective, group.algorithm, size_bytes=case.size_bytes,
+        dimension=replace(case.dimensions[0], npus=len(group.ranks)), system=group.system, is_group=True,
+    )  # fmt: skip
+
+
+def _pipeline_ns(case: Case, run: PipelineRun) -> int:
+    if len(case.dimensions) > 1:
+        raise UsageError("a pipeline is known on one dimension, rank = stage")
+    there, back = neighbour_paths(case.dimensions[0], case.size_bytes)
+    cuts = run.stages - 1
+    return pipeline_ns(
+        [run.forward_ns] * run.stages, [run.backward_ns] * run.stages, there[:cuts], back[:cuts],
+        microbatches=run.microbatches, warmup=warmups(run.order, run.stages, run.microbatches),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strata.cli.main import run
+
+HEADER = (
+    "scenario,topology,npus,bandwidth_GBps,latency_ns,collective_or_pattern,bytes,backend,reported_ns,status\n"
+)
+RUNS = [
+    "all_reduce/Ring/ring,Ring,8,50,500,all_reduce:ring,268435456,aware,9197541,ok",
+    "all_reduce/Ring/ring,Ring,8,50,500,all_reduce:ring,268435456,unaware,9000000,ok",
+    "all_gather/Ring/ring,Ring,2,50,500,all_gather:ring,268435456,aware,,crash(abort)",
+    "twodim_8x3_p2p_0to9,Switch+Ring,24,50+0.375,500+50000000,p2p,16777216,unaware,313500,ok",
+    "llm32L_pp4dp8,Switch,32,50,500,1f1b+dp,33554432,aware,1446458528,ok",
+]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(HEADER + "\n".join(RUNS) + "\n")
+    return path
+
+
+def test_every_row_is_answered_and_the_runs_that_ended_well_are_scored(capsys, table):
+    assert run(["bench", "astra", str(table), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(a["row"], a["ours_ns"]) for a in found["answers"]] == [
+        (0, 9197541), (1, 9197541), (2, None), (3, 313500), (4, None),
+    ]  # fmt: skip
+    assert "Ring of 2 aborts" in found["answers"][2]["reason"]
+    assert "free" in found["answers"][3]["doubt"]
+    assert (found["rows"], found["exact"]) == (3, 2)
+    assert found["worst"] == pytest.approx(197541 / 9e6)
+    assert found["families"]["all_reduce"]["rows"] == 2
+    assert found["families"]["llm"] == {"rows": 1, "exact": 0, "worst": None}
+    assert found["not_counted"] == ["llm"]
+    miss = {"scenario": "all_reduce/Ring/ring", "backend": "unaware", "expected_ns": 9000000, "ours_ns": 9197541}
+    assert found["misses"] == [miss]
+
+
+def test_rows_kept_back_are_answered_without_what_was_reported(capsys, tmp_path):
+    path = tmp_path / "runs.csv"
+    columns = HEADER.split(",")[:8]
+    path.write_text(",".join(columns) + "\n" + ",".join(RUNS[0].split(",")[:8]) + "\n")
+    assert run(["bench", "astra", str(path), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["answers"][0]["ours_ns"] == 9197541
+    assert (found["rows"], found["exact"], found["worst"], found["misses"]) == (0, 0, None, [])
+    assert run(["bench", "astra", str(path)]) == 0
+    assert "9 197 541" in capsys.readouterr().out
+
+
+def test_the_table_fits_80_columns(capsys, monkeypatch, table):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["bench", "astra", str(table)]) == 0
+    shown = capsys.readouterr().out
+    assert "llm*" in shown
+    assert "9 000 000" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_a_table_of_something_else_is_a_usage_error(capsys, tmp_path):
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    assert run(["bench", "astra", str(path)]) == 2
+    assert "no column 'scenario'" in capsys.readouterr().err
