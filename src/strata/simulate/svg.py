@@ -7,6 +7,7 @@ with too many spans to tell apart are drawn as what share of each slice of time 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +74,8 @@ _MAX_SINGLE: Final = 2000
 _NARROW: Final = 4.0
 """A lane with less room for a span [px] is drawn as shares of time."""
 _SLICES: Final = 240
-_MAX_LEVELS: Final = 40_000
-"""Slices of time a lane is cut into for that, and slices times kinds over all lanes."""
+_MAX_LEVELS: Final = 20_000
+"""About how many slices a lane is cut into for that, and slices times kinds over all lanes."""
 _MAX_LABEL: Final = 250.0
 _THINNEST_OUTLINE: Final = 6.0
 
@@ -102,7 +103,7 @@ class _Picture:
         jobs = dict.fromkeys(job_and_name(lane)[0] for lane in self.lanes)
         self.has_jobs = len(jobs) > 1
         names = ["time [min]", *(job_and_name(lane)[1] for lane in self.lanes)]
-        self.left = min(0.3 * width, max(map(_text_width, names)) + 2 * _MARGIN)
+        self.left = min(0.35 * width, max(map(_text_width, names)) + 2 * _MARGIN)
         self.right = width - _MARGIN - _text_width("idle 100%") - 4
         self.y = float(_MARGIN)
         self.body: list[str] = []
@@ -123,7 +124,7 @@ class _Picture:
         idle = {
             lane: sum(end - start for start, end in gaps(spans, self.end_s)) / self.end_s
             for lane, spans in self.lanes.items()
-            if is_stage(spans)
+            if self.end_s and is_stage(spans)
         }
         self._heading(list(idle.values()))
         self._legend()
@@ -157,16 +158,16 @@ class _Picture:
     def _heading(self, idle: Sequence[float]) -> None:
         room = self.width - 2 * _MARGIN
         self._text(_MARGIN, self.y + 14, _fitting(self.title, room / 1.4), "title")
-        facts = f"step {units.show_time(self.end_s)}" if self.spans else "nothing happened"
+        facts = f"step {units.show_time(self.end_s)}" if self.end_s else "nothing happened"
         if idle:
-            facts += f", {len(idle)} stages idle {sum(idle) / len(idle):.0%} of it"
+            facts += f", stages idle {sum(idle) / len(idle):.0%} of it"
         if self.num_left_out:
             facts += f"; {self.num_left_out} more lanes are not drawn"
         self._text(_MARGIN, self.y + 14 + _LINE, facts)
         self.y += 2 * _LINE + _GAP
 
     def _legend(self) -> None:
-        if not self.spans:
+        if not self.end_s:
             return
         kinds = {span.kind for span in self.spans}
         entries = [
@@ -248,28 +249,21 @@ class _Picture:
 
     def _merged(self, spans: Sequence[Span], top: float, height: float) -> None:
         """Draw shares of time, stacked from the bottom in the order of the legend."""
-        step_s = self.end_s / self.num_slices
-        below = [0.0] * self.num_slices
+        mixtures = _mixtures(spans, self.num_slices, self.end_s / self.num_slices)
+        levels = [0.0] * len(mixtures)
         areas = []
-        for kind in Kind:
-            shares = _shares([span for span in spans if span.kind is kind], step_s, self.num_slices)
-            if not any(shares):
-                continue
-            below = [b + share for b, share in zip(below, shares, strict=True)]
-            outline = self._outline([b if s else 0.0 for b, s in zip(below, shares, strict=True)], top, height)
-            areas.append(f'<path fill="url(#strata-{kind})" d="{outline}"/>')
+        for kind in [kind for kind in Kind if any(kind in mixture.shares for mixture in mixtures)]:
+            path, last = [f"M{_n(self.left)} {_n(top + height)}"], 0.0
+            for i, mixture in enumerate(mixtures):
+                levels[i] += mixture.shares.get(kind, 0.0)
+                level = levels[i] if kind in mixture.shares else 0.0
+                if abs(level - last) > 0.01:
+                    path.append(f"H{_n(self.x(mixture.start_s))}V{_n(top + height * (1 - level))}")
+                    last = level
+            path.append(f"H{_n(self.x(spans[-1].end_s))}V{_n(top + height)}Z")
+            areas.append(f'<path fill="url(#strata-{kind})" d="{"".join(path)}"/>')
         # Each area reaches down to the bottom of the lane, so the tallest is painted first.
         self.body += reversed(areas)
-
-    def _outline(self, levels: Sequence[float], top: float, height: float) -> str:
-        bottom = last = _n(top + height)
-        path = [f"M{_n(self.left)} {bottom}"]
-        for i, level in enumerate(levels):
-            y = _n(top + height * (1 - min(1.0, level)))
-            if y != last:
-                path.append(f"H{_n(self.x(i * self.end_s / self.num_slices))}V{y}")
-                last = y
-        return "".join(path) + f"H{_n(self.right)}V{bottom}Z"
 
     def _critical(self, lane: str, top: float, height: float) -> None:
         """Outline what is critical, neighbours together; a line above where spans are merged."""
@@ -291,14 +285,37 @@ class _Picture:
             self.body.append(f'<path class="critical" d="{path}"/>')
 
 
-def _shares(spans: Sequence[Span], step_s: float, num_slices: int) -> list[float]:
-    """Return which share of each slice of time the spans fill."""
-    found = [0.0] * (num_slices + 1)
-    for span in spans:
-        for i in range(int(span.start_s / step_s), int(span.end_s / step_s) + 1):
-            inside_s = min(span.end_s, (i + 1) * step_s) - max(span.start_s, i * step_s)
-            found[i] += max(0.0, inside_s) / step_s
-    return found[:num_slices]
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """Which share of the time from `start_s` until the next one begins went to which kind."""
+
+    start_s: float
+    shares: dict[Kind, float]
+
+
+def _mixtures(spans: Sequence[Span], most: int, longest_gap_s: float) -> list[_Mixture]:
+    """Group spans by their number, about `most` groups; only a longer gap than this lies between groups.
+
+    Slices of equal time would beat against the rhythm of forwards and backwards. A multiple of four spans holds
+    as many of the one as of the other, also where two microbatches make a rhythm.
+    """
+    size = 4 * math.ceil(len(spans) / most / 4)
+    found: list[_Mixture] = []
+    group: list[Span] = []
+    for i, span in enumerate(spans):
+        group.append(span)
+        after_s = spans[i + 1].start_s if i + 1 < len(spans) else math.inf
+        is_last = after_s - span.end_s > longest_gap_s
+        if is_last or len(group) == size:
+            start_s, end_s = group[0].start_s, span.end_s if is_last else after_s
+            busy: dict[Kind, float] = defaultdict(float)
+            for one in group:
+                busy[one.kind] += (one.end_s - one.start_s) / (end_s - start_s) if end_s > start_s else 0.0
+            found.append(_Mixture(start_s, dict(busy)))
+            group = []
+        if is_last:
+            found.append(_Mixture(span.end_s, {}))
+    return found
 
 
 def _letters(span: Span) -> str:
