@@ -90,7 +90,9 @@ def test_weights_belong_to_reward_and_tchebycheff(
     code, data = planned(capsys, *files, "--minimize", "tchebycheff", "--weights", "1,0,0")
     assert code == 0
     assert data["objective"] == "tchebycheff"
-    code, text = refused(capsys, *files, "--weights", "1,0,0")
+    code, data = planned(capsys, *files, "--weights", "1,0,0")
+    assert (code, data["objective"]) == (0, "reward")
+    code, text = refused(capsys, *files, "--minimize", "time", "--weights", "1,0,0")
     assert code == 2
     assert "tchebycheff" in text
     assert refused(capsys, *files, "--minimize", "reward", "--weights", "1,2")[0] == 2

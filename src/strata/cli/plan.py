@@ -44,7 +44,7 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "reward", "tchebycheff"]), help="Instead of the job's goal."
 )
-@click.option("--weights", callback=_weights, metavar="A,B,C", help="Of reward and tchebycheff.")
+@click.option("--weights", callback=_weights, metavar="A,B,C", help="Of reward and tchebycheff; alone: of reward.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")
 @click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
 @click.option("--seed", default=0, show_default=True, help="Of the random baselines.")
@@ -162,6 +162,8 @@ def _asked(job: TrainingJob, minimize: str | None, weights: tuple[float, float, 
     if minimize is not None:
         job = replace(job, objective=Objective(minimize))
     if weights is not None:
+        if minimize is None and job.objective in (Objective.TIME, Objective.COST):
+            job = replace(job, objective=Objective.REWARD)
         if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
             raise UsageError(
                 f"--weights has no meaning for --minimize {job.objective}", hint="--minimize tchebycheff or reward"
