@@ -7,7 +7,6 @@ with too many spans to tell apart are drawn as what share of each slice of time 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from xml.sax.saxutils import escape
 
 from strata import units
 from strata.files import write_text
+from strata.simulate.mixture import mixtures
 from strata.simulate.timeline import Kind, Span, Timeline, gaps, is_stage, job_and_name
 
 
@@ -35,7 +35,7 @@ _LOOKS: Final = {
     Kind.WEIGHT: _Look("W", "weight gradients", "#F0E442", '<path d="M0 0L6 6M0 6L6 0"/>'),
     Kind.UPDATE: _Look("U", "update", "#009E73", '<path d="M3 0V6"/>'),
     Kind.TRANSFER: _Look("T", "transfer", "#CC79A7", '<circle cx="3" cy="3" r="1" fill="#000"/>'),
-    Kind.COLLECTIVE: _Look("C", "collective", "#3C9BD6", '<path d="M0 3H6"/>'),
+    Kind.COLLECTIVE: _Look("C", "collective", "#0072B2", '<path stroke="#fff" d="M0 3H6"/>'),
     Kind.FAILURE: _Look("X", "failure", "#D55E00", '<path d="M0 0L6 6M0 6L6 0M3 0V6"/>'),
 }
 
@@ -82,8 +82,7 @@ _THINNEST_OUTLINE: Final = 6.0
 
 def svg(timeline: Timeline, *, title: str, width: int = 1200) -> str:
     """Return the timeline as an SVG document, `width` pixels wide (at least 480) and as high as its lanes need."""
-    picture = _Picture(timeline, title, max(480, width))
-    return picture.draw()
+    return _Picture(timeline, title, max(480, width)).draw()
 
 
 def write_svg(timeline: Timeline, path: str | Path, *, title: str, width: int = 1200) -> None:
@@ -249,16 +248,16 @@ class _Picture:
 
     def _merged(self, spans: Sequence[Span], top: float, height: float) -> None:
         """Draw shares of time, stacked from the bottom in the order of the legend."""
-        mixtures = _mixtures(spans, self.num_slices, self.end_s / self.num_slices)
-        levels = [0.0] * len(mixtures)
+        parts = mixtures(spans, most=self.num_slices, longest_gap_s=self.end_s / self.num_slices)
+        levels = [0.0] * len(parts)
         areas = []
-        for kind in [kind for kind in Kind if any(kind in mixture.shares for mixture in mixtures)]:
+        for kind in [kind for kind in Kind if any(kind in part.shares for part in parts)]:
             path, last = [f"M{_n(self.left)} {_n(top + height)}"], 0.0
-            for i, mixture in enumerate(mixtures):
-                levels[i] += mixture.shares.get(kind, 0.0)
-                level = levels[i] if kind in mixture.shares else 0.0
+            for i, part in enumerate(parts):
+                levels[i] += part.shares.get(kind, 0.0)
+                level = levels[i] if kind in part.shares else 0.0
                 if abs(level - last) > 0.01:
-                    path.append(f"H{_n(self.x(mixture.start_s))}V{_n(top + height * (1 - level))}")
+                    path.append(f"H{_n(self.x(part.start_s))}V{_n(top + height * (1 - level))}")
                     last = level
             path.append(f"H{_n(self.x(spans[-1].end_s))}V{_n(top + height)}Z")
             areas.append(f'<path fill="url(#strata-{kind})" d="{"".join(path)}"/>')
@@ -283,39 +282,6 @@ class _Picture:
             path += f"M{a} {_n(top)}H{b}" + ("" if is_merged else f"V{_n(top + height)}H{a}Z")
         if path:
             self.body.append(f'<path class="critical" d="{path}"/>')
-
-
-@dataclass(frozen=True, slots=True)
-class _Mixture:
-    """Which share of the time from `start_s` until the next one begins went to which kind."""
-
-    start_s: float
-    shares: dict[Kind, float]
-
-
-def _mixtures(spans: Sequence[Span], most: int, longest_gap_s: float) -> list[_Mixture]:
-    """Group spans by their number, about `most` groups; only a longer gap than this lies between groups.
-
-    Slices of equal time would beat against the rhythm of forwards and backwards. A multiple of four spans holds
-    as many of the one as of the other, also where two microbatches make a rhythm.
-    """
-    size = 4 * math.ceil(len(spans) / most / 4)
-    found: list[_Mixture] = []
-    group: list[Span] = []
-    for i, span in enumerate(spans):
-        group.append(span)
-        after_s = spans[i + 1].start_s if i + 1 < len(spans) else math.inf
-        is_last = after_s - span.end_s > longest_gap_s
-        if is_last or len(group) == size:
-            start_s, end_s = group[0].start_s, span.end_s if is_last else after_s
-            busy: dict[Kind, float] = defaultdict(float)
-            for one in group:
-                busy[one.kind] += (one.end_s - one.start_s) / (end_s - start_s) if end_s > start_s else 0.0
-            found.append(_Mixture(start_s, dict(busy)))
-            group = []
-        if is_last:
-            found.append(_Mixture(span.end_s, {}))
-    return found
 
 
 def _letters(span: Span) -> str:
