@@ -5,6 +5,7 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 
 from random_timelines import timelines
@@ -123,10 +124,26 @@ def test_arrows_lead_from_the_sender_into_the_receiver():
     assert arrows == {("F", 1, 1e6 - 1e-3, 3, 1.5e6), ("B", 3, 3.5e6 - 1e-3, 1, 4e6)}
 
 
-def test_pipelines_of_one_job_send_each_other_nothing():
-    lanes = ("a/pipeline 0 stage 0 (x)", "a/pipeline 1 stage 0 (y)")
-    spans = (Span(lanes[0], Kind.FORWARD, 0, 1, microbatch=0), Span(lanes[1], Kind.FORWARD, 1, 2, microbatch=0))
-    assert not of(chrome_trace(Timeline(lanes, spans)), "s")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("a/pipeline 0 stage 0 (x)", "a/pipeline 1 stage 1 (y)"),
+        ("a/stage 0 (x) copy 0", "a/stage 1 (y) copy 1"),
+        ("a/stage 0 (x)", "b/stage 1 (y)"),
+        ("a/stage 1 (y)", "a/stage 0 (x)"),
+    ],
+)
+def test_other_pipelines_copies_jobs_and_steps_are_sent_nothing(first, second):
+    spans = (Span(first, Kind.FORWARD, 0, 1, microbatch=0), Span(second, Kind.FORWARD, 1, 2, microbatch=0))
+    assert not of(chrome_trace(Timeline((first, second), spans)), "s")
+
+
+def test_a_stage_that_starts_over_sends_once():
+    lanes = ("a/stage 0 (x) copy 1", "a/stage 1 (y) copy 1")
+    times = ((lanes[0], 0, 1), (lanes[0], 2, 3), (lanes[1], 3, 4))
+    spans = tuple(Span(lane, Kind.FORWARD, start, end, microbatch=0) for lane, start, end in times)
+    (arrow,) = of(chrome_trace(Timeline(lanes, spans)), "s")
+    assert arrow["ts"] == pytest.approx(3e6, abs=1e-2)
 
 
 def test_a_timeline_without_spans_is_a_trace_without_events():

@@ -6,6 +6,7 @@ Trace event format ("JSON Object Format", "Complete Events", "Flow Events"): a p
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -28,6 +29,8 @@ NAMES: Final = {
 }
 BUBBLE: Final = "bubble"
 
+_STAGE: Final = re.compile(r"(.*)stage ([0-9]+) \([^)]*\)(.*)", re.DOTALL)
+
 # Reserved colour names of the trace viewer; everything else gets a colour from its name.
 _CRITICAL_COLOUR: Final = "terrible"
 _BUBBLE_COLOUR: Final = "white"
@@ -37,7 +40,7 @@ def chrome_trace(timeline: Timeline) -> Event:
     """Return the timeline in the trace event format; times in microseconds, rounded to the nanosecond.
 
     A span of the critical path has `args.critical`, the category "critical" and a colour of its own. Arrows run
-    from a microbatch's forward on one stage to its forward on the next, and from backward to backward.
+    from a microbatch's forward on one stage to its forward on the next, and back from backward to backward.
     """
     lanes = timeline.by_lane()
     process = {job: pid for pid, job in enumerate(dict.fromkeys(job_and_name(lane)[0] for lane in lanes), start=1)}
@@ -75,7 +78,7 @@ def _ns(time_s: float) -> int:
 
 def _between(start_s: float, end_s: float, pid: int, tid: int) -> Event:
     start, end = _ns(start_s), _ns(end_s)
-    return {"ph": "X", "ts": start / 1e3, "dur": (end - start) / 1e3, "pid": pid, "tid": tid}
+    return {"ph": "X", "dur": (end - start) / 1e3, **_at(start, pid, tid)}
 
 
 def _complete(span: Span, pid: int, tid: int) -> Event:
@@ -104,29 +107,30 @@ def _bubble(start_s: float, end_s: float, pid: int, tid: int) -> Event:
 
 
 def _arrows(spans: Iterable[Span], thread: dict[str, tuple[int, int]]) -> Iterator[Event]:
-    """Yield an arrow from each stage that sent a microbatch to the stage that then worked on it."""
-    journeys: dict[tuple[str, Kind, int], list[Span]] = defaultdict(list)
+    """Yield an arrow from each stage that sent a microbatch to the next stage that worked on it."""
+    journeys: dict[tuple[str, Kind, int], list[tuple[int, Span]]] = defaultdict(list)
     for span in spans:
-        if span.microbatch >= 0 and span.kind in (Kind.FORWARD, Kind.BACKWARD):
-            # Pipelines of one job number their microbatches alike: "JOB/pipeline 2 stage 3" is kept apart.
-            journeys[span.lane.partition("stage ")[0], span.kind, span.microbatch].append(span)
+        stage = _STAGE.fullmatch(span.lane)
+        if stage and span.microbatch >= 0 and span.kind in (Kind.FORWARD, Kind.BACKWARD):
+            # Pipelines of one job, and copies of one pipeline, number their microbatches alike.
+            journeys[stage[1] + stage[3], span.kind, span.microbatch].append((int(stage[2]), span))
     flow = 0
     for (_, kind, _), journey in journeys.items():
-        for sender, receiver in _sent(journey):
+        for sender, receiver in _sent(journey, to_next=1 if kind is Kind.FORWARD else -1):
             flow += 1
             common = {"name": NAMES[kind], "cat": "message", "id": flow}
-            from_pid, from_tid = thread[sender.lane]
-            to_pid, to_tid = thread[receiver.lane]
             # An arrow belongs to the span it lies in: one nanosecond before the end is still inside.
             leaves = max(_ns(sender.start_s), _ns(sender.end_s) - 1)
-            yield {"ph": "s", **common, "ts": leaves / 1e3, "pid": from_pid, "tid": from_tid}
-            yield {
-                "ph": "f", "bp": "e", **common, "ts": _ns(receiver.start_s) / 1e3, "pid": to_pid, "tid": to_tid,
-            }  # fmt: skip
+            yield {"ph": "s", **common, **_at(leaves, *thread[sender.lane])}
+            yield {"ph": "f", "bp": "e", **common, **_at(_ns(receiver.start_s), *thread[receiver.lane])}
 
 
-def _sent(journey: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Yield who sent to whom: the next to start elsewhere, once the sender had ended."""
-    for sender, receiver in pairwise(sorted(journey, key=lambda span: span.start_s)):
-        if sender.lane != receiver.lane and sender.end_s <= receiver.start_s:
+def _sent(journey: Sequence[tuple[int, Span]], *, to_next: int) -> Iterator[tuple[Span, Span]]:
+    """Yield who sent to whom: after a failure, or in the next step, a microbatch may start over."""
+    for (i, sender), (j, receiver) in pairwise(sorted(journey, key=lambda item: item[1].start_s)):
+        if j == i + to_next and sender.end_s <= receiver.start_s:
             yield sender, receiver
+
+
+def _at(time_ns: int, pid: int, tid: int) -> Event:
+    return {"ts": time_ns / 1e3, "pid": pid, "tid": tid}
