@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,6 @@ from strata.cli.output import emit, output_option, rows
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from strata.simulate.compat.reference import Score
 
 Data = dict[str, Any]
 
@@ -24,34 +23,29 @@ def astra(table: str, output: str) -> None:
     """Answer every run of the CSV file TABLE as ASTRA-sim would, and count equal nanoseconds.
 
     Without the column reported_ns the answers alone are given. Runs that failed are not counted; the reason
-    is. So are the llm runs: they show ASTRA-sim's scale, a row says too little of them.
+    is. Nor are llm runs: they show ASTRA-sim's scale, a row says too little of them. Pipelines are shown beside
+    our default model too.
     """
-    from strata.simulate.compat.reference import SCALE_ONLY, answers, read_rows, score
+    from strata.simulate.compat.reference import answers, read_rows, score
 
     found = answers(read_rows(table))
-    counted = [answer for answer in found if answer.family != SCALE_ONLY]
     families = sorted({answer.family for answer in found})
     data: Data = {
         "answers": [
             {
                 "row": answer.row,
                 "scenario": answer.scenario,
+                "topology": answer.topology,
                 "backend": answer.backend,
                 "ours_ns": answer.ours_ns,
+                "default_ns": answer.default_ns,
                 "reason": answer.reason,
                 "doubt": answer.doubt,
             }
             for answer in found
         ],
-        **_score(score(counted)),
-        "families": {
-            name: {
-                **_score(score(answer for answer in found if answer.family == name)),
-                **({"worst": None} if name == SCALE_ONLY else {}),
-            }
-            for name in families
-        },
-        "not_counted": [name for name in families if name == SCALE_ONLY],
+        **asdict(score(found)),
+        "families": {name: asdict(score(each for each in found if each.family == name)) for name in families},
         "misses": [
             {
                 "scenario": answer.scenario,
@@ -59,15 +53,11 @@ def astra(table: str, output: str) -> None:
                 "expected_ns": answer.expected_ns,
                 "ours_ns": answer.ours_ns,
             }
-            for answer in counted
+            for answer in found
             if answer.error
         ],
     }
     emit(data, output, lambda console: _print(console, data))
-
-
-def _score(score: Score) -> Data:
-    return {"rows": score.rows, "exact": score.exact, "worst": score.worst}
 
 
 def _print(console: Console, data: Data) -> None:
@@ -88,19 +78,12 @@ def _print(console: Console, data: Data) -> None:
         rows(
             ("family", "rows", "exact", "worst error"),
             [
-                (
-                    name + "*" * (name in data["not_counted"]),
-                    str(each["rows"]),
-                    str(each["exact"]),
-                    _share(each["worst"]),
-                )
+                (name, str(each["rows"]), str(each["exact"]), _share(each["worst"] if each["rows"] else None))
                 for name, each in scores.items()
             ],
             right=range(1, 4),
         )
     )
-    if data["not_counted"]:
-        console.print("* shows ASTRA-sim's scale; not in `all`")
     if data["misses"]:
         console.print()
         console.print(
@@ -113,10 +96,31 @@ def _print(console: Console, data: Data) -> None:
                 right=(2, 3),
             )
         )
+    pipelines = [each for each in data["answers"] if each["default_ns"] is not None]
+    if pipelines:
+        console.print()
+        console.print(
+            rows(
+                ("pipeline", "topology", "backend", "ASTRA [ms]", "ours [ms]", "more"),
+                [
+                    (
+                        each["scenario"],
+                        each["topology"],
+                        each["backend"],
+                        f"{each['ours_ns'] / 1e6:.3f}",
+                        f"{each['default_ns'] / 1e6:.3f}",
+                        f"{100 * (each['ours_ns'] / each['default_ns'] - 1):+.1f} %",
+                    )
+                    for each in pipelines
+                ],
+                right=range(3, 6),
+            )
+        )
+        console.print("ASTRA: one communication slot a rank; ours: sends overlap (docs/fidelity.md)")
     for title, key in (("no answer", "reason"), ("ASTRA-sim answers, but", "doubt")):
         for text, count in Counter(each[key] for each in data["answers"] if each[key]).items():
             console.print()
-            console.print(f"{title} ({count} rows): {text}")
+            console.print(f"{title} ({count} row{'s' * (count > 1)}): {text}")
 
 
 def _ns(value: int | None) -> str:

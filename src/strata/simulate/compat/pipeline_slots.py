@@ -116,35 +116,35 @@ def pipeline_ns(
 
     def issue(now: int, rank: int) -> None:
         state = ranks[rank]
+        if not state.is_sending and state.outbox:  # before the compute: a send has the lower id
+            work = state.outbox.popleft()
+            state.is_sending = True
+            travel(now, rank, work, there[rank] if work.is_forward else back[rank - 1])
         if not state.is_computing and state.done < len(state.work):
             work = state.work[state.done]
             is_first = rank == (0 if work.is_forward else stages - 1)
             if is_first or work in state.arrived:
                 state.is_computing = True
                 push(now + (forward_ns if work.is_forward else backward_ns)[rank], rank, work, None)
-        if not state.is_sending and state.outbox:
-            work = state.outbox.popleft()
-            state.is_sending = True
-            travel(now, rank, work, there[rank] if work.is_forward else back[rank - 1])
 
     for rank in range(stages):
         issue(0, rank)
     while events:
         end, _, rank, work, path = heapq.heappop(events)
         state = ranks[rank]
-        if path is None:
+        if path:
+            travel(end, rank, work, path)
+        elif path is None:
             state.is_computing, state.done = False, state.done + 1
             if rank != (stages - 1 if work.is_forward else 0):
                 state.outbox.append(work)
-        elif path:
-            travel(end, rank, work, path)
-            continue
+            issue(end, rank)
         else:
             state.is_sending = False
+            issue(end, rank)
             dest = rank + 1 if work.is_forward else rank - 1
             ranks[dest].arrived.add(work)
             issue(end, dest)
-        issue(end, rank)
     stuck = [rank for rank, state in enumerate(ranks) if state.done < len(state.work)]
     if stuck:
         raise UsageError(f"stages {stuck} wait for each other for ever; ASTRA-sim would end in silence (rc 0)")

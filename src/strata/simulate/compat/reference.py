@@ -12,8 +12,10 @@ from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_text
 from strata.simulate.compat.case import COLUMNS, Case, Group, PipelineRun, Send, World, read_case
 from strata.simulate.compat.closed_forms import alone_ns
+from strata.simulate.compat.difference import default_pipeline_ns
 from strata.simulate.compat.groups import ring_ns, send_ns
 from strata.simulate.compat.hierarchy import collective_ns
+from strata.simulate.compat.network import Topology
 from strata.simulate.compat.pipeline_slots import neighbour_paths, pipeline_ns, warmups
 from strata.simulate.compat.refusals import why_doubtful, why_not
 from strata.simulate.compat.system import Algorithm
@@ -21,7 +23,7 @@ from strata.simulate.compat.system import Algorithm
 Row = Mapping[str, str | None]
 
 SCALE_ONLY: Final = "llm"
-"""The family that is there to show ASTRA-sim's scale: in no score but its own."""
+"""The family that shows ASTRA-sim's scale: a row says too little of its trace to be answered."""
 IDLE_NS: Final = 1000
 """The one compute node of 1 us that ranks without traffic run in the reference."""
 
@@ -31,16 +33,18 @@ class Answer:
     """What we say to one row, and what ASTRA-sim said.
 
     ours_ns: None where ASTRA-sim or we have no answer, `reason` says why. doubt: why ASTRA-sim's answer, which
-    ours repeats, is not what such a network would do. expected_ns: None where the table does not say, or the
-    run did not end well.
+    ours repeats, is not what such a network would do. default_ns: what our own model says instead, of a
+    pipeline. expected_ns: None where the table does not say, or the run did not end well.
     """
 
     row: int
     scenario: str
+    topology: str
     backend: str
     ours_ns: int | None
     reason: str | None
     doubt: str | None
+    default_ns: int | None
     expected_ns: int | None
 
     @property
@@ -52,8 +56,10 @@ class Answer:
 
     @property
     def error(self) -> float | None:
-        """Our relative error where ASTRA-sim has an answer; 1 where we have none."""
-        return None if self.expected_ns is None else abs((self.ours_ns or 0) - self.expected_ns) / self.expected_ns
+        """Our relative error where ASTRA-sim has an answer; 1 where we have none (llm rows: no error then)."""
+        if self.expected_ns is None or (self.ours_ns is None and self.family == SCALE_ONLY):
+            return None
+        return abs((self.ours_ns or 0) - self.expected_ns) / self.expected_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +68,13 @@ class Score:
 
     rows: int
     exact: int
-    worst: float | None
+    worst: float
 
 
 def score(found: Iterable[Answer]) -> Score:
-    """Return the score of the answers whose expected value is known."""
+    """Return the score of the answers whose expected value is known; 0 of 0 where none is."""
     errors = [answer.error for answer in found if answer.error is not None]
-    return Score(len(errors), errors.count(0.0), max(errors, default=None))
+    return Score(len(errors), errors.count(0.0), max(errors, default=0.0))
 
 
 def read_rows(path: str) -> list[dict[str, str | None]]:
@@ -90,20 +96,32 @@ def answers(rows: Iterable[Row]) -> list[Answer]:
 
 
 def _answer(index: int, row: Row) -> Answer:
-    ours, reason, doubt = None, None, None
+    ours, reason, doubt, default = None, None, None, None
     status = row.get("status") or "ok"
     try:
         case = read_case(row)
-        reason, doubt = why_not(case), why_doubtful(case)
+        reason = why_not(case)
         if reason is None:
-            ours = astra_ns(case)
+            ours, doubt = astra_ns(case), why_doubtful(case)
+            if isinstance(case.traffic, PipelineRun):
+                default = default_pipeline_ns(case, case.traffic)
     except UsageError as error:
         reason = str(error)
     if status != "ok" and reason is None:
         reason = f"this run ended with {status}; no reason known."
     reported = row.get("reported_ns") or ""
     expected = int(reported) if status == "ok" and reported.isdigit() and int(reported) > 0 else None
-    return Answer(index, row.get("scenario") or "", row.get("backend") or "", ours, reason, doubt, expected)
+    return Answer(
+        row=index,
+        scenario=row.get("scenario") or "",
+        topology=row.get("topology") or "",
+        backend=row.get("backend") or "",
+        ours_ns=ours,
+        reason=reason,
+        doubt=doubt,
+        default_ns=default,
+        expected_ns=expected,
+    )
 
 
 def astra_ns(case: Case) -> int:
@@ -130,8 +148,8 @@ def _group_ns(case: Case, group: Group) -> int:
             group.collective, group.ranks, size_bytes=case.size_bytes, dimensions=case.dimensions,
             system=group.system, is_group=not group.is_flat,
         )  # fmt: skip
-    if len(case.dimensions) > 1:
-        raise UsageError("a group in a world of several dimensions is a ring, whatever the algorithm")
+    if len(case.dimensions) > 1 or case.dimensions[0].topology is Topology.RING:
+        raise UsageError(f"no closed form for a {group.algorithm} group on {case.dimensions[0].topology}")
     return alone_ns(
         group.collective, group.algorithm, size_bytes=case.size_bytes,
         dimension=replace(case.dimensions[0], npus=len(group.ranks)), system=group.system, is_group=True,

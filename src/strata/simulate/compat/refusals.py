@@ -26,6 +26,8 @@ def why_not(case: Case) -> str | None:
             if reason := _algorithm_fails(traffic.collective, algorithm, dimension.npus):
                 return reason
     if isinstance(traffic, Group):
+        if len(set(traffic.ranks)) < len(traffic.ranks):
+            return "a group that lists a rank twice sends to itself: it aborts."
         return _algorithm_fails(traffic.collective, traffic.algorithm, len(traffic.ranks))
     if isinstance(traffic, Send) and traffic.source == traffic.dest:
         return "a rank that sends to itself has no route: it aborts."
