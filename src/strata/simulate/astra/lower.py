@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Final
 
 from strata.decision import Reason
@@ -95,12 +95,17 @@ def lower(
     """
     refuse_schedules(plan, links_vary=links_vary)
     refuse_unequal(plan)
-    work, wires = workers(model, plan), _wires(model, plan)
-    kinds = [kind for kind in KINDS if wires[kind]]
+    kinds = _kinds(plan)
     if backend is None:
         backend = Backend.UNAWARE if len(kinds) > 1 else Backend.AWARE
+    merges = backend is Backend.AWARE and len(kinds) > 1
+    # A sum over the whole grid is ASTRA-sim's own hierarchical one; groups are rings in more than one dimension.
+    whole = kinds == ["copies", "domains"] and plan.gradient_compression == 1 and not merges
+    work = workers(model, plan, flat=whole)
+    across = _across(model, plan) if whole or kinds == ["domains"] else "ring"
+    wires = _wires(model, plan, across)
     rank_of: dict[Key, int]
-    if backend is Backend.AWARE and len(kinds) > 1:
+    if merges:
         if aggregation is None:
             data = {"count": len(kinds), "dimensions": ", ".join(kinds)}
             raise Refused(Reason("astra-one-dimension", "", data))
@@ -109,7 +114,10 @@ def lower(
         wires = {"all links": [wire for kind in kinds for wire in wires[kind]]}
     else:
         rank_of, sizes = _grid(plan, work)
-    dims, notes = _dimensions(sizes, wires, aggregation)
+    dims, notes = _dimensions(sizes, wires, aggregation, across)
+    asked = model.all_reduce(plan)
+    if asked is not None and asked.algorithm != across:
+        notes.append(f"sums between domains are a {across} here; the analytic model takes {asked.algorithm}")
     num_ranks = math.prod(dim.size for dim in dims)
     found, groups = traces(work, rank_of, num_ranks=num_ranks, num_dims=len(dims))
     label_of = {rank_of[worker.key]: worker.label for worker in work}
@@ -145,22 +153,39 @@ def refuse_unequal(plan: TrainingPlan, *, copies_may_differ: bool = False) -> No
         raise Refused(Reason("astra-unequal-domains", "", {"what": "copies", "values": values}))
 
 
-def _wires(model: StepModel, plan: TrainingPlan) -> Wires:
+def _kinds(plan: TrainingPlan) -> list[str]:
+    """Return the kinds of traffic there are."""
+    cuts = [pair for pipeline in plan.pipelines for pair in pairwise(pipeline.stages)]
+    there = (
+        any(here.domain == after.domain for here, after in cuts),
+        any(pipeline.replicas > 1 for pipeline in plan.pipelines),
+        len(plan.domains) > 1,
+    )
+    return [kind for kind, is_there in zip(KINDS, there, strict=True) if is_there]
+
+
+def _wires(model: StepModel, plan: TrainingPlan, across: str) -> Wires:
     """Return the links each kind of traffic takes, one entry a use."""
     found: Wires = {kind: [] for kind in KINDS}
-    for pipeline in plan.pipelines:
+    for p, pipeline in enumerate(plan.pipelines):
         times = model.times(plan, pipeline)
         for size, *both in zip(message_bytes(model, plan, pipeline), times.there, times.back, strict=True):
             for hop in both:
                 wire = Wire(size / hop.serial_s, hop.latency_s)
                 found["domains" if hop.wan_bytes else "stages"].append(wire)
         if pipeline.replicas > 1:
-            found["copies"] += copy_wires(model, plan, plan.pipelines.index(pipeline))
+            found["copies"] += copy_wires(model, plan, p)
     ring = ring_order(model.fleet, plan)
-    if len(ring) > 1:
-        for here, there in pairwise((*ring, ring[0])):
-            found["domains"] += _sum_wires(model, plan, here, there)
+    pairs = permutations(ring, 2) if across == "direct" else pairwise((*ring, ring[0]))
+    for here, there in pairs:
+        found["domains"] += _sum_wires(model, plan, here, there)
     return found
+
+
+def _across(model: StepModel, plan: TrainingPlan) -> str:
+    """Return the algorithm of sums between domains, as the analytic model chose it where ASTRA-sim has it."""
+    chosen = model.all_reduce(plan)
+    return "direct" if chosen is not None and chosen.algorithm == "direct" else "ring"
 
 
 def copy_wires(model: StepModel, plan: TrainingPlan, p: int) -> list[Wire]:
@@ -245,7 +270,7 @@ def _places(plan: TrainingPlan) -> dict[tuple[int, int], int]:
 
 
 def _dimensions(
-    sizes: dict[str, int], wires: Wires, aggregation: Aggregation | None
+    sizes: dict[str, int], wires: Wires, aggregation: Aggregation | None, across: str
 ) -> tuple[tuple[Dimension, ...], list[str]]:
     dims, notes = [], []
     for kind, size in sizes.items():
@@ -253,7 +278,8 @@ def _dimensions(
             continue
         wire, note = merge(kind, wires[kind], aggregation)
         notes += [note] if note else []
-        dims.append(Dimension(size, wire.bandwidth_bytes_per_s, wire.latency_s))
+        algorithm = across if kind == "domains" else "ring"
+        dims.append(Dimension(size, wire.bandwidth_bytes_per_s, wire.latency_s, algorithm=algorithm))
     if not dims:  # a plan of one rank; ASTRA-sim knows no network of one
         dims.append(Dimension(2, 2.0**30, 0.0))
     return tuple(dims), notes

@@ -57,7 +57,7 @@ def workers(model: StepModel, plan: TrainingPlan, *, flat: bool = False) -> list
     """Return the workers of a plan. Pipelines have like stages where they sum gradients with each other.
 
     Sums are hierarchical: reduce-scatter between a stage's copies, all-reduce between pipelines, all-gather.
-    `flat` makes them one ring over all copies of all pipelines, which also unequal numbers of copies can form.
+    `flat` makes them one all-reduce over all copies of all pipelines, which unequal numbers of copies can do too.
     """
     ring = ring_order(model.fleet, plan)
     found = []
