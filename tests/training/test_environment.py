@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import card, domain, fleet, job, layers, link
+from fake_astra import fake
 from strata.errors import MissingPart, UsageError
 from strata.training.environment import ASTRA_SIM, register
 from strata.training.environment.astra_sim import AstraSimEnv
@@ -275,7 +276,31 @@ def test_arguments_that_cannot_be_used_are_named(arguments, said):
         AstraSimEnv(**arguments)
 
 
-@pytest.mark.parametrize("name", ["events", "astra"])
-def test_a_backend_that_is_not_here_says_so_at_construction(name):
-    with pytest.raises(MissingPart, match=name):
-        AstraSimEnv(num_layers=4, backend=name)
+def test_a_backend_that_is_not_here_says_so_at_construction(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("STRATA_ASTRA_SIM", raising=False)
+    for name in ("events", "astra"):
+        with pytest.raises(MissingPart, match="backend"):
+            AstraSimEnv(num_layers=4, backend=name)
+
+
+def test_astra_is_asked_for_any_placement_and_counts_cycles(monkeypatch, tmp_path):
+    monkeypatch.setenv("STRATA_ASTRA_SIM", str(fake(tmp_path, "aware").parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    env, ours = (
+        pair(backend=name, bandwidth_fluctuation=0.0, latency_jitter=0.0) for name in ("astra", "analytic")
+    )
+    env.reset(seed=0)
+    ours.reset(seed=0)
+    home, uniform, back = (env.step(p)[4] for p in ([0] * 10, [0] * 5 + [1] * 5, [0] * 4 + [1] * 3 + [0] * 3))
+    expected = ours.step([0] * 10)[4]
+    assert home["cost_unit"] == "comm_cycles"
+    assert home["cost_term"] == 0.0
+    assert home["step_time_s"] == pytest.approx(expected["step_time_s"], rel=1e-4)
+    assert home["utilization"] == pytest.approx(expected["utilization"], rel=1e-4)
+    assert uniform["cost_term"] == 1.0
+    assert uniform["cost"] == pytest.approx(uniform["baseline_cost"])
+    # One rank a stage: what two and three of them do not compute.
+    assert 0 < uniform["cost"] < 2e9 * uniform["step_time_s"]
+    assert uniform["cost"] < back["cost"] < 3e9 * back["step_time_s"]
+    assert back["wan_bytes"] == 2 * uniform["wan_bytes"]

@@ -19,7 +19,7 @@ from strata.errors import UsageError
 from strata.fleet.dynamics import Uniform
 from strata.fleet.fleet import Fleet
 from strata.fleet.schema import load_fleet
-from strata.training.environment.backends import Backend, backend
+from strata.training.environment import backends
 from strata.training.environment.network import (
     SEED_BANDWIDTH_BYTES_PER_S,
     SEED_LATENCY_S,
@@ -68,8 +68,9 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     most, then the share of the layers each domain had in the last placement (zeros before the first). With `edges`
     a Dict of this as `state` and `edges` [K², 3], row i K + j: bandwidth, latency, and 1 where i is not j.
     Reward: w1 R_eff + w2 U - w3 C with R_eff = (T_base - T) / T_base, U the utilisation and C the communication
-    cost over that of the uniform placement. `info` holds each of these, and the network they were reached on; the
-    one of `reset` holds the network of the first step.
+    cost over that of the uniform placement: wide-area bytes, or with backend "astra" the cycles its ranks do not
+    compute. `info` holds each of these and the network they were reached on; that of `reset` holds the network
+    of the first step.
 
     num_domains: 3 is the network of seed 001 §3.1; any other number draws base links as its §3.3 does, at reset.
     num_layers: cuts the model or goes on with layers like its own; None takes it as it is.
@@ -97,7 +98,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     ) -> None:
         _check(num_domains, weights, episode_steps, bandwidth_fluctuation, latency_jitter)
         self.render_mode = render_mode
-        self.backend: Backend = _backend(backend)
+        self.backend = backends.backend(backend)
         self.job = _job(task_profile, num_layers)
         self.weights, self.episode_steps, self.edges = tuple(weights), episode_steps, edges
         self._noise = Noise(Uniform(bandwidth_fluctuation), Uniform(latency_jitter))
@@ -140,16 +141,16 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
             raise UsageError(f"{action!r} is no placement: {shape}, one a layer")
         plan = plan_of(self._problem, placement.tolist())
         outcome = self.backend.run(self._now, self.job, plan)
-        base, report, misfit = self._baselines, outcome.report, why_not(self._problem, plan)
-        efficiency = (base.step_time_s - report.step_time_s) / base.step_time_s
+        base, misfit = self._baselines, why_not(self._problem, plan)
+        efficiency = (base.step_time_s - outcome.step_time_s) / base.step_time_s
         cost = outcome.cost / base.cost if base.cost else 0.0
         w1, w2, w3 = self.weights
-        reward = w1 * efficiency + w2 * report.utilization - w3 * cost
+        reward = w1 * efficiency + w2 * outcome.utilization - w3 * cost
         info = {
             **self._context(self._now),
-            "step_time_s": report.step_time_s,
-            "utilization": report.utilization,
-            "wan_bytes": report.wan_bytes_per_step,
+            "step_time_s": outcome.step_time_s,
+            "utilization": outcome.utilization,
+            "wan_bytes": outcome.wan_bytes,
             "cost": outcome.cost,
             "efficiency_term": efficiency,
             "cost_term": cost,
@@ -179,7 +180,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         if not why_not(problem, home):
             name, timed = "home", self.backend.run(fleet, self.job, home)
         self._problem = problem
-        self._baselines = Baselines(name, timed.report.step_time_s, spread.cost)
+        self._baselines = Baselines(name, timed.step_time_s, spread.cost)
 
     def _context(self, fleet: Fleet) -> Info:
         bandwidth, latency = matrices(fleet)
@@ -202,9 +203,6 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         between = 1.0 - np.eye(len(self._loads))
         edges = np.stack([bandwidth.ravel(), latency.ravel(), between.ravel()], axis=1)
         return {"state": state, "edges": edges.astype(np.float32)}
-
-
-_backend = backend  # the argument of the same name hides it
 
 
 def _check(

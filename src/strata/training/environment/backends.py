@@ -5,32 +5,39 @@ Each also says what communication cost is counted in. A backend has one unit: by
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from strata.errors import MissingPart, UsageError
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.report import StepReport
+from strata.simulate.astra.discover import Binaries, find
+from strata.simulate.astra.lower import Aggregation
+from strata.simulate.astra.referee import simulate_astra
 from strata.simulate.traffic import links_used
 from strata.training.environment.network import scaled
 from strata.workload.job import TrainingJob
-from strata.workload.plan import TrainingPlan
+from strata.workload.plan import Pipeline, TrainingPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One step; `cost` is its communication in the backend's `cost_unit`."""
 
-    report: StepReport
+    step_time_s: float
+    utilization: float
+    wan_bytes: float
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A name, the unit of its communication cost, and the run of one plan on a fleet in one state."""
+    """A name, the unit of its communication cost, and the run of a plan of one pipeline on one network state."""
 
     name: str
     cost_unit: str
@@ -49,23 +56,62 @@ def _analytic() -> Backend:
 
 
 def _run_analytic(fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
-    # A placement may cross one link several times, which the planner's own plans never do: messages of one
-    # microbatch then share it, and each gets its part of the bandwidth.
-    uses = Counter(link for pipeline in plan.pipelines for link in links_used(fleet, pipeline))
-    shared = fleet.with_links(scaled(link, bandwidth=1 / count) for link, count in uses.items() if count > 1)
-    report = StepModel(shared, job).reports([plan])[0]
-    return Outcome(report, report.wan_bytes_per_step)
+    report = StepModel(_shared(fleet, plan.pipelines[0]), job).reports([plan])[0]
+    wan_bytes = report.wan_bytes_per_step
+    return Outcome(report.step_time_s, report.utilization, wan_bytes, cost=wan_bytes)
 
 
-def _absent(name: str) -> Callable[[], Backend]:
-    def missing() -> Backend:
-        raise MissingPart(f"the {name} backend is not part of this version", hint="backend='analytic'")
+def _shared(fleet: Fleet, pipeline: Pipeline) -> Fleet:
+    """Return the links as each message sees them.
 
-    return missing
+    A placement may cross one link several times, which the planner's own plans never do: the messages of one
+    microbatch then share it.
+    """
+    uses = Counter(links_used(fleet, pipeline))
+    return fleet.with_links(scaled(link, bandwidth=1 / count) for link, count in uses.items() if count > 1)
 
 
-_BACKENDS: Final[dict[str, Callable[[], Backend]]] = {
-    "analytic": _analytic,
-    "events": _absent("events"),
-    "astra": _absent("astra"),
-}
+def _astra() -> Backend:
+    return Backend("astra", "comm_cycles", partial(_run_astra, find(os.environ)))
+
+
+def _run_astra(binaries: Binaries, fleet: Fleet, job: TrainingJob, plan: TrainingPlan) -> Outcome:
+    """Run the plan on ASTRA-sim, all links as bad as the worst one used: the seed's `min` aggregation (§3.1).
+
+    Communication is what ranks do not compute, in cycles of 1 ns: waiting and bubbles included.
+    """
+    report = StepModel(_shared(fleet, plan.pipelines[0]), job).reports([plan])[0]
+    visits, stages = _visits(_shared(fleet, plan.pipelines[0]), plan)
+    answer = simulate_astra(
+        StepModel(visits, job), stages, binaries=binaries, environment=os.environ, aggregation=Aggregation.MIN
+    )
+    idle_s = [idle for idle in answer.exposed_s if idle is not None]
+    if len(idle_s) < len(answer.exposed_s):
+        raise MissingPart("this ASTRA-sim does not say how long a rank communicates", hint="a current build")
+    useful = report.utilization * report.step_time_s / answer.step_s
+    return Outcome(answer.step_s, useful, report.wan_bytes_per_step, cost=1e9 * sum(idle_s))
+
+
+def _visits(fleet: Fleet, plan: TrainingPlan) -> tuple[Fleet, TrainingPlan]:
+    """Return the same plan with a domain of its own for each stage.
+
+    ASTRA-sim's ranks lie in a grid, in which a pipeline cannot come back to a domain; so a visit is a site.
+    """
+    (pipeline,) = plan.pipelines
+    stages = tuple(replace(stage, domain=f"{stage.domain}#{i}") for i, stage in enumerate(pipeline.stages))
+    named = list(zip(pipeline.stages, stages, strict=True))
+    domains = tuple(replace(fleet.domain(old.domain), name=new.domain) for old, new in named)
+    links = [
+        replace(fleet.links[source.domain, dest.domain], source=a.domain, dest=b.domain)
+        for one, other in pairwise(named)
+        for (source, a), (dest, b) in ((one, other), (other, one))
+    ]
+    apart = Fleet(fleet.name, domains, {}).with_links(links)
+    return apart, replace(plan, pipelines=(replace(pipeline, stages=stages),))
+
+
+def _events() -> Backend:
+    raise MissingPart("the events backend is not part of this version", hint="backend='analytic'")
+
+
+_BACKENDS: Final[dict[str, Callable[[], Backend]]] = {"analytic": _analytic, "events": _events, "astra": _astra}
