@@ -6,8 +6,9 @@ import os
 import pytest
 
 from strata.cli import check
-from strata.cli.check import ASTRA_SIM_BINARIES, survey
+from strata.cli.check import survey
 from strata.cli.main import run
+from strata.simulate.astra.discover import NAMES, Backend
 
 
 def states(environment, root):
@@ -58,19 +59,25 @@ def test_parts_of_the_machine_are_found_where_they_are(tmp_path):
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    binary = tmp_path / ASTRA_SIM_BINARIES[1]
+    binary = tmp_path / NAMES[Backend.AWARE]
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     parts = states({"HOME": str(tmp_path / "home"), "STRATA_ASTRA_SIM": str(tmp_path)}, tmp_path)
     assert parts["NVIDIA driver"].detail == "NVRM version: 570.1"
     assert parts["sched_ext"].detail == "enabled"
     assert parts["kubeconfig"].detail == str(tmp_path / "home/.kube/config")
-    assert parts["ASTRA-sim"].detail == str(binary)
+    assert parts["ASTRA-sim"].detail == f"aware: {binary} (not asked yet)"
+
+
+def test_a_wrong_astra_sim_variable_is_said_and_no_failure(tmp_path):
+    part = states({"STRATA_ASTRA_SIM": str(tmp_path / "none_aware")}, tmp_path)["ASTRA-sim"]
+    assert (part.state, part.detail) == ("optional-missing", "")
+    assert part.get == f"STRATA_ASTRA_SIM={tmp_path / 'none_aware'}: no such file"
 
 
 def test_nothing_is_found_on_an_empty_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    here = tmp_path / ASTRA_SIM_BINARIES[0]
+    here = tmp_path / NAMES[Backend.UNAWARE]
     here.write_text("#!/bin/sh\n")
     here.chmod(0o755)
     environment = {"KUBECONFIG": os.pathsep.join(("", str(tmp_path / "none"))), "PATH": "/no/such/folder"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from strata.cli.output import emit, output_option, rows, terminal_width
-from strata.errors import MissingPart
+from strata.errors import MissingPart, StrataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,8 +50,6 @@ _TRAIN: Final = {
 }
 _MODULES: Final = {"array-api-compat": "array_api_compat", "PyYAML": "yaml"}
 
-ASTRA_SIM_BINARIES: Final = ("AstraSim_Analytical_Congestion_Unaware", "AstraSim_Analytical_Congestion_Aware")
-
 
 @click.command()
 @output_option
@@ -77,12 +75,7 @@ def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterato
     path = environment.get("PATH", "")
     compiler = next(filter(None, (shutil.which(name, path=path) for name in ("cc", "gcc", "clang"))), None)
     yield _part("C compiler", compiler, "building the memory-quota library", "apt-get install gcc, or your own")
-    yield _part(
-        "ASTRA-sim",
-        _astra_sim(environment),
-        "simulating collectives in detail",
-        "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM",
-    )
+    yield _astra_sim(environment)
     yield _part("kubeconfig", _kubeconfig(environment), "commands on a Kubernetes cluster", "set KUBECONFIG")
     driver = _first_line(root / "proc/driver/nvidia/version")
     yield _part("NVIDIA driver", driver, "measuring accelerators here", "install the driver; planning needs none")
@@ -110,11 +103,21 @@ def _library(name: str) -> str | None:
         return None
 
 
-def _astra_sim(environment: Mapping[str, str]) -> str | None:
-    # An empty entry would be the folder one happens to stand in.
-    folders = os.pathsep.join(filter(None, (environment.get("STRATA_ASTRA_SIM"), environment.get("PATH"))))
-    found = [binary for name in ASTRA_SIM_BINARIES if (binary := shutil.which(name, path=folders))]
-    return ", ".join(found) or None
+def _astra_sim(environment: Mapping[str, str]) -> Part:
+    from strata.simulate.astra.discover import find, is_checked
+
+    name, used_for = "ASTRA-sim", "a second opinion on a step: simulate --backend astra"
+    get = "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM"
+    try:
+        found = asdict(find(environment))
+    except StrataError as error:
+        return Part(name, "optional-missing", "", used_for, "; ".join(str(error).splitlines()))
+    said = [
+        f"{kind}: {binary} ({'answered a known case' if is_checked(binary, environment) else 'not asked yet'})"
+        for kind, binary in found.items()
+        if binary is not None
+    ]
+    return _part(name, ", ".join(said) or None, used_for, get)
 
 
 def _kubeconfig(environment: Mapping[str, str]) -> str | None:
