@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +70,39 @@ def test_a_table_of_something_else_is_a_usage_error(capsys, tmp_path):
     path.write_text("a,b\n1,2\n")
     assert run(["bench", "astra", str(path)]) == 2
     assert "no column 'scenario'" in capsys.readouterr().err
+
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_the_command_prints(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(ROOT)
+    command, shown = re.search(r"```\n\$ strata (.*?)\n(.*?)```", PAGE, re.DOTALL).groups()
+    assert run(command.split()) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert len(lines) > 20
+    assert printed[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_.]+:[A-Za-z_]+)`", PAGE))))
+def test_what_the_page_names_exists(name):
+    module, _, attribute = name.partition(":")
+    assert getattr(importlib.import_module(f"strata.{module}"), attribute)
+
+
+def test_the_differences_of_the_page_are_those_of_the_command(capsys):
+    assert run(["bench", "astra", str(ROOT / "benchmarks" / "astra_runs.csv"), "-o", "json"]) == 0
+    pairs = {
+        (f"{each['ours_ns'] / 1e6:.3f} ms", f"{each['default_ns'] / 1e6:.3f} ms")
+        for each in json.loads(capsys.readouterr().out)["answers"]
+        if each["default_ns"] and each["topology"] != "Switch"
+    }
+    written = re.findall(r"^\| (?:GPipe|1F1B), .*?\| (\S+ ms) \| (\S+ ms) \| (\S+) % \|$", PAGE, re.MULTILINE)
+    assert len(written) == 4
+    assert {(theirs, ours) for theirs, ours, _ in written} <= pairs
+    for theirs, ours, more in written:
+        ratio = float(theirs.removesuffix(" ms")) / float(ours.removesuffix(" ms"))
+        assert 100 * (ratio - 1) == pytest.approx(float(more), abs=0.05)
