@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +16,8 @@ from strata.simulate.compat.network import Backend, Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective, System
 
 Half = Literal["first", "last", "any"]
+Queue = tuple[int, int]
+"""A dimension and one of its queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +108,41 @@ def _phases(
 def _flow_shop_ns(phases: Sequence[Phase], count: int, system: System) -> int:
     """Return when the last of `count` chunks has been through all phases.
 
-    A dimension has `queues` queues, each serving ceil(active_chunks / queues) chunks at a time, the youngest
-    first (LIFO). Chunks take the queues of a phase's half in turn.
+    A queue serves some chunks at a time, of those that wait the youngest first (LIFO): 0, then count - 1 down.
+    Chunks take the queues of a phase's half in turn.
     """
-    free: dict[tuple[int, int], int] = {}
-    waiting: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    events = [(0, -chunk, 0, False) for chunk in range(count)]  # time, youngest first, phase, is it served
-    heapq.heapify(events)
+    halves = [(phase.dimension, *_half(phase.half, system.queues)) for phase in phases]
+    waiting: dict[Queue, list[tuple[int, int]]] = defaultdict(list)
+    busy: dict[Queue, int] = defaultdict(int)
+    events: list[tuple[int, int, int, int]] = []  # when served, tie-break, chunk, phase
+    serial = itertools.count()
     now = 0
 
-    def queue(phase: int, youth: int) -> tuple[int, int]:
-        first, length = _half(phases[phase].half, system.queues)
-        return phases[phase].dimension, first + -youth % length
+    def queue(chunk: int, phase: int) -> Queue:
+        dimension, first, length = halves[phase]
+        return dimension, first + chunk % length
 
+    def serve(line: Queue) -> None:
+        while waiting[line] and busy[line] < system.chunks_per_queue:
+            youth, phase = heapq.heappop(waiting[line])
+            busy[line] += 1
+            heapq.heappush(events, (now + phases[phase].duration_ns, next(serial), -youth, phase))
+
+    def enter(chunk: int, phase: int) -> None:
+        heapq.heappush(waiting[queue(chunk, phase)], (-chunk, phase))
+
+    for chunk in range(count):
+        enter(chunk, 0)
+        serve(queue(chunk, 0))
     while events:
-        now, youth, phase, is_served = heapq.heappop(events)
-        key = queue(phase, youth)
-        if is_served:
-            free[key] += 1
-            if phase + 1 < len(phases):
-                heapq.heappush(events, (now, youth, phase + 1, False))
+        now, _, chunk, phase = heapq.heappop(events)
+        busy[queue(chunk, phase)] -= 1
+        if phase + 1 < len(phases):
+            enter(chunk, phase + 1)
+            serve(queue(chunk, phase))
+            serve(queue(chunk, phase + 1))
         else:
-            heapq.heappush(waiting.setdefault(key, []), (youth, phase))
-        # Start only when nothing else happens at this instant, so that the youngest of all is chosen.
-        if not events or events[0][0] > now:
-            for key, line in waiting.items():
-                while line and free.setdefault(key, system.chunks_per_queue):
-                    free[key] -= 1
-                    youth, phase = heapq.heappop(line)
-                    heapq.heappush(events, (now + phases[phase].duration_ns, youth, phase, True))
+            serve(queue(chunk, phase))
     return now
 
 
