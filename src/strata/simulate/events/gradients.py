@@ -1,0 +1,117 @@
+"""The gradient sum between pipelines: the rounds of an all-reduce, each a flow on every wire it uses.
+
+Members wait for each other after every round. A round of a ring or of direct exchange is over one longest latency
+after its last byte left, as `collective` prices it; a star's messages arrive one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import UsageError
+from strata.fleet.fleet import Link, Pair
+from strata.simulate.collective import AllReduce
+from strata.simulate.events.pipeline import Sender, Steps, World, answers
+from strata.simulate.timeline import Kind
+from strata.workload.plan import Pipeline, TrainingPlan
+
+Floats = NDArray[np.float64]
+
+
+class Wire(NamedTuple):
+    """A link between two of the `members`, and the share of the gradients between them that crosses it."""
+
+    members: tuple[int, int]
+    pair: Pair
+    share: float
+
+
+def wires(plan: TrainingPlan, params_before: Floats) -> list[Wire]:
+    """Return the links between the pipelines of a plan: each layer is exchanged between those that hold it."""
+    found = []
+    for r, source in enumerate(plan.pipelines):
+        for q, dest in enumerate(plan.pipelines):
+            shares: dict[Pair, float] = {}
+            for a, first, last in _held(source, params_before):
+                for b, low, high in _held(dest, params_before):
+                    share = min(last, high) - max(first, low)
+                    if r != q and share > 0:
+                        shares[a, b] = shares.get((a, b), 0.0) + share
+            found += [Wire((r, q), pair, share) for pair, share in shares.items()]
+    return found
+
+
+def _held(pipeline: Pipeline, before: Floats) -> Iterator[tuple[str, float, float]]:
+    """Yield each stage's domain and the fractions of the parameters between which it holds them."""
+    for stage in pipeline.stages:
+        first, end = stage.first_layer, stage.first_layer + stage.num_layers
+        yield stage.domain, float(before[first] / before[-1]), float(before[end] / before[-1])
+
+
+def rounds(across: AllReduce) -> list[tuple[int, Floats]]:
+    """Return how often each round of an all-reduce happens, and its bytes [D, D] from member to member."""
+    sent = across.bytes_sent
+    members = len(sent)
+    if across.algorithm == "ring":
+        return [(2 * (members - 1), sent / (2 * (members - 1)))]
+    if across.algorithm == "star":
+        hub = int(np.argmax((sent > 0).sum(axis=0)))
+        to_hub = np.zeros_like(sent)
+        to_hub[:, hub] = sent[:, hub]
+        return [(1, to_hub), (1, to_hub.T)]
+    # Direct: sent[i, j] is the chunk that j sums plus the chunk that i has summed.
+    if members == 2:
+        chunk = sent[0, 1] * np.array([0.5, 0.5])
+    else:
+        after = np.roll(np.arange(members), -1), np.roll(np.arange(members), -2)
+        here = np.arange(members)
+        chunk = (sent[here, after[0]] + sent[here, after[1]] - sent[after[0], after[1]]) / 2
+    gathered = np.repeat(chunk[:, None], members, axis=1)
+    np.fill_diagonal(gathered, 0.0)
+    return [(1, gathered.T), (1, gathered)]
+
+
+def exchange(world: World, sender: Sender, across: AllReduce, between: list[Wire], cause: int) -> Steps:
+    """Run the sum, a process; returns the number of the span that ended last."""
+    env, last, is_star = world.env, cause, across.algorithm == "star"
+    for repeats, sizes in rounds(across):
+        used = [wire for wire in between if sizes[wire.members] > 0]
+        for _ in range(repeats):
+            if sender.is_stopped:
+                return last
+            flows = [
+                env.process(_message(world, sender, wire, float(sizes[wire.members]), last, is_late=is_star))
+                for wire in used
+            ]
+            yield env.all_of(flows)
+            _, last = max(answers(flows))
+            if not is_star:
+                yield env.timeout(max(_latency_s(world, wire.pair) for wire in used))
+    return last
+
+
+def _message(world: World, sender: Sender, wire: Wire, size_bytes: float, cause: int, *, is_late: bool) -> Steps:
+    """Send one member's part of a round; returns when it arrived and the number of its span."""
+    env, start_s = world.env, world.env.now
+    work_s = wire.share * size_bytes / _link(world, wire.pair).bandwidth_bytes_per_s
+    yield world.network.send(wire.pair, work_s, owner=sender, priority=sender.priority)
+    lane = world.record.lane(f"{sender.name}/sum {wire.pair[0]}>{wire.pair[1]}")
+    number = world.record.add(lane, Kind.COLLECTIVE, (start_s, env.now), cause=cause, label="sum of pipelines")
+    if is_late:
+        yield env.timeout(_latency_s(world, wire.pair))
+    return env.now, number
+
+
+def _link(world: World, pair: Pair) -> Link:
+    link = world.fleet.links.get(pair)
+    if link is None:
+        raise UsageError(f"the gradient sum needs a link from {pair[0]} to {pair[1]}, and there is none")
+    return link
+
+
+def _latency_s(world: World, pair: Pair) -> float:
+    return _link(world, pair).latency_s * world.network.latency_factor(pair)

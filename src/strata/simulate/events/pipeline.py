@@ -1,0 +1,196 @@
+"""One copy of a pipeline in one step: a process a stage, and one a link and direction that sends in order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from strata.fleet.fleet import Fleet, Pair
+from strata.simulate.analytic import NO_HOP, PipelineTimes
+from strata.simulate.events.network import Network
+from strata.simulate.events.order import Work, in_turn, interleaved
+from strata.simulate.events.record import NOTHING, Record
+from strata.simulate.timeline import Kind
+from strata.simulate.traffic import Hop, card_bytes_per_s
+from strata.workload.job import Schedule
+from strata.workload.plan import Pipeline, TrainingPlan
+
+Steps = Generator[simpy.Event, Any, Any]
+
+
+@dataclass(slots=True)
+class World:
+    """What all jobs share: the clock, the fleet, its links, and the record of what happened."""
+
+    env: simpy.Environment
+    fleet: Fleet
+    network: Network
+    record: Record
+
+
+def answers(processes: Iterable[simpy.Process]) -> list[Any]:
+    """Return what processes that have ended returned."""
+    return [process.value for process in processes]
+
+
+@dataclass(slots=True)
+class Sender:
+    """Whose messages these are, and whether they are still wanted: what has failed sends and records no more."""
+
+    name: str
+    priority: int
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How a copy differs from its plan: `copies` it stands for, and factors on its times, [S, M, 2]."""
+
+    copies: int
+    factors: NDArray[np.float64]
+    suffix: str = ""
+
+
+class PipelineRun:
+    """Runs one copy. `last_backward` fires when the first stage begins its last: its seconds, and its cause."""
+
+    def __init__(
+        self,
+        world: World,
+        sender: Sender,
+        *,
+        plan: TrainingPlan,
+        pipeline: Pipeline,
+        times: PipelineTimes,
+        prefix: str,
+        traits: Traits,
+    ) -> None:
+        self.world, self.sender, self.pipeline, self.times, self.traits = world, sender, pipeline, times, traits
+        stages, count = len(pipeline.stages), pipeline.microbatches
+        self.chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 1
+        self.orders = [
+            in_turn(stage.warmup, count) if self.chunks == 1 else interleaved(i, stages, count, self.chunks)
+            for i, stage in enumerate(pipeline.stages)
+        ]
+        self._done: dict[tuple[int, Work], simpy.Event] = {}
+        self._arrived: dict[tuple[int, Work], simpy.Event] = {}
+        self.lanes, self._links = self._announce(prefix)
+        self.last_backward = world.env.event()
+
+    def start(self) -> simpy.Process:
+        """Start all processes; the event fires with the number of the last span when the first stage is done."""
+        env = self.world.env
+        for i, order in enumerate(self.orders):
+            messages: dict[tuple[Kind, int], list[tuple[Work, Work]]] = {}
+            for work in order:
+                self._done[i, work] = env.event()
+                to = self._target(i, work)
+                if to is not None:
+                    messages.setdefault((work.kind, to[0]), []).append((work, to[1]))
+                    self._arrived[to] = env.event()
+            for (kind, to_stage), mine in messages.items():
+                env.process(self._send(i, to_stage, kind, mine))
+        stages = [env.process(self._work(i, order)) for i, order in enumerate(self.orders)]
+        return stages[0]
+
+    def _target(self, stage: int, work: Work) -> tuple[int, Work] | None:
+        """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
+        forward = work.kind is Kind.FORWARD
+        to, chunk = stage + (1 if forward else -1), work.chunk
+        if not 0 <= to < len(self.orders):
+            to, chunk = to % len(self.orders), chunk + (1 if forward else -1)
+        return (to, work._replace(chunk=chunk)) if 0 <= chunk < self.chunks else None
+
+    def _work(self, stage: int, order: Sequence[Work]) -> Steps:
+        """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
+        env, last = self.world.env, NOTHING
+        busy_s = {Kind.FORWARD: self.times.forward_s[stage], Kind.BACKWARD: self.times.backward_s[stage]}
+        for work in order:
+            arrived = self._arrived.get((stage, work))
+            if arrived is not None and not arrived.processed:
+                last = yield arrived
+            factor = float(self.traits.factors[stage, work.microbatch, int(work.kind is Kind.BACKWARD)])
+            start_s, seconds = env.now, busy_s[work.kind] / self.chunks * factor
+            if stage == 0 and work is order[-1]:
+                self.last_backward.succeed((seconds, last))
+            yield env.timeout(seconds)
+            last = self._add(self.lanes[stage], work.kind, start_s, last, microbatch=work.microbatch)
+            self._done[stage, work].succeed(last)
+        return last
+
+    def _send(self, stage: int, to: int, kind: Kind, messages: Sequence[tuple[Work, Work]]) -> Steps:
+        """Send the results of a stage one after another: each holds the link, then travels on its own."""
+        env, last = self.world.env, NOTHING
+        hop, lane = self._hop(stage, to, kind), self._links.get((stage, to))
+        source, dest = self.pipeline.stages[stage].domain, self.pipeline.stages[to].domain
+        for work, wanted in messages:
+            done = self._done[stage, work]
+            if not done.processed:
+                last = yield done
+            if self.sender.is_stopped:
+                return
+            start_s, latency_s = env.now, hop.latency_s
+            if lane is None:
+                if hop.serial_s:
+                    yield env.timeout(hop.serial_s)
+            else:
+                yield self._flow((source, dest), hop, stage)
+                latency_s *= self.world.network.latency_factor((source, dest))
+                label = f"{'F' if kind is Kind.FORWARD else 'B'}{work.microbatch}"
+                last = self._add(lane, Kind.TRANSFER, start_s, last, label=label, microbatch=work.microbatch)
+            self._arrive(self._arrived[to, wanted], latency_s, last)
+
+    def _arrive(self, arrived: simpy.Event, latency_s: float, number: int) -> None:
+        if latency_s:
+            self.world.env.timeout(latency_s, number).callbacks.append(arrived.trigger)
+        else:
+            arrived.succeed(number)
+
+    def _flow(self, pair: Pair, hop: Hop, stage: int) -> simpy.Event:
+        """Start the flow of one message of every copy; a card slower than the link limits it."""
+        copies = self.traits.copies
+        domain, ranks = self.world.fleet.domain(pair[0]), self.pipeline.stages[stage].tensor_parallel
+        work_s = copies * self.world.fleet.links[pair].serialisation_s(hop.wan_bytes)
+        card_s = hop.wan_bytes / card_bytes_per_s(domain, ranks)
+        return self.world.network.send(
+            pair, work_s, owner=self.sender, weight=copies, priority=self.sender.priority,
+            limit=work_s / card_s if card_s > work_s else np.inf,
+        )  # fmt: skip
+
+    def _hop(self, stage: int, to: int, kind: Kind) -> Hop:
+        hops = self.times.there if kind is Kind.FORWARD else self.times.back
+        if abs(to - stage) == 1 and (to > stage) == (kind is Kind.FORWARD):
+            return hops[min(stage, to)]
+        # Back to the first stage for the next chunk; the closed form leaves this wire out, we take the slowest.
+        return max(hops, key=lambda hop: hop.serial_s + hop.latency_s, default=NO_HOP)
+
+    def _add(
+        self, lane: str, kind: Kind, start_s: float, cause: int, *, label: str = "", microbatch: int = -1
+    ) -> int:
+        if self.sender.is_stopped:
+            return NOTHING
+        span_s = (start_s, self.world.env.now)
+        return self.world.record.add(lane, kind, span_s, cause=cause, label=label, microbatch=microbatch)
+
+    def _announce(self, prefix: str) -> tuple[list[str], dict[tuple[int, int], str]]:
+        """Return the lane of each stage, and of each wide-area link by the stages it joins."""
+        record, names = self.world.record, [stage.domain for stage in self.pipeline.stages]
+        suffix = self.traits.suffix
+        crossings = [pair for a, b in pairwise(names) for pair in ((a, b), (b, a))]
+        stages: list[str] = []
+        links: dict[tuple[int, int], str] = {}
+        for i, name in enumerate(names):
+            stages.append(record.lane(f"{prefix}stage {i} ({name}){suffix}"))
+            for here, there in ((i, i + 1), (i + 1, i)) if i + 1 < len(names) else ():
+                pair = (names[here], names[there])
+                if pair[0] != pair[1]:
+                    # A pipeline that crosses the same link twice gets a lane for each crossing.
+                    where = f" (stage {i})" if crossings.count(pair) > 1 else ""
+                    links[here, there] = record.lane(f"{prefix}link {pair[0]}>{pair[1]}{where}{suffix}")
+        return stages, links

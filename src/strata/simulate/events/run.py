@@ -1,0 +1,169 @@
+"""Run jobs on a fleet together: their steps one after another, what befalls them, and the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import simpy
+
+from strata.simulate.collective import eta
+from strata.simulate.events.network import Network
+from strata.simulate.events.pipeline import Steps, World
+from strata.simulate.events.record import NOTHING, Record
+from strata.simulate.events.step import Step
+from strata.simulate.events.work import AS_PLANNED, Circumstances, DeviceFailure, Job, LinkFailure, Weather
+from strata.simulate.report import StepReport
+from strata.simulate.timeline import Kind, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation answers: a report a job, in their order, the timeline, and how many events it took."""
+
+    reports: tuple[StepReport, ...]
+    timeline: Timeline
+    num_events: int
+
+
+def simulate(
+    jobs: Sequence[Job],
+    *,
+    rng: np.random.Generator,
+    steps: int = 1,
+    circumstances: Circumstances = AS_PLANNED,
+) -> Outcome:
+    """Run `steps` steps of each job, all from time 0 on; the names of the jobs must differ.
+
+    A report's step time is the job's whole time over `steps`, failures included. Without circumstances and
+    contention it is what `StepModel.reports` says, exactly.
+    """
+    fleet = jobs[0].model.fleet
+    env = _Counting()
+    world = World(env, fleet, Network(env, fleet.links), Record())
+    weather_rng, *job_rngs = rng.spawn(1 + len(jobs))
+    runs = [
+        JobRun(world, job, circumstances, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)
+    ]
+    if circumstances.weather is not None:
+        env.process(_weather(world, circumstances.weather, weather_rng))
+    for failure in circumstances.failures:
+        if isinstance(failure, LinkFailure):
+            env.process(_cut(world, failure))
+        else:
+            env.process(_fail(world, failure, runs))
+    env.run(until=env.all_of([env.process(run.run()) for run in runs]))
+    return Outcome(tuple(run.report() for run in runs), world.record.timeline(), env.num_events)
+
+
+class _Counting(simpy.Environment):
+    """Counts events, which is what a simulator's speed is told in."""
+
+    num_events = 0
+
+    def step(self) -> None:
+        self.num_events += 1
+        super().step()
+
+
+class JobRun:
+    """Runs the steps of one job, and again from the last checkpoint when a device fails."""
+
+    def __init__(
+        self, world: World, job: Job, circumstances: Circumstances, *, steps: int, rng: np.random.Generator
+    ) -> None:
+        self.world, self.job, self.circumstances, self.steps, self.rng = world, job, circumstances, steps, rng
+        self.failed = world.env.event()
+        self.started, self.exposed_s, self.end_s = 0, 0.0, 0.0
+
+    def run(self) -> Steps:
+        """Run the job, a process."""
+        env, done = self.world.env, 0
+        while done < self.steps:
+            step = Step(self.world, self.job, jitter=self.circumstances.jitter, rng=self.rng)
+            self.started += 1
+            finished = env.process(step.run())
+            yield env.any_of([finished, self.failed])
+            if finished.triggered:
+                done += 1
+                self.exposed_s += step.exposed_s
+            else:
+                step.sender.is_stopped = True
+                self.world.network.drop(step.sender)
+                yield env.process(self._restart(step.lanes()))
+                done -= done % self.circumstances.checkpoint_steps
+        self.end_s = env.now
+
+    def fail(self) -> None:
+        """Let a device of the job fail now."""
+        if not self.failed.triggered:
+            self.failed.succeed()
+
+    def _restart(self, lanes: Sequence[str]) -> Steps:
+        """Wait until the job is back; a failure meanwhile starts the wait again."""
+        env, start_s = self.world.env, self.world.env.now
+        while self.failed.triggered:
+            self.failed = env.event()
+            yield env.any_of([env.timeout(self.circumstances.restart_s), self.failed])
+        for lane in lanes:
+            self.world.record.add(lane, Kind.FAILURE, (start_s, env.now), cause=NOTHING, label="restart")
+
+    def report(self) -> StepReport:
+        """Return the analytic report with what the simulation changes: time, and what follows from it.
+
+        With H local steps the extra tokens and the sum once in H are those of the analytic model: eta(H) x the
+        step without its sum, and 1/H of what the sum adds. Steps run again send their bytes again.
+        """
+        plan, planned = self.job.plan, self.job.model.reports([self.job.plan])[0]
+        local_s = (self.end_s - self.exposed_s) / self.steps
+        step_s = local_s * eta(plan.local_steps) + self.exposed_s / self.steps / plan.local_steps
+        slower, again = step_s / planned.step_time_s, self.started / self.steps
+        egress, cost = planned.egress_usd_per_step, planned.cost_usd_per_step
+        if cost is not None:
+            cost = (cost - egress) * slower + egress * again
+        tokens = self.job.model.job.tokens_per_step
+        return replace(
+            planned,
+            step_time_s=step_s,
+            tokens_per_s=tokens / step_s,
+            utilization=planned.utilization / slower,
+            wan_bytes_per_step=planned.wan_bytes_per_step * again,
+            egress_usd_per_step=egress * again,
+            cost_usd_per_step=cost,
+            cost_usd_per_mtoken=None if cost is None else cost / tokens * 1e6,
+        )
+
+
+def _fail(world: World, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:
+    yield world.env.timeout(failure.at_s)
+    for run in runs:
+        if failure.domain in run.job.plan.domains:
+            run.fail()
+
+
+def _cut(world: World, failure: LinkFailure) -> Steps:
+    ends = (failure.source, failure.dest)
+    pairs = [pair for pair in (ends, ends[::-1]) if pair in world.fleet.links]
+    for is_cut, after_s in ((True, failure.at_s), (False, failure.duration_s)):
+        yield world.env.timeout(after_s)
+        for pair in pairs:
+            world.network.cut(pair, is_cut=is_cut)
+
+
+def _weather(world: World, weather: Weather, rng: np.random.Generator) -> Steps:
+    pairs = list(world.fleet.links)
+    processes = (weather.bandwidth, weather.latency)
+    states = [process and process.reset(rng, (len(pairs),)) for process in processes]
+    while True:
+        bandwidth, latency = (
+            np.ones(len(pairs)) if process is None else process.factor(state)
+            for process, state in zip(processes, states, strict=True)
+        )
+        for pair, wide, far in zip(pairs, bandwidth.tolist(), latency.tolist(), strict=True):
+            world.network.vary(pair, bandwidth_factor=wide, latency_factor=far)
+        yield world.env.timeout(weather.interval_s)
+        states = [
+            process and process.step(state, weather.interval_s, rng)
+            for process, state in zip(processes, states, strict=True)
+        ]
