@@ -6,7 +6,7 @@ Its "GB/s" is 2^30 B/s in network.yml and 10^9 B/s for memory; latencies are nan
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -99,17 +99,17 @@ def groups_json(groups: Sequence[Sequence[int]]) -> str:
     return _json({str(number): list(ranks) for number, ranks in enumerate(groups, 1)})
 
 
-def trace_name(rank: int) -> str:
-    """Return the file name of a rank's trace."""
-    return f"{PREFIX}.{rank}.et"
+def encode_traces(traces: Sequence[Sequence[Node]]) -> dict[str, bytes]:
+    """Return the trace of each rank by file name."""
+    return {f"{PREFIX}.{rank}.et": encode(nodes) for rank, nodes in enumerate(traces)}
 
 
-def write_traces(folder: Path, traces: Sequence[Sequence[Node]]) -> None:
-    """Write one trace a rank. Raises UsageError where the folder cannot be written."""
+def write_traces(folder: Path, traces: Mapping[str, bytes]) -> None:
+    """Write traces into a folder. Raises UsageError where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for rank, nodes in enumerate(traces):
-            (folder / trace_name(rank)).write_bytes(encode(nodes))
+        for name, data in traces.items():
+            (folder / name).write_bytes(data)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}", hint="another folder") from None
 

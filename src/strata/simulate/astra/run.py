@@ -22,7 +22,7 @@ from typing import Final
 from strata.errors import MissingPart, StrataError, UsageError
 from strata.files import write_text
 from strata.simulate.astra.chakra import Node
-from strata.simulate.astra.files import write_traces
+from strata.simulate.astra.files import encode_traces, write_traces
 
 TAIL_LINES: Final = 8
 
@@ -60,7 +60,7 @@ def run(
     with _folder(keep) as folder:
         for name, text in files.items():
             write_text(folder / name, text)
-        write_traces(folder, traces)
+        write_traces(folder, encode_traces(traces))
         started = time.monotonic()
         code, log = _execute([str(binary.absolute()), *arguments], folder, time_limit_s)
         wall_s = time.monotonic() - started
