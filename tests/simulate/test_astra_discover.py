@@ -12,8 +12,9 @@ import pytest
 
 from fake_astra import NAMES, fake, script
 from strata.errors import MissingPart, StrataError, UsageError
-from strata.simulate.astra import discover
-from strata.simulate.astra.discover import Backend, Binaries, find, is_checked, self_check
+from strata.simulate.astra import selfcheck
+from strata.simulate.astra.discover import Backend, Binaries, find, is_checked
+from strata.simulate.astra.selfcheck import self_check
 
 
 def environment(tmp_path, **more):
@@ -106,10 +107,21 @@ def test_a_wrong_answer_is_an_error_and_is_not_remembered(tmp_path):
     [("exec sleep 600", "did not end within 1 s"), ("exit 3", "exit 3"), ("", "never finished")],
 )
 def test_a_binary_that_hangs_fails_or_says_nothing_does_not_pass(tmp_path, monkeypatch, text, what):
-    monkeypatch.setattr(discover, "CHECK_TIME_LIMIT_S", 1)
+    monkeypatch.setattr(selfcheck, "CHECK_TIME_LIMIT_S", 1)
     binary = script(tmp_path / "bad", f"#!/bin/sh\n{text}\n")
     with pytest.raises(StrataError, match=rf"bad does not pass the self-check: .*{what}"):
         self_check(binary, Backend.AWARE, environment(tmp_path))
+
+
+def test_a_binary_for_another_machine_is_a_missing_part(tmp_path):
+    with pytest.raises(MissingPart, match="does not start"):
+        self_check(script(tmp_path / "other", "no program"), Backend.AWARE, environment(tmp_path))
+
+
+def test_a_relative_name_is_remembered_as_the_file_it_is(tmp_path, monkeypatch):
+    binary = fake(tmp_path / "bin", "aware")
+    monkeypatch.chdir(tmp_path)
+    assert find(environment(tmp_path, STRATA_ASTRA_SIM="bin")).aware == binary
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", json.dumps({"other": [1, 2]})])

@@ -10,11 +10,12 @@ from builders import GBPS, domain, fleet, job, layers, link
 from fake_astra import script
 from strata.errors import StrataError
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend, Binaries, self_check
+from strata.simulate.astra.discover import Backend, Binaries
 from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.lower_ns3 import lower_ns3
 from strata.simulate.astra.ns3 import Cable, Network, config_txt, topology_txt
 from strata.simulate.astra.referee import compare, simulate_astra
+from strata.simulate.astra.selfcheck import self_check
 from strata.simulate.astra.validate import check_traces
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

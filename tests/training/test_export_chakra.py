@@ -48,10 +48,8 @@ def test_the_traces_are_those_the_simulation_runs(tmp_path, monkeypatch):
     ranks = json.loads((tmp_path / "out" / "ranks.json").read_text())
     command = shlex.split(ranks["command"])
     assert (command[0], ranks["backend"]) == (binary.name, "aware")
-    printed = subprocess.run(
-        [binary, *command[1:]], cwd=tmp_path / "out", capture_output=True, text=True, check=True
-    )
-    finish, _ = parse(printed.stdout, len(ranks["ranks"]))
+    printed = subprocess.check_output([binary, *command[1:]], cwd=tmp_path / "out", text=True)
+    finish, _ = parse(printed, len(ranks["ranks"]))
     result = simulate_astra(
         step_model(plan), plan.plan, binaries=Binaries(aware=binary), environment={"XDG_CACHE_HOME": str(tmp_path)}
     )

@@ -1,11 +1,11 @@
-"""Which ASTRA-sim binaries the user has, and whether they answer a case whose answer is known.
+"""Which ASTRA-sim binaries the user has, and which of them have answered the known case right.
 
-strata never builds or ships one. A binary is trusted once it has given the known answer; that is remembered
-until the file changes.
+strata never builds or ships one. Loads nothing heavy: `strata check` asks it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,12 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from strata.errors import MissingPart, StrataError, UsageError
-from strata.files import read_document, write_json
-from strata.simulate.astra import ns3
-from strata.simulate.astra.chakra import Collective, Node, NodeType
-from strata.simulate.astra.files import Dimension, Scenario, options, scenario_files
-from strata.simulate.astra.run import Run, run
+from strata.errors import MissingPart, UsageError
 
 
 class Backend(StrEnum):
@@ -41,13 +36,6 @@ VARIABLES: Final = {
     Backend.NS3: "STRATA_ASTRA_SIM_NS3",
 }
 
-CHECK_TIME_LIMIT_S: Final = 20.0
-CHECK_NS: Final = 9_197_541
-"""Ring all-reduce of 256 MiB between 8 ranks on a Ring of 50 "GB/s" and 500 ns: both analytical backends."""
-NS3_CHECK_NS: Final = 61_740_000
-"""1 MiB between two ranks over a switch, both links 5 Gbps and 15 ms, with the acknowledgement's way back."""
-NS3_TOLERANCE: Final = 0.02  # headers and congestion control differ between builds
-
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
@@ -63,9 +51,7 @@ class Binaries:
         if found is None:
             raise MissingPart(
                 f"no ASTRA-sim binary of the {backend} backend was found",
-                hint=f"build it, and put it on PATH or its path in {VARIABLES[backend]}"
-                if backend is not Backend.NS3
-                else f"its path in {VARIABLES[backend]}",
+                hint=f"build it, and put its path in {VARIABLES[backend]}",
             )
         return found
 
@@ -94,7 +80,7 @@ def find(environment: Mapping[str, str]) -> Binaries:
             found[backend.value] = Path(binary)
     if named := environment.get("STRATA_ASTRA_SIM_NS3"):
         found["ns3"] = _executable("STRATA_ASTRA_SIM_NS3", Path(named).expanduser())
-    return Binaries(**found)
+    return Binaries(**{kind: binary.absolute() for kind, binary in found.items()})
 
 
 def _kind(binary: Path) -> Backend:
@@ -117,63 +103,25 @@ def _executable(variable: str, path: Path) -> Path:
 
 def is_checked(binary: Path, environment: Mapping[str, str]) -> bool:
     """Whether this very file has answered the known case right before."""
-    return _remembered(_cache(environment)).get(str(binary)) == _stamp(binary)
+    return remembered(cache_file(environment)).get(str(binary)) == stamp(binary)
 
 
-def self_check(binary: Path, backend: Backend, environment: Mapping[str, str]) -> None:
-    """Run the known case once a binary; what passed is remembered under XDG_CACHE_HOME.
-
-    Raises StrataError where the binary hangs, fails or answers wrong: then none of its answers would count.
-    """
-    if is_checked(binary, environment):
-        return
-    try:
-        answer, expected, tolerance = _known_case(binary, backend)
-    except StrataError as error:
-        raise StrataError(f"{binary} does not pass the self-check: {error}", hint=_REBUILD) from None
-    found = max(answer.finish_ns)
-    if abs(found - expected) > tolerance * expected:
-        raise StrataError(
-            f"{binary} does not pass the self-check: a known case takes {expected} ns, and it says {found} ns",
-            hint=_REBUILD,
-        )
-    cache = _cache(environment)
-    with suppress(UsageError):  # a home that cannot be written only costs the next check
-        write_json(cache, {**_remembered(cache), str(binary): _stamp(binary)})
-
-
-_REBUILD: Final = "an unmodified build of ASTRA-sim 2.x"
-
-
-def _known_case(binary: Path, backend: Backend) -> tuple[Run, int, float]:
-    if backend is Backend.NS3:
-        scenario, expected, tolerance = ns3.known_case(), NS3_CHECK_NS, NS3_TOLERANCE
-        return ns3.run_network(binary, scenario, time_limit_s=CHECK_TIME_LIMIT_S), expected, tolerance
-    node = Node(
-        0, NodeType.COMM_COLL, "all-reduce",
-        attrs={"comm_type": int(Collective.ALL_REDUCE), "comm_size": 2**28, "involved_dim": (True,)},
-    )  # fmt: skip
-    ring = Scenario((Dimension(8, 50 * 2.0**30, 500e-9, "Ring"),), ((node,),) * 8)
-    answer = run(
-        binary, arguments=options(has_groups=False), files=scenario_files(ring), traces=ring.traces,
-        time_limit_s=CHECK_TIME_LIMIT_S,
-    )  # fmt: skip
-    return answer, CHECK_NS, 0.0
-
-
-def _cache(environment: Mapping[str, str]) -> Path:
+def cache_file(environment: Mapping[str, str]) -> Path:
+    """Return where passed self-checks are remembered."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
     return Path(home) / "strata" / "astra-sim.json"
 
 
-def _remembered(cache: Path) -> dict[str, Any]:
-    with suppress(UsageError):
-        data = read_document(cache).data
+def remembered(cache: Path) -> dict[str, Any]:
+    """Return the stamp of each binary that has passed; empty where the file is absent or strange."""
+    with suppress(OSError, ValueError):
+        data = json.loads(cache.read_text(encoding="utf-8"))
         return data if isinstance(data, dict) else {}
     return {}
 
 
-def _stamp(binary: Path) -> list[int]:
+def stamp(binary: Path) -> list[int]:
+    """Return what changes when a binary is built again."""
     try:
         status = binary.stat()
     except OSError as error:

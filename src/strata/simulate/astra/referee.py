@@ -12,12 +12,13 @@ from typing import Any, Final
 from strata.decision import Reason, Trust
 from strata.errors import StrataError
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend, Binaries, self_check
+from strata.simulate.astra.discover import Backend, Binaries
 from strata.simulate.astra.files import options, scenario_files
 from strata.simulate.astra.lower import Aggregation, Lowered, Refused, lower
 from strata.simulate.astra.lower_ns3 import lower_ns3
 from strata.simulate.astra.ns3 import run_network
 from strata.simulate.astra.run import Run, run
+from strata.simulate.astra.selfcheck import self_check
 from strata.simulate.astra.validate import check_scenario, check_traces
 from strata.workload.plan import TrainingPlan
 

@@ -49,7 +49,7 @@ def step_model(saved: SavedPlan) -> StepModel:
     """Return the cost model of what a plan was made for, read again from the files it names."""
     if not {"fleet", "job"} <= saved.inputs.keys():
         raise UsageError(
-            f"{saved.name}: the plan file does not name its fleet and job files, whose links and layers traces need",
+            f"{saved.name}: the plan file does not name its fleet and job files, and traces need their links",
             hint="strata plan train FLEET JOB --save plan.json",
         )
     fleet, job = load_fleet(saved.inputs["fleet"]), load_job(saved.inputs["job"])
