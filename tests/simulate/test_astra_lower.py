@@ -20,7 +20,7 @@ from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 DOMAINS = (domain("a", 16), domain("b", 16), domain("c", 16))
-MODEL = StepModel(fleet(*DOMAINS), job())
+MODEL = StepModel(fleet(*DOMAINS, domain("d", 16)), job())
 UNLIKE = StepModel(fleet(*DOMAINS, links=[*link("a", "b", 5, 30), *link("b", "c", 3, 50), *link("a", "c", 2, 80)]),
                    job())  # fmt: skip
 
@@ -135,6 +135,8 @@ def test_whatever_is_lowered_passes_the_checks(names, copies, microbatches, apar
     pipelines = [chain(names, copies=copies, microbatches=microbatches)]
     if apart and len(set(names)) == 1:
         pipelines = [chain([name] * len(names), copies=copies, microbatches=microbatches) for name in "abc"]
+    elif apart and names == "ab":
+        pipelines += [chain("cd", copies=copies, microbatches=microbatches)]
     for backend in (Backend.AWARE, Backend.UNAWARE):
         low = lower(MODEL, plan(*pipelines), backend=backend, aggregation=Aggregation.MIN)
         check_scenario(low.scenario, is_aware=backend is Backend.AWARE)

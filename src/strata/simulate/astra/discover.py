@@ -108,8 +108,9 @@ def is_checked(binary: Path, environment: Mapping[str, str]) -> bool:
 
 def cache_file(environment: Mapping[str, str]) -> Path:
     """Return where passed self-checks are remembered."""
-    home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
-    return Path(home) / "strata" / "astra-sim.json"
+    # The XDG specification has relative paths ignored.
+    home = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "strata" / "astra-sim.json"
 
 
 def remembered(cache: Path) -> dict[str, Any]:

@@ -100,7 +100,12 @@ def lower(
         backend = Backend.UNAWARE if len(kinds) > 1 else Backend.AWARE
     merges = backend is Backend.AWARE and len(kinds) > 1
     # A sum over the whole grid is ASTRA-sim's own hierarchical one; groups are rings in more than one dimension.
-    whole = kinds == ["copies", "domains"] and plan.gradient_compression == 1 and not merges
+    whole = (
+        kinds == ["copies", "domains"]
+        and all(len(pipeline.stages) == 1 for pipeline in plan.pipelines)
+        and plan.gradient_compression == 1
+        and not merges
+    )
     work = workers(model, plan, flat=whole)
     across = _across(model, plan) if whole or kinds == ["domains"] else "ring"
     wires = _wires(model, plan, across)
