@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
+from strata.simulate.compat.groups import path
 from strata.simulate.compat.network import Backend, Dimension, Topology
 from strata.simulate.compat.pipeline_slots import (
     astra_compatible_step,
-    compute_ns,
-    neighbour_paths,
     pipeline_ns,
     stage_order,
     warmups,
@@ -20,10 +19,11 @@ MS = 10**6
 
 def pp4x8(order, topology, backend, *, gib_per_s, latency_ns, size_bytes):
     """The pipeline of astra_reference.md: 4 stages, 8 microbatches, 10 ms forward and 20 ms backward."""
-    there, back = neighbour_paths(
-        Dimension(Topology(topology), 4, gib_per_s, latency_ns, Backend(backend)), size_bytes
-    )
-    return pipeline_ns([10 * MS] * 4, [20 * MS] * 4, there, back, microbatches=8, warmup=warmups(order, 4, 8))
+    dims = (Dimension(Topology(topology), 4, gib_per_s, latency_ns, Backend(backend)),)
+    return pipeline_ns(
+        [10_000] * 4, [20_000] * 4, lambda source, dest: path(source, dest, size_bytes, dims),
+        microbatches=8, warmup=warmups(order, 4, 8),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,11 @@ def test_a_latency_is_not_cut_by_float_noise():
     assert round(found * 1e9) == 4_000_000 + 2 * 1_100_000
 
 
-def test_computes_are_whole_microseconds_and_never_nothing():
-    assert compute_ns(1.4e-6) == 1000
-    assert compute_ns(1.6e-6) == 2000
-    assert compute_ns(1e-8) == 1
+@pytest.mark.parametrize(("compute_s", "expected_ns"), [(1.4e-6, 1000), (1.6e-6, 2000), (1e-8, 1)])
+def test_computes_are_whole_microseconds_and_never_nothing(compute_s, expected_ns):
+    nothing = {"message_bytes": [], "bandwidth_bytes_per_s": [], "latency_s": []}
+    found = step(forward_s=[compute_s], backward_s=[compute_s], microbatches=1, **nothing)
+    assert round(found * 1e9) == 2 * expected_ns
 
 
 def test_an_order_that_waits_for_itself_is_refused():

@@ -17,7 +17,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 LARGEST: Final = 2**16
 """The most ranks, splits or microbatches read: beyond it a number is a slip, and an answer would take hours."""
-_UNIT_NS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_UNIT_US: Final = {"ns": 1e-3, "us": 1, "ms": 10**3, "s": 10**6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class PipelineRun:
     stages: int
     microbatches: int
     order: str
-    forward_ns: int
-    backward_ns: int
+    forward_us: int
+    backward_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,11 @@ def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> Wo
 
 
 def _duration(pattern: str, name: str) -> int:
+    """Return microseconds: a trace knows no shorter time."""
     found = re.search(rf"{name}(\d+(?:\.\d+)?)(ns|us|ms|s)\b", pattern)
     if not found:
         raise UsageError(f"{pattern!r} does not say how long {name} takes")
-    return round(float(found[1]) * _UNIT_NS[found[2]])
+    return round(float(found[1]) * _UNIT_US[found[2]])
 
 
 def _algorithms(scenario: str, how: str, dimensions: int) -> tuple[tuple[Algorithm, ...], System]:

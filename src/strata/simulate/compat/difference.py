@@ -20,8 +20,8 @@ def default_pipeline_ns(case: Case, run: PipelineRun) -> int:
     message_ns = case.size_bytes / dimension.bytes_per_ns
     compute, cuts = np.ones((1, run.stages)), np.ones((1, run.stages - 1))
     times = StageTimes(
-        forward_s=compute * run.forward_ns * 1e-9,
-        backward_s=compute * run.backward_ns * 1e-9,
+        forward_s=compute * run.forward_us * 1e-6,
+        backward_s=compute * run.backward_us * 1e-6,
         link_s=cuts * message_ns * 1e-9,
         latency_s=cuts * links * dimension.latency_ns * 1e-9,
     )

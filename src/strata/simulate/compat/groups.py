@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from math import prod
 
-from strata.simulate.compat.closed_forms import ring_reductions_ns, ring_steps
-from strata.simulate.compat.network import Dimension
-from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Collective, System
+from strata.errors import UsageError
+from strata.simulate.compat.closed_forms import alone_ns, ring_reductions_ns, ring_steps
+from strata.simulate.compat.network import Backend, Dimension, Link, Path, Topology
+from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Algorithm, Collective, System
 
 
 def differing_dimensions(source: int, dest: int, dimensions: Sequence[Dimension]) -> list[int]:
@@ -30,6 +32,22 @@ def send_ns(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimens
     dimension = dimensions[first]
     hops = dimension.ring_hops(source % dimension.npus, dest % dimension.npus)
     return dimension.send_ns(size_bytes, hops=hops)
+
+
+def path(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimension]) -> Path:
+    """Return the links a message takes; unaware, one of its own that is never busy."""
+    dimension = dimensions[0]
+    if dimension.backend is Backend.UNAWARE:
+        return (Link((source, dest), 0, send_ns(source, dest, size_bytes, dimensions)),)
+    ends: list[str | int] = [source, dest]
+    if dimension.topology is Topology.SWITCH:
+        ends = [source, "switch", dest]
+    elif dimension.topology is Topology.RING:
+        n = dimension.npus
+        step = 1 if (dest - source) % n <= n // 2 else -1
+        ends = [(source + step * hop) % n for hop in range(dimension.ring_hops(source, dest) + 1)]
+    times = dimension.busy_ns(size_bytes), dimension.link_ns(size_bytes)
+    return tuple(Link(wire, *times) for wire in pairwise(ends))
 
 
 def ring_ns(
@@ -57,3 +75,29 @@ def ring_ns(
     delay = GROUP_ENDPOINT_DELAY_NS if is_group else system.endpoint_delay_ns
     travel_ns = steps // n * sums[n] + worst_run + (steps + 1) * delay
     return travel_ns + ring_reductions_ns(collective, n, message, system)
+
+
+def group_ns(
+    collective: Collective,
+    algorithm: Algorithm,
+    ranks: Sequence[int],
+    *,
+    size_bytes: int,
+    dimensions: Sequence[Dimension],
+    system: System,
+) -> int:
+    """Return how long a collective of a communicator group smaller than the world takes.
+
+    Raises UsageError where no closed form is known.
+    """
+    if algorithm is Algorithm.RING:
+        return ring_ns(
+            collective, ranks, size_bytes=size_bytes, dimensions=dimensions, system=system, is_group=True
+        )
+    dimension = dimensions[0]
+    if len(dimensions) > 1 or dimension.topology is Topology.RING:
+        raise UsageError(f"no closed form for a {algorithm} group on {dimension.topology}")
+    return alone_ns(
+        collective, algorithm, size_bytes=size_bytes, dimension=replace(dimension, npus=len(ranks)),
+        system=system, is_group=True,
+    )  # fmt: skip

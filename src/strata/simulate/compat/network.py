@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
+
+Wire = tuple[str | int, ...]
+
+
+class Link(NamedTuple):
+    """One FIFO server on a message's way: who shares it, how long one message keeps it, when it arrives."""
+
+    wire: Wire
+    busy_ns: int
+    arrival_ns: int
+
+
+Path = tuple[Link, ...]
 
 
 class Topology(StrEnum):

@@ -5,20 +5,18 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_text
-from strata.simulate.compat.case import COLUMNS, Case, Group, PipelineRun, Send, World, read_case
-from strata.simulate.compat.closed_forms import alone_ns
+from strata.simulate.compat.case import COLUMNS, Case, PipelineRun, Send, World, read_case
 from strata.simulate.compat.difference import default_pipeline_ns
-from strata.simulate.compat.groups import ring_ns, send_ns
+from strata.simulate.compat.groups import group_ns, path, ring_ns, send_ns
 from strata.simulate.compat.hierarchy import collective_ns
-from strata.simulate.compat.network import Topology
-from strata.simulate.compat.pipeline_slots import neighbour_paths, pipeline_ns, warmups
+from strata.simulate.compat.network import Path
+from strata.simulate.compat.pipeline_slots import pipeline_ns, warmups
 from strata.simulate.compat.refusals import why_doubtful, why_not
-from strata.simulate.compat.system import Algorithm
 
 Row = Mapping[str, str | None]
 
@@ -139,29 +137,26 @@ def astra_ns(case: Case) -> int:
         return max(IDLE_NS, send_ns(traffic.source, traffic.dest, case.size_bytes, dimensions))
     if isinstance(traffic, PipelineRun):
         return _pipeline_ns(case, traffic)
-    return max(IDLE_NS, _group_ns(case, traffic))
-
-
-def _group_ns(case: Case, group: Group) -> int:
-    if group.algorithm is Algorithm.RING:
+    if traffic.is_flat:
         return ring_ns(
-            group.collective, group.ranks, size_bytes=case.size_bytes, dimensions=case.dimensions,
-            system=group.system, is_group=not group.is_flat,
+            traffic.collective, traffic.ranks,
+            size_bytes=case.size_bytes, dimensions=dimensions, system=traffic.system, is_group=False,
         )  # fmt: skip
-    if len(case.dimensions) > 1 or case.dimensions[0].topology is Topology.RING:
-        raise UsageError(f"no closed form for a {group.algorithm} group on {case.dimensions[0].topology}")
-    return alone_ns(
-        group.collective, group.algorithm, size_bytes=case.size_bytes,
-        dimension=replace(case.dimensions[0], npus=len(group.ranks)), system=group.system, is_group=True,
+    taken = group_ns(
+        traffic.collective, traffic.algorithm, traffic.ranks,
+        size_bytes=case.size_bytes, dimensions=dimensions, system=traffic.system,
     )  # fmt: skip
+    return max(IDLE_NS, taken)
 
 
 def _pipeline_ns(case: Case, run: PipelineRun) -> int:
     if len(case.dimensions) > 1:
         raise UsageError("a pipeline is known on one dimension, rank = stage")
-    there, back = neighbour_paths(case.dimensions[0], case.size_bytes)
-    cuts = run.stages - 1
+
+    def way(source: int, dest: int) -> Path:
+        return path(source, dest, case.size_bytes, case.dimensions)
+
     return pipeline_ns(
-        [run.forward_ns] * run.stages, [run.backward_ns] * run.stages, there[:cuts], back[:cuts],
+        [run.forward_us] * run.stages, [run.backward_us] * run.stages, way,
         microbatches=run.microbatches, warmup=warmups(run.order, run.stages, run.microbatches),
     )  # fmt: skip
