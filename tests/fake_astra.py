@@ -177,7 +177,7 @@ class Simulator:
         part = size if kind == 2 else size // n
         reduction = 3 * int(part / self.system["local-mem-bw"])
         hop = self.hop(part, members[:2])
-        if "irect" in self.system["all-reduce-implementation"][dim] and kind == 0:
-            return 2 * hop + reduction + 3 * delay
+        if "irect" in self.system["all-reduce-implementation"][dim]:
+            return {0: 2 * hop + reduction + 3 * delay, 7: hop + reduction + 2 * delay, 2: hop + 2 * delay}[kind]
         rounds = (n - 1) * (2 if kind == 0 else 1) * (hop + delay)
         return rounds + delay + (0 if kind == 2 else (n - 1) * reduction)
