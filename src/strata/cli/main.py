@@ -27,6 +27,7 @@ COMMANDS: Final[Table] = {
     "explain": ("strata.cli.explain:explain", "Say why a plan was chosen, or a domain was not."),
     "whatif": ("strata.cli.whatif:whatif", "Plan again with something changed; old and new side by side."),
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),
+    "testbed": ("strata.cli.testbed:testbed", "Train for real over shaped links, beside what is predicted."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from strata.errors import OutOfTime, StrataError
 from strata.training.testbed.namespaces import Network, address
@@ -31,18 +31,13 @@ class Crew:
         for rank in range(count):
             arguments = [str(rank), str(count), address(0), str(_PORT), network.interface(rank)]
             command = [sys.executable, "-m", "strata.training.testbed.worker", *arguments]
-            self._workers.append(
-                subprocess.Popen(
-                    network.command(rank, command),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self._errors,
-                    text=True,
-                    env=environment,
-                )  # fmt: skip
-            )
+            worker = subprocess.Popen(
+                network.command(rank, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._errors, text=True, env=environment,
+            )  # fmt: skip
+            self._workers.append(worker)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Self:
         self._answers()  # every worker says once that it has found the others
         return self
 

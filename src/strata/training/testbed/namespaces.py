@@ -1,7 +1,7 @@
 """Domains as network namespaces, each pair joined by a link of a given bandwidth and latency.
 
-Every domain has one address, on all its links; nothing routes out of the namespaces. Bandwidth is a token bucket (tc
-tbf) at each end. Latency is netem where the kernel has it, else a `relay` process behind a pair of TUN devices. A
+Every domain has one address, on all its links; nothing routes out of the namespaces. Bandwidth is a token bucket
+(tc tbf) at each end. Latency is netem where the kernel has it, else a `relay` process behind two TUN devices. A
 `reaper` process removes everything at the end, also when this process is killed.
 """
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from strata.errors import MissingPart
 
@@ -23,11 +23,14 @@ _BURST_S: Final = 3e-4  # what a rested link sends at once: as little as the ker
 _QUEUE_BYTES: Final = 16_000_000  # nothing is dropped: the sender's socket is smaller
 
 # Windows wide open from the first byte: the step is to wait for the link, not for TCP to find out how fast it is.
-_ROUTE: Final = ("initcwnd", "2000", "initrwnd", "2000")
+# No link loses a packet, so TCP is to take none for lost however long the queue of ten connections gets.
+_ROUTE: Final = ("initcwnd", "2000", "initrwnd", "2000", "rto_min", "5s")
 _SETTINGS: Final = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv4/tcp_slow_start_after_idle": "0",
     "net/ipv4/tcp_no_metrics_save": "1",
+    "net/ipv4/tcp_early_retrans": "0",
+    "net/ipv4/tcp_limit_output_bytes": str(4 * _MTU),
     "net/ipv4/tcp_rmem": "4096 16000000 32000000",
     "net/ipv4/tcp_wmem": "4096 16000000 32000000",
 }
@@ -72,7 +75,7 @@ class Network:
         self._relays: list[subprocess.Popen[str]] = []
         self._reaper: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Self:
         self._reaper = subprocess.Popen(
             [sys.executable, "-m", "strata.training.testbed.reaper", *self.names],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What a testbed trains, and the plans it trains it by: fp32, one process a domain, the same batch for every plan."""
+"""What a testbed trains and by which plans: fp32, one process a domain, the same batch for every plan."""
 
 from __future__ import annotations
 

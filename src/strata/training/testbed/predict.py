@@ -13,6 +13,8 @@ from strata.fleet.accelerator import Accelerator
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.fleet import Domain, Fleet, Link
 from strata.simulate.analytic import StepModel
+from strata.simulate.events.run import simulate
+from strata.simulate.events.work import Job
 from strata.simulate.report import StepReport
 from strata.training.testbed.calibrate import Calibration
 from strata.training.testbed.namespaces import Shape
@@ -24,16 +26,18 @@ _CORE: Final = Accelerator("cpu-core", "cpu", memory_bytes=0.0, fp32_flops=80e9,
 """One core at 2.5 GHz doing 32 fp32 operations a cycle (AVX2, two FMA units): what is assumed uncalibrated."""
 
 
-def predict(plan: TrainingPlan, shape: Shape, calibration: Calibration | None) -> StepReport:
-    """Return the analytic backend's report, breakdown included. Without a calibration compute is assumed."""
+def predict(plan: TrainingPlan, shape: Shape, calibration: Calibration | None) -> dict[str, StepReport]:
+    """Return the report of each backend, `analytic` and `events`. Without a calibration compute is assumed."""
     domains = len(plan.domains)
     job = build_job(domains)
     if calibration is not None:
-        times = LayerTimes(
-            *(np.array(x) for x in (calibration.forward_s, calibration.backward_s, calibration.update_s))
-        )
+        seconds = (calibration.forward_s, calibration.backward_s, calibration.update_s)
+        times = LayerTimes(*(np.array(each) for each in seconds))
         job = replace(job, profile=LayerProfile({(_CORE.name, calibration.microbatch_size, 1): times}))
-    return StepModel(build_fleet(domains, shape, calibration), job).details([plan])[0]
+    model = StepModel(build_fleet(domains, shape, calibration), job)
+    # Without jitter and failures nothing is drawn.
+    (events,) = simulate([Job(job.name, model, plan)], rng=np.random.default_rng(0)).reports
+    return {"analytic": model.details([plan])[0], "events": events}
 
 
 def build_fleet(domains: int, shape: Shape, calibration: Calibration | None) -> Fleet:

@@ -1,7 +1,8 @@
 """The process that ends a testbed: when its parent is gone, however it went, the namespaces go too.
 
-Runs as `python -m strata.training.testbed.reaper NAMESPACE...` with a pipe for its input. A line `done` is an orderly
-end; the end of the pipe without one means that the parent was killed, perhaps while it was creating a namespace.
+Runs as `python -m strata.training.testbed.reaper NAMESPACE...` with a pipe for its input. A line `done` is an
+orderly end; the end of the pipe without one means that the parent was killed, perhaps while it was creating a
+namespace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A link with latency where the kernel has no netem: a process that hands packets from one end to the other, late.
 
-Runs as `python -m strata.training.testbed.relay HERE THERE` inside a namespace: makes two TUN devices of those names,
-prints `ready`, and passes every packet of one to the other after the delay. The caller moves one device to another
-namespace; the open file stays with us. Each line of input is a new delay in seconds; its end ends the relay.
+Runs as `python -m strata.training.testbed.relay HERE THERE` inside a namespace: makes two TUN devices of those
+names, prints `ready`, and passes every packet of one to the other after the delay. The caller moves one device to
+another namespace; the open file stays with us. A line of input is a new delay [s]; its end ends the relay.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ _WARMUP_STEPS: Final = 2
 class Row:
     """One plan: `measured_s` is the median step, `spread_s` from its lower to its upper quartile.
 
-    error: predicted / measured - 1. dominated_by: compute or transfer, whichever takes more of the predicted step.
+    error: predicted / measured - 1. dominated_by: compute or transfer, whichever takes more of the
+    analytic step.
     """
 
     plan: str
@@ -80,26 +81,30 @@ def run(
     ):
         calibration = calibrate(crew, network, shape) if is_calibrated else None
         network.shape(shape)
-        rows = tuple(
-            row(kind, shape, measure(crew, build_plan(kind, domains), steps), calibration, domains)
-            for kind in kinds
-        )
-    return Answer(rows, calibration)
+        plans = {kind: build_plan(kind, domains) for kind in kinds}
+        measured = {kind: measure(crew, plan, steps) for kind, plan in plans.items()}
+    rows = [row for kind, plan in plans.items() for row in compare(kind, plan, shape, measured[kind], calibration)]
+    return Answer(tuple(rows), calibration)
 
 
 def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
-    """Return the seconds of each step after the warm-up, as the process that ends last sees them."""
+    """Return the seconds of each step after the warm-up, as rank 0 sees them: in a pipeline it ends last."""
     answers = crew.ask("steps", launch=launch_of(plan), size=asdict(MODEL), warmup=_WARMUP_STEPS, count=steps)
     return [float(x) for x in answers[0]["seconds"]]
 
 
-def row(kind: str, shape: Shape, seconds: Sequence[float], calibration: Calibration | None, domains: int) -> Row:
-    """Return what was measured beside what the cost model says."""
-    report = predict(build_plan(kind, domains), shape, calibration)
+def compare(
+    kind: str, plan: TrainingPlan, shape: Shape, seconds: Sequence[float], calibration: Calibration | None
+) -> list[Row]:
+    """Return what was measured beside what each backend says."""
+    reports = predict(plan, shape, calibration)
     low, measured, high = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    parts = report.breakdown_s
-    return Row(
-        kind, shape.bandwidth_bytes_per_s, shape.latency_s, measured, high - low, report.step_time_s,
-        report.step_time_s / measured - 1, "analytic",
-        "transfer" if parts["wan"] > parts["compute"] else "compute", report.trust,
-    )  # fmt: skip
+    parts = reports["analytic"].breakdown_s
+    dominated_by = "transfer" if parts["wan"] > parts["compute"] else "compute"
+    return [
+        Row(
+            kind, shape.bandwidth_bytes_per_s, shape.latency_s, measured, high - low, report.step_time_s,
+            report.step_time_s / measured - 1, backend, dominated_by, report.trust,
+        )
+        for backend, report in reports.items()
+    ]  # fmt: skip

@@ -1,9 +1,10 @@
 """One domain's process: does the tasks it is told, one JSON line each, and answers each with one.
 
-Runs as `python -m strata.training.testbed.worker RANK WORLD_SIZE MASTER_ADDRESS PORT INTERFACE` in the domain's namespace.
-What trains is what `strata export --to torchrun` writes (`export/train.py`), with two things a cost model of
-asynchronous links takes for granted and plain gloo does not do: a message is on its way as soon as it is sent
-(gloo moves nothing before the other side has asked for it), and gradients are summed while the last backward runs.
+Runs as `python -m strata.training.testbed.worker RANK WORLD_SIZE MASTER_ADDRESS PORT INTERFACE` in the domain's
+namespace. What trains is what `strata export --to torchrun` writes (`export/train.py`), with two things that a
+cost model of asynchronous links takes for granted and plain gloo does not do: a message is on its way once it is
+sent (gloo moves nothing before the other side has asked for it), and gradients are summed while the last backward
+runs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LEARNING_RATE: Final = 3e-3
 
 
 class OverlappedStage(Stage):
-    """A stage that asks for its messages a step ahead, and sums each layer's gradients as soon as they are final."""
+    """A stage that asks for its messages a step ahead, and sums a layer's gradients as soon as they are final."""
 
     def __init__(self, launch: dict[str, Any], size: Size) -> None:
         super().__init__(launch, size, torch.device("cpu"))
@@ -64,7 +65,7 @@ class OverlappedStage(Stage):
         super()._backward(x, y)
 
     def _sum_when_final(self, layer: nn.Module, group: Any) -> None:
-        """Sum a layer's gradients over `group` in the last backward, a group a layer: gloo runs two sums of one."""
+        """Sum a layer's gradients in the last backward; a group a layer, for gloo runs but two sums of a group."""
         parameters = list(layer.parameters())
         missing = [len(parameters)]
 
@@ -94,10 +95,7 @@ class OverlappedStage(Stage):
         y: Tensor = None
         for index, layer in enumerate(self.layers):
             start = time.perf_counter()
-            if index == 0:
-                x = self._tokens(0, 0)[:, :-1]
-            else:
-                x = y.detach().requires_grad_()
+            x = self._tokens(0, 0)[:, :-1] if index == 0 else y.detach().requires_grad_()
             y = layer(x)
             if index == len(self.layers) - 1:
                 y = functional.cross_entropy(y.flatten(0, 1), self._tokens(0, 0)[:, 1:].flatten())
@@ -141,12 +139,8 @@ def layers(launch: dict[str, Any], size: dict[str, int], warmup: int, count: int
         start = time.perf_counter()
         stage.update(number, _LEARNING_RATE)
         found["update_s"].append(time.perf_counter() - start)
-    skipped = {"update_s": warmup}
-    answer = {
-        key: value[skipped.get(key, warmup * stage.pipeline["microbatches"]) :] for key, value in found.items()
-    }
     distributed.barrier()
-    return answer
+    return {key: value[len(value) * warmup // (warmup + count) :] for key, value in found.items()}
 
 
 def messages(num_bytes: int, warmup: int, count: int) -> dict[str, Any]:
@@ -171,7 +165,7 @@ def messages(num_bytes: int, warmup: int, count: int) -> dict[str, Any]:
 
 
 def sums(num_bytes: int, parts: int, warmup: int, count: int) -> dict[str, Any]:
-    """Time a sum over all ranks in several parts at a time, gathered and handed back as a layer's gradients are."""
+    """Time a sum over all ranks, several parts at a time, each gathered and handed back as a layer's gradients."""
     ranks = list(range(distributed.get_world_size()))
     groups = [distributed.new_group(ranks) for _ in range(parts)]
     tensors = [torch.zeros(num_bytes // 8 // parts) for _ in range(2 * parts)]

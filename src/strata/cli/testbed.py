@@ -1,0 +1,83 @@
+"""`strata testbed`: real training steps over shaped links, beside what the cost model predicts for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strata.cli.output import emit, output_option, rows
+from strata.units import Dimension, parse, show_bandwidth, show_time
+
+if TYPE_CHECKING:
+    from strata.training.testbed.run import Answer
+
+
+@click.command()
+@click.option("--domains", type=click.IntRange(2, 16), default=2, show_default=True, help="Each takes a core.")
+@click.option("--bandwidth", default="200Mbps", show_default=True, help="Of every link, each way.")
+@click.option("--latency", default="0ms", show_default=True, help="Of every link, one way.")
+@click.option(
+    "--plan",
+    "plans",
+    multiple=True,
+    type=click.Choice(["pp", "dp"]),
+    help="A stage a domain (pp), or a copy a domain (dp); both unless one is named.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
+@click.option("--steps", type=click.IntRange(min=3), default=7, show_default=True, help="Measured, after warm-up.")
+@click.option("--time-limit", default="120s", show_default=True, help="All namespaces are gone after it.")
+@output_option
+def testbed(
+    domains: int,
+    bandwidth: str,
+    latency: str,
+    plans: tuple[str, ...],
+    calibrate: bool,
+    steps: int,
+    time_limit: str,
+    output: str,
+) -> None:
+    """Train a tiny transformer for real between network namespaces, and predict it.
+
+    Needs Linux, root, iproute2 and torch; exits with 5 where one is missing. Every domain is a namespace with one
+    process; links are shaped by the kernel (tc tbf; latency by netem, or by a relay process where the kernel has
+    none). Nothing outside these namespaces is touched, and they are removed however the command ends.
+    """
+    from strata.training.testbed.namespaces import Shape
+    from strata.training.testbed.run import run
+
+    shape = Shape(
+        _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)
+    )
+    answer = run(
+        plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
+        time_limit_s=_positive("--time-limit", time_limit, "time"),
+    )  # fmt: skip
+    emit(answer.to_dict(), output, lambda console: console.print(_table(answer)))
+    if not calibrate:
+        click.echo("the machine's speed is assumed: --calibrate measures it first", err=True)
+
+
+def _positive(option: str, text: str, dimension: Dimension, *, zero: bool = False) -> float:
+    value = parse(text, dimension)
+    if value < 0 or (value == 0 and not zero):
+        raise click.BadParameter(f"{text} is not above 0", param_hint=option)
+    return value
+
+
+def _table(answer: Answer) -> Any:
+    first = answer.rows[0]
+    bandwidth, latency = show_bandwidth(first.bandwidth_bytes_per_s), show_time(first.latency_s)
+    return rows(
+        ("plan", "mostly", "measured", "spread", "predicted", "error", "backend"),
+        (
+            (
+                row.plan, row.dominated_by, show_time(row.measured_s), show_time(row.spread_s),
+                show_time(row.predicted_s), f"{row.error:+.1%}", row.backend,
+            )
+            for row in answer.rows
+        ),
+        right=range(2, 6),
+        title=f"links of {bandwidth}, {latency} one way; median step, quartile spread",
+    )  # fmt: skip
