@@ -66,6 +66,7 @@ def test_every_file_is_listed(tmp_path, capsys):
     assert {"trace.0.et", "trace.1.et", "network.yml", "system.json"} <= set(data["files"])
     assert data["num_ranks"] == 2
     assert "note: in this folder: AstraSim_Analytical_Congestion_Aware --workload" in shown.err
+    assert "note: links vary in the fleet file" in shown.err
     assert all(decode((out / f"trace.{rank}.et").read_bytes()) for rank in range(2))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strata.errors import UsageError
-from strata.fleet.schema import load_fleet
+from strata.fleet.schema import load_dynamics, load_fleet
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import NAMES, Backend
 from strata.simulate.astra.files import encode_traces, options, scenario_files
@@ -41,8 +41,10 @@ def render(saved: SavedPlan, *, aggregation: Aggregation | None = None) -> Chakr
         "ranks.json": json.dumps({"backend": low.backend, "command": command, "ranks": low.labels}, indent=1)
         + "\n",
     }
-    notes = (*low.notes, f"in this folder: {command}")
-    return ChakraFiles(encode_traces(low.scenario.traces), files, low.labels, notes)
+    notes = [*low.notes, f"in this folder: {command}"]
+    if load_dynamics(saved.inputs["fleet"]) is not None:
+        notes.append("links vary in the fleet file; network.yml has them as they are without that")
+    return ChakraFiles(encode_traces(low.scenario.traces), files, low.labels, tuple(notes))
 
 
 def step_model(saved: SavedPlan) -> StepModel:
