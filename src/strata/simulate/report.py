@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from strata.decision import Trust
@@ -52,6 +52,24 @@ class StepReport:
     def fits_memory(self) -> bool:
         """Whether every stage fits its devices, headroom included."""
         return all(stage.memory_bytes <= stage.memory_limit_bytes for stage in self.stages)
+
+    def lasting(self, step_time_s: float, *, times_sent: float = 1.0) -> StepReport:
+        """Return the report of the same step when it takes another time; its bytes are sent `times_sent` times."""
+        slower, tokens = step_time_s / self.step_time_s, self.tokens_per_s * self.step_time_s
+        egress, cost = self.egress_usd_per_step * times_sent, self.cost_usd_per_step
+        if cost is not None:
+            cost = (cost - self.egress_usd_per_step) * slower + egress
+        return replace(
+            self,
+            step_time_s=step_time_s,
+            tokens_per_s=tokens / step_time_s,
+            utilization=self.utilization / slower,
+            wan_bytes_per_step=self.wan_bytes_per_step * times_sent,
+            egress_usd_per_step=egress,
+            cost_usd_per_step=cost,
+            cost_usd_per_mtoken=None if cost is None else cost / tokens * 1e6,
+            breakdown_s={},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""

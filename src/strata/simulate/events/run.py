@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
@@ -118,21 +118,7 @@ class JobRun:
         plan, planned = self.job.plan, self.job.model.reports([self.job.plan])[0]
         local_s = (self.end_s - self.exposed_s) / self.steps
         step_s = local_s * eta(plan.local_steps) + self.exposed_s / self.steps / plan.local_steps
-        slower, again = step_s / planned.step_time_s, self.started / self.steps
-        egress, cost = planned.egress_usd_per_step, planned.cost_usd_per_step
-        if cost is not None:
-            cost = (cost - egress) * slower + egress * again
-        tokens = self.job.model.job.tokens_per_step
-        return replace(
-            planned,
-            step_time_s=step_s,
-            tokens_per_s=tokens / step_s,
-            utilization=planned.utilization / slower,
-            wan_bytes_per_step=planned.wan_bytes_per_step * again,
-            egress_usd_per_step=egress * again,
-            cost_usd_per_step=cost,
-            cost_usd_per_mtoken=None if cost is None else cost / tokens * 1e6,
-        )
+        return planned.lasting(step_s, times_sent=self.started / self.steps)
 
 
 def _fail(world: World, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:
