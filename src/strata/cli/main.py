@@ -24,6 +24,7 @@ COMMANDS: Final[Table] = {
     "gpus": ("strata.cli.gpus:gpus", "The accelerator catalogue, and how many cards a need takes."),
     "model": ("strata.cli.model:model", "Parameters, memory and FLOPs of a model's config.json."),
     "plan": ("strata.cli.plan:plan", "Plan a job on a fleet: ranked, with the reasons."),
+    "simulate": ("strata.cli.simulate:simulate", "Run the steps of plans: shared links, jitter, failures."),
     "explain": ("strata.cli.explain:explain", "Say why a plan was chosen, or a domain was not."),
     "whatif": ("strata.cli.whatif:whatif", "Plan again with something changed; old and new side by side."),
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),

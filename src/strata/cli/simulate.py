@@ -1,0 +1,181 @@
+"""`strata simulate`: how long the step of a plan takes, by the backend one chooses, alone or beside other jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.output import emit, output_option, progress, rows
+from strata.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.cli.simulate_backends import Simulated
+    from strata.cli.simulate_inputs import Loaded
+    from strata.simulate.events.work import Circumstances
+    from strata.simulate.timeline import Timeline
+
+Data = dict[str, Any]
+
+_EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
+
+
+@click.command()
+@click.argument("plans", nargs=-1, required=True, metavar="PLAN...", type=click.Path(path_type=Path))
+@click.option(
+    "--backend", type=click.Choice(["analytic", "events", "astra"]), default="events", show_default=True,
+    help="What computes the time.",
+)  # fmt: skip
+@click.option(
+    "--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say."
+)
+@click.option("--compare", is_flag=True, help="Also ask every backend, as planned; tables and logs go to --out.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all chance.")
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Steps of each job.")
+@click.option("--jitter", default="0%", show_default=True, help="Spread of each forward's and backward's time.")
+@click.option("--fail", multiple=True, metavar="WHAT@WHEN", help="device:DOMAIN@90s, or link:A-B@10s+5s.")
+@click.option(
+    "--checkpoint-steps", default=1, show_default=True, type=click.IntRange(min=1),
+    help="A checkpoint after so many steps.",
+)  # fmt: skip
+@click.option("--restart", default="2min", show_default=True, help="From a device's failure until all runs again.")
+@click.option(
+    "--links", type=click.Choice(["min", "mean", "max"]), help="For ASTRA-sim: what stands for unlike links."
+)
+@click.option("--trace", type=click.Path(dir_okay=False), help="Write the timeline for Perfetto (JSON).")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write the timeline as a picture.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("out/simulate"), show_default=True,
+    help="Folder of --compare.",
+)  # fmt: skip
+@click.pass_context
+@output_option
+def simulate(
+    context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
+    steps: int, jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str, links: str | None,
+    trace: str | None, svg: str | None, out: Path, output: str,
+) -> None:  # fmt: skip
+    """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
+
+    Several plans run side by side on one fleet and share its links. Without contention, jitter and failures the
+    events backend gives what the analytic one does. Where the fleet file has `dynamics`, links change after
+    every step's time.
+
+    \b
+    strata simulate plan.json --svg step.svg
+    strata simulate a.json b.json --jitter 5% --seed 1
+    strata simulate plan.json --steps 20 --fail device:West@90s --checkpoint-steps 10
+    strata simulate plan.json --backend astra --compare
+    """
+    from strata.cli.simulate_backends import by_all, by_analytic, by_astra, by_compat, by_events
+    from strata.cli.simulate_inputs import crowded, load
+
+    _check_options(context, backend, compat)
+    with progress("reading"):
+        jobs = load(plans)
+    with progress("simulating"):
+        if backend == "events":
+            happenings = _circumstances(jobs, jitter, fail, checkpoint_steps, restart)
+            answer = by_events(jobs, happenings, seed=seed, steps=steps)
+        elif backend == "astra":
+            answer = by_astra(jobs, links)
+        elif compat:
+            answer = by_compat(jobs, links)
+        else:
+            answer = by_analytic(jobs, has_timeline=bool(trace or svg))
+    _write(answer.timeline, trace, svg, title=", ".join(job.name for job in jobs))
+    data: Data = {"jobs": [{"name": job.name, **r.to_dict()} for job, r in zip(jobs, answer.reports, strict=True)]}
+    if compare:
+        data["backends"] = by_all(jobs, links, out)
+    for note in (*crowded(jobs), *answer.notes):
+        click.echo(f"note: {note}", err=True)
+    shown = data if len(jobs) > 1 or compare else answer.reports[0].to_dict()
+    emit(shown, output, lambda console: _show(console, jobs, answer, data))
+
+
+def _check_options(context: click.Context, backend: str, compat: str | None) -> None:
+    """Refuse options that the backend would not read."""
+    if compat and backend != "analytic":
+        raise UsageError(f"--compat {compat} is a way to compute", hint=f"--backend analytic --compat {compat}")
+    given = [
+        name
+        for name in _EVENTS_ONLY
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given and backend != "events":
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"the {backend} backend knows no {names}", hint="--backend events")
+    if (compat or backend == "astra") and (context.params["trace"] or context.params["svg"]):
+        raise UsageError("ASTRA-sim leaves no timeline", hint="--backend events")
+
+
+def _circumstances(
+    jobs: list[Loaded], jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str
+) -> Circumstances:
+    from strata import units
+    from strata.fleet.dynamics import Uniform
+    from strata.fleet.schema import load_dynamics
+    from strata.simulate.events.failure import parse_failure
+    from strata.simulate.events.work import Circumstances, Weather
+
+    restart_s = units.parse(restart, "time")
+    if restart_s < 0:
+        raise UsageError(f"--restart {restart} is negative", hint="--restart 2min")
+    dynamics, weather = load_dynamics(jobs[0].fleet), None
+    if dynamics is not None:
+        interval_s = jobs[0].model.reports([jobs[0].plan])[0].step_time_s
+        weather = Weather(interval_s, Uniform(dynamics.bandwidth_fluctuation), Uniform(dynamics.latency_jitter))
+    failures = tuple(parse_failure(text, jobs[0].model.fleet) for text in fail)
+    return Circumstances(_share(jitter), weather, failures, checkpoint_steps, restart_s)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10:
+        raise UsageError(f"--jitter {text} is not a share", hint="--jitter 5%")
+    return value
+
+
+def _write(timeline: Timeline | None, trace: str | None, svg: str | None, *, title: str) -> None:
+    if timeline is None:
+        return
+    from strata.simulate.chrome import write_trace
+    from strata.simulate.svg import write_svg
+
+    if trace:
+        write_trace(timeline, trace)
+    if svg:
+        write_svg(timeline, svg, title=title)
+
+
+def _show(console: Console, jobs: list[Loaded], answer: Simulated, data: Data) -> None:
+    from strata.units import show_bytes, show_count, show_time, show_usd
+
+    body = []
+    for job, report in zip(jobs, answer.reports, strict=True):
+        planned_s = job.model.reports([job.plan])[0].step_time_s
+        cost = report.cost_usd_per_mtoken
+        body.append([
+            job.name, show_time(report.step_time_s), f"{report.step_time_s / planned_s:.3f}",
+            show_count(report.tokens_per_s), f"{report.utilization:.1%}", show_bytes(report.wan_bytes_per_step),
+            "-" if cost is None else show_usd(cost), str(report.trust),
+        ])  # fmt: skip
+    headers = ("job", "step", "vs planned", "tokens/s", "busy", "WAN a step", "$/Mtoken", "trust")
+    console.print(rows(headers, body, right=range(1, 7)))
+    if "backends" in data:
+        console.print()
+        console.print(rows(("backend", "step", "vs analytic", ""), [
+            [
+                row["backend"],
+                "-" if row["step_time_s"] is None else show_time(row["step_time_s"]),
+                "-" if row["ratio"] is None else f"{row['ratio']:.3f}",
+                row["message"],
+            ]
+            for row in data["backends"]
+        ], right=(1, 2)))  # fmt: skip

@@ -1,0 +1,86 @@
+"""What `strata simulate` reads: plans, and the fleet and jobs they were made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata.errors import StrataError, UsageError
+
+if TYPE_CHECKING:
+    from strata.simulate.analytic import StepModel
+    from strata.workload.plan import TrainingPlan
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plan with what it was made for; `fleet` is the file (or the bundled fleet's name)."""
+
+    name: str
+    plan: TrainingPlan
+    model: StepModel
+    fleet: str
+
+
+def load(paths: tuple[Path, ...]) -> list[Loaded]:
+    """Read plan files. Raises UsageError where the fleet or job is gone or no longer that of the plan."""
+    from strata.fleet.schema import load_fleet
+    from strata.simulate.analytic import StepModel
+    from strata.training.planfile import read_plan
+    from strata.workload.schema import load_job
+
+    found: list[Loaded] = []
+    for path in paths:
+        saved = read_plan(path)
+        again = f"strata plan train FLEET JOB --save {path}"
+        if not {"fleet", "job"} <= set(saved.inputs):
+            raise UsageError(f"{path} does not say from which fleet and job it was planned", hint=again)
+        source = saved.inputs["fleet"]
+        try:
+            fleet, job = load_fleet(source), load_job(saved.inputs["job"])
+        except StrataError as error:
+            raise UsageError(f"{path} was planned from files that cannot be read: {error}", hint=again) from error
+        if found and fleet != found[0].model.fleet:
+            raise UsageError(f"{path} is for another fleet ({fleet.name}) than {paths[0]}", hint="one fleet a run")
+        model = StepModel(fleet, job)
+        if fault := _misfit(saved.plan, model):
+            raise UsageError(f"{path} no longer fits {source}: {fault}", hint=again)
+        known = [one.name for one in found]
+        name = saved.name.replace("/", "-")  # a lane is named JOB/stage
+        unique = next(n for n in (name, *(f"{name} {k}" for k in range(2, len(paths) + 2))) if n not in known)
+        found.append(Loaded(unique, saved.plan, model, source))
+    return found
+
+
+def _misfit(plan: TrainingPlan, model: StepModel) -> str:
+    """Return why a plan cannot run on the fleet and job as they are now, or ""."""
+    from itertools import pairwise
+
+    names = {domain.name for domain in model.fleet.domains}
+    for pipeline in plan.pipelines:
+        for stage in pipeline.stages:
+            if stage.domain not in names:
+                return f"there is no domain {stage.domain}"
+            domain = model.fleet.domain(stage.domain)
+            if model.layers(domain, stage.tensor_parallel, plan.microbatch_size, plan.recompute) is None:
+                return f"the speed of {domain.accelerator.name} is not known"
+        end = pipeline.stages[-1].first_layer + pipeline.stages[-1].num_layers
+        if end != len(model.job.layers):
+            return f"it has {end} layers where the model has {len(model.job.layers)}"
+        for here, there in pairwise(pipeline.domains):
+            for pair in ((here, there), (there, here)):
+                if pair not in model.fleet.links:
+                    return f"there is no link from {pair[0]} to {pair[1]}"
+    return ""
+
+
+def crowded(jobs: list[Loaded]) -> list[str]:
+    """Return a sentence a domain whose devices the jobs would have to share, which is not simulated."""
+    notes = []
+    for domain in jobs[0].model.fleet.domains:
+        used = sum(job.plan.devices().get(domain.name, 0) for job in jobs)
+        if used > domain.num_devices:
+            notes.append(f"the jobs use {used} devices of {domain.name}, which has {domain.num_devices}: "
+                         "only links are shared here")  # fmt: skip
+    return notes

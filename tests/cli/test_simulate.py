@@ -1,0 +1,152 @@
+import json
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from strata.cli.main import cli, run
+from strata.fleet.schema import load_fleet
+from strata.simulate.analytic import StepModel
+from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.schema import load_job
+
+FLEET, JOB = "aws10", "llama-3.1-70b"
+ENDS = ("Virginia", "London")
+
+
+def saved(name="west > east", *, domains=ENDS, inputs=None, microbatches=4):
+    fleet, job = load_fleet(FLEET), load_job(JOB)
+    count = len(job.layers)
+    half = count // 2
+    stages = (Stage(domains[0], 0, half, 8, 1), Stage(domains[1], half, count - half, 8))
+    return SavedPlan(
+        name,
+        TrainingPlan((Pipeline(stages, 1, microbatches),), 1),
+        FLEET,
+        tuple(PlannedDomain(n, fleet.domain(n).accelerator.name, 16, 8) for n in ENDS),
+        PlannedJob("job", "model", count, job.sequence_length, job.global_batch),
+        inputs={"fleet": FLEET, "job": JOB} if inputs is None else inputs,
+    )
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_plan("plan.json", saved())
+    return "plan.json"
+
+
+def answer(*arguments):
+    result = CliRunner().invoke(cli, ["simulate", *arguments, "-o", "json"], catch_exceptions=False)
+    return json.loads(result.stdout)
+
+
+def refused(capsys, *arguments):
+    assert run(["simulate", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_one_plan_answers_with_its_step_report_whatever_the_backend(plan):
+    expected = StepModel(load_fleet(FLEET), load_job(JOB)).reports([saved().plan])[0].to_dict()
+    for backend in ("events", "analytic"):
+        found = answer(plan, "--backend", backend)
+        assert found.keys() == expected.keys()
+        assert found["step_time_s"] == pytest.approx(expected["step_time_s"], rel=1e-9)
+        assert found["stages"] == list(expected["stages"])
+
+
+def test_several_jobs_share_the_links_and_each_has_a_name(plan):
+    alone = answer(plan)["step_time_s"]
+    jobs = answer(plan, plan)["jobs"]
+    assert [job["name"] for job in jobs] == ["west > east", "west > east 2"]
+    assert all(job["step_time_s"] > alone for job in jobs)
+
+
+def test_a_seed_repeats_a_run(plan):
+    first, again, other = (answer(plan, "--jitter", "5%", "--seed", seed) for seed in "112")
+    assert first == again != other
+
+
+def test_failures_and_restarts_cost_time(plan):
+    alone = answer(plan)["step_time_s"]
+    failed = answer(plan, "--fail", f"device:London@{alone / 2}s", "--restart", "100s")["step_time_s"]
+    assert failed == pytest.approx(1.5 * alone + 100)
+
+
+def test_the_timeline_is_written_in_both_forms(plan):
+    answer(plan, "--trace", "t.json", "--svg", "t.svg")
+    with open("t.json", encoding="utf-8") as file:
+        assert json.load(file)["traceEvents"]
+    assert ElementTree.parse("t.svg").getroot().tag.endswith("svg")
+
+
+def test_the_table_names_the_job_and_what_was_planned(plan):
+    shown = CliRunner().invoke(cli, ["simulate", plan, plan], catch_exceptions=False)
+    assert "vs planned" in shown.stdout
+    assert "west > east 2" in " ".join(shown.stdout.split())
+
+
+def test_jobs_that_want_the_same_devices_are_told_so(plan, capsys):
+    assert run(["simulate", plan, plan, plan]) == 0
+    assert "the jobs use 24 devices of Virginia, which has 16" in capsys.readouterr().err
+
+
+def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_plan("still.json", saved())
+    text = (
+        "topology:\n  domains:\n"
+        "    - {name: Virginia, num_gpus: 8, intra_bandwidth: 300GB/s, intra_latency: 5us}\n"
+        "    - {name: London, num_gpus: 8, intra_bandwidth: 300GB/s, intra_latency: 5us}\n"
+        "  cross_domain_links:\n    - {source: Virginia, dest: London, bandwidth: 1Gbps, latency: 30ms}\n"
+        "dynamics: {bandwidth_fluctuation: 0.3}\n"
+    )
+    (tmp_path / "seed.yaml").write_text(text)
+    save_plan("plan.json", saved(inputs={"fleet": "seed.yaml", "job": JOB}))
+    steps = [answer("plan.json", "--seed", seed)["step_time_s"] for seed in "12"]
+    assert len({*steps, answer("plan.json", "--backend", "analytic")["step_time_s"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--backend", "analytic", "--jitter", "5%"], "the analytic backend knows no --jitter"),
+        (["--jitter", "lots"], "not a share"),
+        (["--restart", "-3s"], "negative"),
+        (["--fail", "device:Mars@3s"], "no domain 'Mars'"),
+        (["--backend", "astra", "--svg", "t.svg"], "leaves no timeline"),
+        (["plan.json", "--backend", "astra"], "one job at a time"),
+        (["plan.json", "--compare"], "one job at a time"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(plan, capsys, arguments, says):
+    assert says in refused(capsys, plan, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"inputs": {}}, "does not say from which fleet"),
+        ({"inputs": {"fleet": "gone.yaml", "job": JOB}}, "cannot be read"),
+        ({"inputs": {"fleet": "hub", "job": JOB}}, "no longer fits hub: there is no domain Virginia"),
+        ({"inputs": {"fleet": FLEET, "job": "llama-3.1-8b"}}, "layers where the model has"),
+    ],
+)
+def test_a_plan_whose_fleet_or_job_is_gone_says_so(tmp_path, monkeypatch, capsys, changed, says):
+    monkeypatch.chdir(tmp_path)
+    save_plan("plan.json", saved(**changed))
+    error = refused(capsys, "plan.json")
+    assert says in error
+    assert "try: strata plan train" in error
+
+
+def test_plans_for_two_fleets_are_refused(plan, capsys, tmp_path):
+    (tmp_path / "other.yaml").write_text(
+        "apiVersion: strata/v1alpha1\nkind: Fleet\nname: other\ndomains:\n"
+        "  - {name: Virginia, accelerator: A100-SXM4-40GB, num_gpus: 16}\n"
+        "  - {name: London, accelerator: A100-SXM4-40GB, num_gpus: 16}\n"
+        "links:\n  - {source: Virginia, dest: London, bandwidth: 1Gbps, latency: 30ms, symmetric: true}\n"
+    )
+    save_plan("other.json", saved(inputs={"fleet": "other.yaml", "job": JOB}))
+    assert "another fleet" in refused(capsys, plan, "other.json")
