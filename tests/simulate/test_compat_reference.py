@@ -64,6 +64,20 @@ def test_a_row_is_answered_from_its_columns(case, expected_ns):
     assert ours(case) == [expected_ns]
 
 
+@pytest.mark.parametrize(
+    ("scenario", "topology", "bandwidth", "latency", "backend", "expected_ns"),
+    [
+        ("llm32L_pp4dp8_1f1b_splits1", "Switch", 50, 500, "aware", 1_446_458_528),
+        ("llm32L_pp4dp8_1f1b_splits64", "Switch", 50, 500, "aware", 1_474_958_720),
+        ("llm32L_pp4dp8_1f1b_splits1", "Switch+Ring", "50+50", "500+500", "unaware", 994_575_584),
+        ("llm32L_pp4dp8_wan_1f1b_splits4", "Switch+Ring", "50+0.625", "500+30000000", "unaware", 2_365_923_968),
+    ],
+)
+def test_whole_llm_steps_are_met_too(scenario, topology, bandwidth, latency, backend, expected_ns):
+    pattern = "1f1b+dp AR 404MiB/layer"
+    assert ours(row(scenario, topology, 32, bandwidth, latency, pattern, 2**25, backend)) == [expected_ns]
+
+
 def test_groups_over_the_slow_dimension_pay_for_it():
     (slow,) = ours(twodim("group_[0-8-16]", "all_reduce:group"))
     assert slow == pytest.approx(1089e6, rel=1e-3)
@@ -107,6 +121,8 @@ def test_a_direct_group_reduces_once_more():
         (twodim("group_[0-8-8]", "all_reduce:group"), "a rank twice"),
         (one("all_reduce:direct", scenario="group_[0-1-2]"), "no closed form for a direct group"),
         (one("1f1b+dp", scenario="llm32L_pp4dp8"), "too little of its trace"),
+        (one("AR 9MiB/layer", scenario="llm32L_pp3dp8_1f1b_splits1"), "32 layers on 3 stages"),
+        (one("AR 9MiB/layer", scenario="llm32L_pp4dp8_1f1b_splits1"), "no rank 31"),
         (one("gossip", scenario="strange"), "'gossip' of 'strange'"),
         (one("all_reduce:ring", topology="Torus"), "no topology 'Torus'"),
         (one("all_reduce:tree"), "tree is not one algorithm"),

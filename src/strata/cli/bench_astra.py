@@ -23,12 +23,13 @@ def astra(table: str, output: str) -> None:
     """Answer every run of the CSV file TABLE as ASTRA-sim would, and count equal nanoseconds.
 
     Without the column reported_ns the answers alone are given. Runs that failed are not counted; the reason
-    is. Nor are llm runs: they show ASTRA-sim's scale, a row says too little of them. Pipelines are shown beside
+    is. Nor are llm runs: they show ASTRA-sim's scale, their rows say little of them. Pipelines are shown beside
     our default model too.
     """
-    from strata.simulate.compat.reference import answers, read_rows, score
+    from strata.simulate.compat.reference import SCALE_ONLY, answers, read_rows, score
 
     found = answers(read_rows(table))
+    counted = [answer for answer in found if answer.family != SCALE_ONLY]
     families = sorted({answer.family for answer in found})
     data: Data = {
         "answers": [
@@ -44,8 +45,9 @@ def astra(table: str, output: str) -> None:
             }
             for answer in found
         ],
-        **asdict(score(found)),
+        **asdict(score(counted)),
         "families": {name: asdict(score(each for each in found if each.family == name)) for name in families},
+        "not_counted": [name for name in families if name == SCALE_ONLY],
         "misses": [
             {
                 "scenario": answer.scenario,
@@ -53,7 +55,7 @@ def astra(table: str, output: str) -> None:
                 "expected_ns": answer.expected_ns,
                 "ours_ns": answer.ours_ns,
             }
-            for answer in found
+            for answer in counted
             if answer.error
         ],
     }
@@ -78,12 +80,19 @@ def _print(console: Console, data: Data) -> None:
         rows(
             ("family", "rows", "exact", "worst error"),
             [
-                (name, str(each["rows"]), str(each["exact"]), _share(each["worst"] if each["rows"] else None))
+                (
+                    name + "*" * (name in data["not_counted"]),
+                    str(each["rows"]),
+                    str(each["exact"]),
+                    _share(each["worst"] if each["rows"] else None),
+                )
                 for name, each in scores.items()
             ],
             right=range(1, 4),
         )
     )
+    if data["not_counted"]:
+        console.print("* shows ASTRA-sim's scale; not in `all`")
     if data["misses"]:
         console.print()
         console.print(

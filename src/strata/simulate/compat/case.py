@@ -60,12 +60,33 @@ class PipelineRun:
 
 
 @dataclass(frozen=True, slots=True)
+class LlmRun:
+    """A pipeline in replicas, rank = replica + replicas x stage, its gradients summed layer by layer.
+
+    Microbatches and the times of a layer stand in no column: they are those of all the reference's runs.
+    """
+
+    stages: int
+    replicas: int
+    layers_per_stage: int
+    order: str
+    gradient_bytes: int
+    system: System
+    microbatches: int = 8
+    forward_us: int = 2500
+    backward_us: int = 5000
+
+
+Traffic = World | Group | Send | PipelineRun | LlmRun
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """What ran on which network. `size_bytes`: the buffer, the shard (all_gather) or the message."""
 
     dimensions: tuple[Dimension, ...]
     size_bytes: int
-    traffic: World | Group | Send | PipelineRun
+    traffic: Traffic
 
     @property
     def backend(self) -> Backend:
@@ -79,12 +100,9 @@ def read_case(row: Mapping[str, str | None]) -> Case:
     if empty := [name for name, cell in cells.items() if not cell]:
         raise UsageError(f"nothing in column {', '.join(empty)}")
     scenario, pattern = cells["scenario"], cells["collective_or_pattern"]
-    if scenario.startswith("llm"):
-        raise UsageError(
-            "a row of a whole LLM step says too little of its trace; these rows show ASTRA-sim's scale"
-        )
-    dimensions = _dimensions(cells)
-    return Case(dimensions, _whole("bytes", cells["bytes"], 2**60), _traffic(scenario, pattern, dimensions))
+    llm = _llm_run(scenario, pattern) if scenario.startswith("llm") else None
+    dimensions = _dimensions(cells, _sizes(cells, (llm.replicas, llm.stages) if llm else None))
+    return Case(dimensions, _whole("bytes", cells["bytes"], 2**60), llm or _traffic(scenario, pattern, dimensions))
 
 
 def _number(name: str, text: str) -> float:
@@ -101,20 +119,22 @@ def _whole(name: str, text: str, most: int = LARGEST) -> int:
     return int(value)
 
 
-def _dimensions(cells: Mapping[str, str]) -> tuple[Dimension, ...]:
-    """Return the dimensions: columns joined by `+`, their sizes by an `AxB` in the scenario."""
-    names = cells["topology"].split("+")
-    total = _whole("npus", cells["npus"])
-    sizes = [total]
-    if len(names) > 1:
-        found = re.search(rf"(?<!\d)\d+(?:x\d+){{{len(names) - 1}}}(?!\d)", cells["scenario"])
-        sizes = [_whole("npus", each) for each in found[0].split("x")] if found else []
-        if math.prod(sizes) != total or not found:
-            raise UsageError(
-                f"scenario {cells['scenario']!r} does not say how {total} ranks form {cells['topology']}"
-            )
+def _sizes(cells: Mapping[str, str], known: tuple[int, int] | None) -> list[int]:
+    """Return the ranks of each dimension, which an `AxB` in the scenario says where there are several."""
+    count, total = cells["topology"].count("+") + 1, _whole("npus", cells["npus"])
+    if count == 1:
+        return [total]
+    found = re.search(rf"(?<!\d)\d+(?:x\d+){{{count - 1}}}(?!\d)", cells["scenario"])
+    sizes = [_whole("npus", each) for each in found[0].split("x")] if found else list(known or ())
+    if len(sizes) != count or math.prod(sizes) != total:
+        raise UsageError(f"scenario {cells['scenario']!r} does not say how {total} ranks form {cells['topology']}")
+    return sizes
+
+
+def _dimensions(cells: Mapping[str, str], sizes: Sequence[int]) -> tuple[Dimension, ...]:
+    """Return the dimensions, whose columns are joined by `+`."""
     dimensions = []
-    for index, (name, npus) in enumerate(zip(names, sizes, strict=True)):
+    for index, (name, npus) in enumerate(zip(cells["topology"].split("+"), sizes, strict=True)):
         if name not in set(Topology) or cells["backend"] not in set(Backend):
             raise UsageError(f"no topology {name!r} with backend {cells['backend']!r}")
         bandwidth, latency = (_at(cells, column, index) for column in ("bandwidth_GBps", "latency_ns"))
@@ -129,7 +149,7 @@ def _at(cells: Mapping[str, str], column: str, index: int) -> float:
     return _number(column, values[min(index, len(values) - 1)])
 
 
-def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> World | Group | Send | PipelineRun:
+def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> Traffic:
     if found := re.match(r"pp(\d+)x(\d+)_(\w+?)(?:_|$)", scenario):
         stages, microbatches = _whole("stages", found[1], 1024), _whole("microbatches", found[2], 4096)
         return PipelineRun(stages, microbatches, found[3], _duration(pattern, "fwd"), _duration(pattern, "bwd"))
@@ -146,6 +166,18 @@ def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> Wo
         world = math.prod(dimension.npus for dimension in dimensions)
         return Group(collective, Algorithm.RING, tuple(range(world)), System(), is_flat=True)
     return World(collective, *_algorithms(scenario, how, len(dimensions)))
+
+
+def _llm_run(scenario: str, pattern: str) -> LlmRun:
+    shape = re.fullmatch(r"llm(\d+)L_pp(\d+)dp(\d+)(?:_wan)?_(1f1b|gpipe)_splits(\d+)", scenario)
+    gradients = re.search(r"AR (\d+)MiB/layer", pattern)
+    if not shape or not gradients:
+        raise UsageError("the row says too little of its trace; llm runs show ASTRA-sim's scale")
+    layers, stages, replicas, splits = (_whole("llm shape", shape[i], 1024) for i in (1, 2, 3, 5))
+    if layers % stages:
+        raise UsageError(f"{layers} layers on {stages} stages: the row does not say which has more")
+    size = _whole("gradients in MiB", gradients[1]) * 2**20
+    return LlmRun(stages, replicas, layers // stages, shape[4], size, System(splits=splits))
 
 
 def _duration(pattern: str, name: str) -> int:

@@ -10,10 +10,11 @@ from typing import Final
 
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_text
-from strata.simulate.compat.case import COLUMNS, Case, PipelineRun, Send, World, read_case
+from strata.simulate.compat.case import COLUMNS, Case, LlmRun, PipelineRun, Send, World, read_case
 from strata.simulate.compat.difference import default_pipeline_ns
 from strata.simulate.compat.groups import group_ns, path, ring_ns, send_ns
 from strata.simulate.compat.hierarchy import collective_ns
+from strata.simulate.compat.llm import llm_step_ns
 from strata.simulate.compat.network import Path
 from strata.simulate.compat.pipeline_slots import pipeline_ns, warmups
 from strata.simulate.compat.refusals import why_doubtful, why_not
@@ -21,7 +22,7 @@ from strata.simulate.compat.refusals import why_doubtful, why_not
 Row = Mapping[str, str | None]
 
 SCALE_ONLY: Final = "llm"
-"""The family that shows ASTRA-sim's scale: a row says too little of its trace to be answered."""
+"""The family that shows ASTRA-sim's scale; its rows say little of their traces. In no score but its own."""
 IDLE_NS: Final = 1000
 """The one compute node of 1 us that ranks without traffic run in the reference."""
 
@@ -54,7 +55,7 @@ class Answer:
 
     @property
     def error(self) -> float | None:
-        """Our relative error where ASTRA-sim has an answer; 1 where we have none (llm rows: no error then)."""
+        """Our relative error where ASTRA-sim has an answer; 1 where we have none (of a family that counts)."""
         if self.expected_ns is None or (self.ours_ns is None and self.family == SCALE_ONLY):
             return None
         return abs((self.ours_ns or 0) - self.expected_ns) / self.expected_ns
@@ -135,6 +136,8 @@ def astra_ns(case: Case) -> int:
         )  # fmt: skip
     if isinstance(traffic, Send):
         return max(IDLE_NS, send_ns(traffic.source, traffic.dest, case.size_bytes, dimensions))
+    if isinstance(traffic, LlmRun):
+        return llm_step_ns(traffic, message_bytes=case.size_bytes, dimensions=dimensions)
     if isinstance(traffic, PipelineRun):
         return _pipeline_ns(case, traffic)
     if traffic.is_flat:

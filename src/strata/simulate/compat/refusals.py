@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from strata.simulate.compat.case import Case, Group, PipelineRun, Send, World
+from strata.simulate.compat.case import Case, Group, LlmRun, PipelineRun, Send, World
 from strata.simulate.compat.groups import differing_dimensions
 from strata.simulate.compat.network import Backend, Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective
@@ -40,6 +40,8 @@ def _ranks(case: Case) -> tuple[int, ...]:
         return traffic.ranks
     if isinstance(traffic, Send):
         return (traffic.source, traffic.dest)
+    if isinstance(traffic, LlmRun):
+        return (traffic.stages * traffic.replicas - 1,)
     return (traffic.stages - 1,) if isinstance(traffic, PipelineRun) else ()
 
 
@@ -75,6 +77,8 @@ def _pairs(case: Case) -> list[tuple[int, int]]:
         return [(traffic.source, traffic.dest)]
     if isinstance(traffic, Group):
         return list(zip(traffic.ranks, [*traffic.ranks[1:], traffic.ranks[0]], strict=True))
+    if isinstance(traffic, LlmRun):
+        return [(0, traffic.replicas)]
     return [(stage, stage + 1) for stage in range(traffic.stages - 1)] if isinstance(traffic, PipelineRun) else []
 
 
