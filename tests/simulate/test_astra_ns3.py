@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import GBPS, domain, fleet, job, layers, link
 from fake_astra import script
@@ -45,6 +47,17 @@ def test_unequal_domains_sum_in_one_ring():
     assert network.groups == ()  # the ring is the whole world
     assert any("one ring over all of them" in note for note in notes)
     check_traces(network.traces, network.groups)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 4))
+def test_whatever_is_lowered_passes_the_checks_and_every_rank_has_a_cable(names, copies, microbatches):
+    count = len(names)
+    cuts = [10 * i // count for i in range(count + 1)]
+    stages = tuple(Stage(n, cuts[i], cuts[i + 1] - cuts[i], 2, count - 1 - i) for i, n in enumerate(names))
+    plan = TrainingPlan((Pipeline(stages, copies, microbatches),), 2)
+    network, labels, _ = lower_ns3(MODEL, plan, aggregation=Aggregation.MEAN)
+    check_traces(network.traces, network.groups)
+    assert sorted(cable.a for cable in network.cables if cable.a < len(labels)) == list(range(len(labels)))
 
 
 def test_a_link_unlike_in_its_two_directions_is_refused_until_an_aggregation_is_named():

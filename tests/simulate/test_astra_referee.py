@@ -148,6 +148,11 @@ def test_a_backend_that_cannot_answer_is_a_row_that_says_why(tmp_path, environme
     assert [reason.token for reason in aware.reasons] == ["astra-one-dimension"]
 
 
+def test_links_that_vary_are_refused_in_every_row(binaries, environment):
+    found = compare(MODEL, plan(chain("ab")), binaries=binaries, environment=environment, links_vary=True)
+    assert [[reason.token for reason in row.reasons] for row in found] == [["astra-links-vary"]] * 2
+
+
 def test_unlike_links_are_said_in_every_row(binaries, environment):
     model = StepModel(fleet(*DOMAINS, links=[*link("a", "b", 5, 30), *link("b", "c", 3, 50)]), job())
     mean = Aggregation.MEAN

@@ -129,6 +129,7 @@ def compare(
     binaries: Binaries,
     environment: Mapping[str, str],
     aggregation: Aggregation | None = None,
+    links_vary: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
     keep: Path | None = None,
 ) -> list[Comparison]:
@@ -142,7 +143,8 @@ def compare(
         try:
             result = simulate_astra(
                 model, plan, binaries=binaries, environment=environment, backend=backend,
-                aggregation=aggregation, time_limit_s=time_limit_s, keep=keep / backend.value if keep else None,
+                aggregation=aggregation, links_vary=links_vary, time_limit_s=time_limit_s,
+                keep=keep / backend.value if keep else None,
             )  # fmt: skip
         except Refused as error:
             found.append(Comparison(backend, None, str(error), error.reasons))
