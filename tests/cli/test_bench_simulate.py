@@ -28,6 +28,14 @@ def test_each_form_and_size_is_a_row_beside_its_peer(monkeypatch):
         assert row["ratio"] == row["plans_per_s"] / row["peer_plans_per_s"]
 
 
+def test_one_llm_step_by_events_is_beside_astra_sims(monkeypatch):
+    events = json.loads(run(monkeypatch, "-o", "json"))["events"]
+    assert [row["name"] for row in events] == ["LLM step", "LLM step, 32 ranks with jitter"]
+    for row in events:
+        assert row.keys() == {"name", "events_per_s", "wall_s", "peer_s"}
+        assert row["events_per_s"] * row["wall_s"] > 400  # forwards, backwards and messages
+
+
 def test_the_table_names_forms_and_backends(monkeypatch):
     output = run(monkeypatch)
     assert "recurrence" in output

@@ -1,19 +1,26 @@
-"""`strata bench simulate`: how many plans a second the cost model answers, beside published figures."""
+"""`strata bench simulate`: plans a second of the cost model, and events a second of the event backend."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from strata.cli.output import emit, output_option, rows
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 # Plans a second of the same forms in NumPy on one core, as found when the formulas were worked out; a span
 # (0.7-5.5 M) stands for all closed forms, its upper end is the peer.
 _PEER_PLANS_PER_S: Final = {("recurrence", 4): 46e3, ("recurrence", 8): 8e3, ("closed form", 0): 5.5e6}
+
+# CPU time of ASTRA-sim for one LLM step of 32 ranks: 0.04-0.07 s. Its trace has an operation a layer (5120
+# in all), ours one a stage.
+_ASTRA_STEP_S: Final = 0.05
 
 _SIZES: Final = ((4, 32), (8, 64))
 _MIN_CPU_S: Final = 0.2
@@ -23,14 +30,25 @@ _MIN_CPU_S: Final = 0.2
 @click.option("--plans", type=click.IntRange(min=1), default=20_000, show_default=True, help="Plans in a batch.")
 @output_option
 def simulate(plans: int, output: str) -> None:
-    """Measure plans per second of process CPU time, on one thread, for NumPy and (if installed) torch."""
+    """Measure plans per second of process CPU time, on one thread, for NumPy and (if installed) torch.
+
+    Then one LLM step (32 layers, 4 stages x 8 copies, 8 microbatches) by the events backend, its copies together
+    or each with its own jitter, beside ASTRA-sim's CPU time.
+    """
     measured = [
         _row(backend, name, stages, microbatches, plans)
         for backend in _backends()
         for name in ("recurrence", "closed form")
         for stages, microbatches in _SIZES
     ]
-    emit({"rows": measured}, output, lambda console: console.print(_table(measured)))
+    events = [_events("LLM step", jitter=0.0), _events("LLM step, 32 ranks with jitter", jitter=0.05)]
+
+    def show(console: Console) -> None:
+        console.print(_table(measured))
+        console.print()
+        console.print(_events_table(events))
+
+    emit({"rows": measured, "events": events}, output, show)
 
 
 def _backends() -> list[str]:
@@ -72,12 +90,44 @@ def _work(backend: str, name: str, stages: int, microbatches: int, plans: int) -
 
 
 def _plans_per_s(work: Callable[[], Any], plans: int) -> float:
+    return plans / _seconds(work)
+
+
+def _seconds(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
+    """Return the mean time of one call."""
     work()  # the first call pays for imports and page faults
-    repeats, start = 0, time.process_time()
-    while (elapsed := time.process_time() - start) < _MIN_CPU_S:
+    repeats, elapsed, start = 0, 0.0, clock()
+    while repeats == 0 or elapsed < _MIN_CPU_S:
         work()
-        repeats += 1
-    return repeats * plans / elapsed
+        repeats, elapsed = repeats + 1, clock() - start
+    return elapsed / repeats
+
+
+def _events(name: str, *, jitter: float) -> dict[str, Any]:
+    import numpy as np
+
+    from strata.fleet.schema import load_fleet
+    from strata.simulate.analytic import StepModel
+    from strata.simulate.events.run import simulate as run
+    from strata.simulate.events.work import Circumstances, Job
+    from strata.simulate.pipeline import classic_warmup
+    from strata.workload.plan import Pipeline, Stage, TrainingPlan
+    from strata.workload.schema import load_job
+
+    # Llama 3.1 8B: 32 layers between an embedding and a head.
+    domains, cuts = ("Virginia", "Virginia", "London", "London"), (0, 9, 17, 25, 34)
+    stages = tuple(
+        Stage(domain, cuts[i], cuts[i + 1] - cuts[i], 1, warmup)
+        for i, (domain, warmup) in enumerate(zip(domains, classic_warmup(4), strict=True))
+    )
+    plan = TrainingPlan((Pipeline(stages, 8, 8),), 1)
+    job = Job("step", StepModel(load_fleet("aws10"), load_job("llama-3.1-8b")), plan)
+
+    def work() -> int:
+        return run([job], rng=np.random.default_rng(0), circumstances=Circumstances(jitter)).num_events
+
+    num_events, wall_s = work(), _seconds(work, time.perf_counter)
+    return {"name": name, "events_per_s": num_events / wall_s, "wall_s": wall_s, "peer_s": _ASTRA_STEP_S}
 
 
 def _table(measured: list[dict[str, Any]]) -> Any:
@@ -92,3 +142,19 @@ def _table(measured: list[dict[str, Any]]) -> Any:
         ),
         right=range(2, 7),
     )  # fmt: skip
+
+
+def _events_table(events: list[dict[str, Any]]) -> Any:
+    return rows(
+        ("events backend", "events/s", "wall", "ASTRA-sim"),
+        (
+            (
+                row["name"],
+                f"{row['events_per_s']:,.0f}",
+                f"{row['wall_s'] * 1e3:.1f}ms",
+                f"{row['peer_s'] * 1e3:.0f}ms",
+            )
+            for row in events
+        ),
+        right=range(1, 4),
+    )

@@ -29,9 +29,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
     "--backend", type=click.Choice(["analytic", "events", "astra"]), default="events", show_default=True,
     help="What computes the time.",
 )  # fmt: skip
-@click.option(
-    "--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say."
-)
+@click.option("--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say.")
 @click.option("--compare", is_flag=True, help="Also ask every backend, as planned; tables and logs go to --out.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all chance.")
 @click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Steps of each job.")
