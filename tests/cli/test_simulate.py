@@ -15,14 +15,14 @@ FLEET, JOB = "aws10", "llama-3.1-70b"
 ENDS = ("Virginia", "London")
 
 
-def saved(name="west > east", *, domains=ENDS, inputs=None, microbatches=4):
+def saved(name="west > east", *, domains=ENDS, inputs=None, pipelines=1):
     fleet, job = load_fleet(FLEET), load_job(JOB)
     count = len(job.layers)
     half = count // 2
     stages = (Stage(domains[0], 0, half, 8, 1), Stage(domains[1], half, count - half, 8))
     return SavedPlan(
         name,
-        TrainingPlan((Pipeline(stages, 1, microbatches),), 1),
+        TrainingPlan((Pipeline(stages, 1, 4),) * pipelines, 1),
         FLEET,
         tuple(PlannedDomain(n, fleet.domain(n).accelerator.name, 16, 8) for n in ENDS),
         PlannedJob("job", "model", count, job.sequence_length, job.global_batch),
@@ -131,6 +131,7 @@ def test_what_cannot_be_asked_is_refused(plan, capsys, arguments, says):
         ({"inputs": {"fleet": "gone.yaml", "job": JOB}}, "cannot be read"),
         ({"inputs": {"fleet": "hub", "job": JOB}}, "no longer fits hub: there is no domain Virginia"),
         ({"inputs": {"fleet": FLEET, "job": "llama-3.1-8b"}}, "layers where the model has"),
+        ({"pipelines": 2}, "no links to sum their gradients over"),
     ],
 )
 def test_a_plan_whose_fleet_or_job_is_gone_says_so(tmp_path, monkeypatch, capsys, changed, says):

@@ -110,3 +110,15 @@ def test_failures_are_read_also_where_a_name_holds_a_hyphen():
 def test_what_is_no_failure_is_refused(text, says):
     with pytest.raises(UsageError, match=says):
         parse_failure(text, MODEL.fleet)
+
+
+def test_what_is_only_assumed_says_so():
+    assert run().reports[0].trust == MODEL.reports([PLAN])[0].trust
+    assert run(jitter=0.1).reports[0].trust == "assumed"
+
+
+def test_the_critical_path_leads_through_the_failure_back_to_the_first_step():
+    failure = DeviceFailure("b", 1.5 * STEP_S)
+    chain = [s for s in run(failure, steps=3, restart_s=50.0).timeline.spans if s.is_critical]
+    assert min(span.start_s for span in chain) == 0
+    assert Kind.FAILURE in {span.kind for span in chain}

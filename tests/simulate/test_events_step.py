@@ -3,15 +3,16 @@
 import time
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from builders import domain, fleet, job, layers
+from builders import GBPS, domain, fleet, job, layers
 from small_cases import every_plan, small_case
+from strata.fleet.fleet import Link
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.order import in_turn, interleaved
 from strata.simulate.events.run import simulate
@@ -64,6 +65,28 @@ def test_gradient_sums_copies_and_local_steps_are_the_recurrences(schedule):
         pipelines = tuple(Pipeline((Stage(name, 0, 10, 4),), 2, 4 + i) for i, name in enumerate(members))
         plan = TrainingPlan(pipelines, 1, schedule, local_steps=local_steps)
         assert step_s(model, plan) == pytest.approx(model.reports([plan])[0].step_time_s, rel=1e-12)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_sums_over_unlike_links_take_what_the_best_of_ring_direct_and_star_takes(seed):
+    rng = np.random.default_rng(seed)
+    names = "abcde"[: int(rng.integers(2, 6))]
+    links = [
+        Link(a, b, 10 ** rng.uniform(-1, 2) * GBPS, float(rng.choice([0.0, 0.01, 0.3])))
+        for a, b in permutations(names, 2)
+        if len(names) < 3 or rng.random() < 0.9 or names[0] in (a, b)
+    ]
+    model = StepModel(fleet(*map(domain, names), links=links), job(layers(mparams=float(rng.choice([1, 900])))))
+    pipelines = [Pipeline((Stage(name, 0, 10, 4),), 1, 2) for name in names]
+    if len(names) > 3:  # one that holds the model in two domains
+        pipelines[2:4] = [Pipeline((Stage("c", 0, 3, 4, 1), Stage("d", 3, 7, 4)), 1, 2)]
+    plan = TrainingPlan(tuple(pipelines), 1)
+    assume(len(names) < 4 or {("c", "d"), ("d", "c")} <= model.fleet.links.keys())
+    expected = model.reports([plan])[0].step_time_s
+    assume(np.isfinite(expected))
+    event(model.all_reduce(plan).algorithm)
+    assert step_s(model, plan) == pytest.approx(expected, rel=1e-9)
 
 
 @given(stages=st.integers(1, 5), groups=st.integers(1, 4), chunks=st.integers(1, 4))
@@ -126,7 +149,7 @@ def test_copies_share_the_link_whether_they_are_simulated_together_or_apart():
 
 def test_the_critical_path_is_a_chain_from_the_start_to_the_end():
     model, plan = two_domains(gbps=1), across(microbatches=6, warmup=3)
-    timeline = run(model, plan).timeline
+    timeline = run(model, plan, steps=2).timeline
     chain = sorted((s for s in timeline.spans if s.is_critical), key=lambda s: s.start_s)
     assert chain[0].start_s == 0
     assert chain[-1].end_s == timeline.end_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ def _misfit(plan: TrainingPlan, model: StepModel) -> str:
             for pair in ((here, there), (there, here)):
                 if pair not in model.fleet.links:
                     return f"there is no link from {pair[0]} to {pair[1]}"
+    if not isfinite(model.reports([plan])[0].step_time_s):
+        return "its pipelines have no links to sum their gradients over"
     return ""
 
 

@@ -6,8 +6,7 @@ after its last byte left, as `collective` prices it; a star's messages arrive on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,26 +21,21 @@ from strata.workload.plan import Pipeline, TrainingPlan
 Floats = NDArray[np.float64]
 
 
-class Wire(NamedTuple):
-    """A link between two of the `members`, and the share of the gradients between them that crosses it."""
-
-    members: tuple[int, int]
-    pair: Pair
-    share: float
+Wires = dict[tuple[int, int], dict[Pair, float]]
+"""Per two members, the links between them with the share of their gradients that crosses each."""
 
 
-def wires(plan: TrainingPlan, params_before: Floats) -> list[Wire]:
+def wires(plan: TrainingPlan, params_before: Floats) -> Wires:
     """Return the links between the pipelines of a plan: each layer is exchanged between those that hold it."""
-    found = []
+    found: Wires = {}
     for r, source in enumerate(plan.pipelines):
         for q, dest in enumerate(plan.pipelines):
-            shares: dict[Pair, float] = {}
+            shares = found.setdefault((r, q), {})
             for a, first, last in _held(source, params_before):
                 for b, low, high in _held(dest, params_before):
                     share = min(last, high) - max(first, low)
                     if r != q and share > 0:
                         shares[a, b] = shares.get((a, b), 0.0) + share
-            found += [Wire((r, q), pair, share) for pair, share in shares.items()]
     return found
 
 
@@ -75,35 +69,44 @@ def rounds(across: AllReduce) -> list[tuple[int, Floats]]:
     return [(1, gathered.T), (1, gathered)]
 
 
-def exchange(world: World, sender: Sender, across: AllReduce, between: list[Wire], cause: int) -> Steps:
+def exchange(world: World, sender: Sender, across: AllReduce, between: Wires, cause: int) -> Steps:
     """Run the sum, a process; returns the number of the span that ended last."""
     env, last, is_star = world.env, cause, across.algorithm == "star"
     for repeats, sizes in rounds(across):
-        used = [wire for wire in between if sizes[wire.members] > 0]
+        used = {members: shares for members, shares in between.items() if sizes[members] > 0}
         for _ in range(repeats):
             if sender.is_stopped:
                 return last
-            flows = [
-                env.process(_message(world, sender, wire, float(sizes[wire.members]), last, is_late=is_star))
-                for wire in used
+            messages = [
+                env.process(_message(world, sender, shares, float(sizes[members]), last, is_late=is_star))
+                for members, shares in used.items()
             ]
-            yield env.all_of(flows)
-            _, last = max(answers(flows))
+            yield env.all_of(messages)
+            _, last = max(answers(messages))
             if not is_star:
-                yield env.timeout(max(_latency_s(world, wire.pair) for wire in used))
+                yield env.timeout(max(_latency_s(world, shares) for shares in used.values()))
     return last
 
 
-def _message(world: World, sender: Sender, wire: Wire, size_bytes: float, cause: int, *, is_late: bool) -> Steps:
-    """Send one member's part of a round; returns when it arrived and the number of its span."""
-    env, start_s = world.env, world.env.now
-    work_s = wire.share * size_bytes / _link(world, wire.pair).bandwidth_bytes_per_s
-    yield world.network.send(wire.pair, work_s, owner=sender, priority=sender.priority)
-    lane = world.record.lane(f"{sender.name}/sum {wire.pair[0]}>{wire.pair[1]}")
-    number = world.record.add(lane, Kind.COLLECTIVE, (start_s, env.now), cause=cause, label="sum of pipelines")
+def _message(
+    world: World, sender: Sender, shares: dict[Pair, float], size_bytes: float, cause: int, *, is_late: bool
+) -> Steps:
+    """Send one member's part of a round over its links; returns when it arrived and the number of its span."""
+    parts = [
+        world.env.process(_part(world, sender, pair, share * size_bytes, cause)) for pair, share in shares.items()
+    ]
+    yield world.env.all_of(parts)
     if is_late:
-        yield env.timeout(_latency_s(world, wire.pair))
-    return env.now, number
+        yield world.env.timeout(_latency_s(world, shares))
+    return world.env.now, max(answers(parts))
+
+
+def _part(world: World, sender: Sender, pair: Pair, size_bytes: float, cause: int) -> Steps:
+    start_s = world.env.now
+    work_s = size_bytes / _link(world, pair).bandwidth_bytes_per_s
+    yield world.network.send(pair, work_s, owner=sender, priority=sender.priority)
+    lane, span_s = world.record.lane(f"{sender.name}/sum {pair[0]}>{pair[1]}"), (start_s, world.env.now)
+    return world.record.add(lane, Kind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
 
 
 def _link(world: World, pair: Pair) -> Link:
@@ -113,5 +116,6 @@ def _link(world: World, pair: Pair) -> Link:
     return link
 
 
-def _latency_s(world: World, pair: Pair) -> float:
-    return _link(world, pair).latency_s * world.network.latency_factor(pair)
+def _latency_s(world: World, pairs: Iterable[Pair]) -> float:
+    """Return the longest latency of some links now."""
+    return max(_link(world, pair).latency_s * world.network.latency_factor(pair) for pair in pairs)

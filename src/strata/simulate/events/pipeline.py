@@ -83,8 +83,8 @@ class PipelineRun:
         self.lanes, self._links = self._announce(prefix)
         self.last_backward = world.env.event()
 
-    def start(self) -> simpy.Process:
-        """Start all processes; the event fires with the number of the last span when the first stage is done."""
+    def start(self, cause: int) -> simpy.Process:
+        """Start all processes after the span `cause`; returns the first stage's, which ends last."""
         env = self.world.env
         for i, order in enumerate(self.orders):
             messages: dict[tuple[Kind, int], list[tuple[Work, Work]]] = {}
@@ -96,7 +96,7 @@ class PipelineRun:
                     self._arrived[to] = env.event()
             for (kind, to_stage), mine in messages.items():
                 env.process(self._send(i, to_stage, kind, mine))
-        stages = [env.process(self._work(i, order)) for i, order in enumerate(self.orders)]
+        stages = [env.process(self._work(i, order, cause)) for i, order in enumerate(self.orders)]
         return stages[0]
 
     def _target(self, stage: int, work: Work) -> tuple[int, Work] | None:
@@ -107,9 +107,9 @@ class PipelineRun:
             to, chunk = to % len(self.orders), chunk + (1 if forward else -1)
         return (to, work._replace(chunk=chunk)) if 0 <= chunk < self.chunks else None
 
-    def _work(self, stage: int, order: Sequence[Work]) -> Steps:
+    def _work(self, stage: int, order: Sequence[Work], last: int) -> Steps:
         """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
-        env, last = self.world.env, NOTHING
+        env = self.world.env
         busy_s = {Kind.FORWARD: self.times.forward_s[stage], Kind.BACKWARD: self.times.backward_s[stage]}
         for work in order:
             arrived = self._arrived.get((stage, work))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import simpy
 
+from strata.decision import Trust
 from strata.simulate.collective import eta
 from strata.simulate.events.network import Network
-from strata.simulate.events.pipeline import Steps, World
+from strata.simulate.events.pipeline import Steps, World, answers
 from strata.simulate.events.record import NOTHING, Record
 from strata.simulate.events.step import Step
 from strata.simulate.events.work import AS_PLANNED, Circumstances, DeviceFailure, Job, LinkFailure, Weather
@@ -75,7 +76,7 @@ class JobRun:
     ) -> None:
         self.world, self.job, self.circumstances, self.steps, self.rng = world, job, circumstances, steps, rng
         self.failed = world.env.event()
-        self.started, self.exposed_s, self.end_s = 0, 0.0, 0.0
+        self.started, self.exposed_s, self.end_s, self.last = 0, 0.0, 0.0, NOTHING
 
     def run(self) -> Steps:
         """Run the job, a process."""
@@ -83,10 +84,11 @@ class JobRun:
         while done < self.steps:
             step = Step(self.world, self.job, jitter=self.circumstances.jitter, rng=self.rng)
             self.started += 1
-            finished = env.process(step.run())
+            finished = env.process(step.run(self.last))
             yield env.any_of([finished, self.failed])
             if finished.triggered:
                 done += 1
+                [self.last] = answers([finished])
                 self.exposed_s += step.exposed_s
             else:
                 step.sender.is_stopped = True
@@ -106,8 +108,8 @@ class JobRun:
         while self.failed.triggered:
             self.failed = env.event()
             yield env.any_of([env.timeout(self.circumstances.restart_s), self.failed])
-        for lane in lanes:
-            self.world.record.add(lane, Kind.FAILURE, (start_s, env.now), cause=NOTHING, label="restart")
+        add, span_s = self.world.record.add, (start_s, env.now)
+        self.last = min(add(lane, Kind.FAILURE, span_s, cause=self.last, label="restart") for lane in lanes)
 
     def report(self) -> StepReport:
         """Return the analytic report with what the simulation changes: time, and what follows from it.
@@ -118,7 +120,11 @@ class JobRun:
         plan, planned = self.job.plan, self.job.model.reports([self.job.plan])[0]
         local_s = (self.end_s - self.exposed_s) / self.steps
         step_s = local_s * eta(plan.local_steps) + self.exposed_s / self.steps / plan.local_steps
-        return planned.lasting(step_s, times_sent=self.started / self.steps)
+        found = planned.lasting(step_s, times_sent=self.started / self.steps)
+        happened = self.circumstances
+        if happened.jitter or happened.weather or happened.failures:
+            return replace(found, trust=Trust.ASSUMED)
+        return found
 
 
 def _fail(world: World, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:

@@ -2,7 +2,7 @@
 
 The sum between pipelines starts as early as the analytic model hides it: the shortest backward before the last
 gradient is ready. With DiLoCo's H local steps the sum happens once in H; every step simulated here has one, and
-`job` spreads what it adds over H.
+`JobRun.report` spreads what it adds over H.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import simpy
 
 from strata.simulate.collective import AllReduce
-from strata.simulate.events.gradients import Wire, exchange, wires
+from strata.simulate.events.gradients import Wires, exchange, wires
 from strata.simulate.events.pipeline import PipelineRun, Sender, Steps, Traits, World, answers
 from strata.simulate.events.work import Job
 from strata.simulate.timeline import Kind
@@ -36,7 +36,7 @@ class Step:
             ]
             self.runs.append(copies)
         self.across: AllReduce | None = model.all_reduce(plan)
-        self.wires: list[Wire] = wires(plan, model.job.layers.params_before) if self.across else []
+        self.wires: Wires = wires(plan, model.job.layers.params_before) if self.across else {}
 
     def _copies(self, number: int, jitter: float, rng: np.random.Generator) -> list[Traits]:
         """Return the copies of a pipeline: one for all where they move in step, else each with its own times."""
@@ -52,8 +52,8 @@ class Step:
         name = "" if pipeline.replicas == 1 else " copy {}"
         return [Traits(1, factors * np.exp(noise[k]), name.format(k)) for k in range(pipeline.replicas)]
 
-    def run(self) -> Steps:
-        """Run the step, a process."""
+    def run(self, cause: int) -> Steps:
+        """Run the step after the span `cause`, a process; returns the number of its last span."""
         env, record = self.world.env, self.world.record
         everywhere = [copy for copies in self.runs for copy in copies]
         hidden_s = min(min(times.backward_s) for times in self.times) if self.across else 0.0
@@ -62,7 +62,7 @@ class Step:
         for pipeline, times, copies in zip(self.job.plan.pipelines, self.times, self.runs, strict=True):
             sync_s = self.job.model.replica_sync_s(self.job.plan, pipeline, times)
             ready += [env.process(_nearly(env, copy, sync_s - hidden_s)) for copy in copies]
-            done.append(env.process(self._pipeline(copies, sync_s)))
+            done.append(env.process(self._pipeline(copies, sync_s, cause)))
         summed = env.process(self._sum(ready)) if self.across else None
         yield env.all_of(done)
         done_s, last = env.now, max(answers(done), key=record.end_s)
@@ -74,12 +74,12 @@ class Step:
                 last = last_sum
         start_s = env.now
         yield env.timeout(max(times.update_s for times in self.times))
-        self._draw(everywhere, Kind.UPDATE, start_s, last, "")
+        return self._draw(everywhere, Kind.UPDATE, start_s, last, "")
 
-    def _pipeline(self, copies: list[PipelineRun], sync_s: float) -> Steps:
+    def _pipeline(self, copies: list[PipelineRun], sync_s: float, cause: int) -> Steps:
         """Run the copies of a pipeline and sum their gradients; returns the last span."""
         env, record = self.world.env, self.world.record
-        firsts = [copy.start() for copy in copies]
+        firsts = [copy.start(cause) for copy in copies]
         yield env.all_of(firsts)
         last, start_s = max(answers(firsts), key=record.end_s), env.now
         if sync_s:
