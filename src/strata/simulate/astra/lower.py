@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import pairwise, permutations
 from typing import Final
 
-from strata.decision import Reason
+from strata.decision import REASONS, Reason
 from strata.errors import Infeasible
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import Backend
@@ -51,7 +51,10 @@ class Refused(Infeasible):
     """ASTRA-sim would answer this wrongly without saying so."""
 
     def __init__(self, *reasons: Reason) -> None:
-        super().__init__("ASTRA-sim cannot answer this:\n" + "\n".join(f"  {reason}" for reason in reasons))
+        remedy = REASONS[reasons[0].token].remedy if reasons else None
+        super().__init__(
+            "ASTRA-sim cannot answer this:\n" + "\n".join(f"  {reason}" for reason in reasons), hint=remedy
+        )
         self.reasons = reasons
 
 
