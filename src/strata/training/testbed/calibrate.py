@@ -7,7 +7,7 @@ message takes on links of other bandwidths and latencies; and how much of a link
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -59,8 +59,8 @@ class Calibration:
 
 def calibrate(crew: Crew, network: Network, shape: Shape) -> Calibration:
     """Measure everything; leaves the links with another shape than they had."""
-    forward_s, backward_s, update_s = _layers(crew, len(network.names))
-    messages, sums = [], []
+    # In several rounds: whatever else slows the machine for a second or two is then outvoted.
+    rounds, messages, sums = _time_layers(crew, len(network.names)), [], []
     for faster, farther in _OTHER_LINKS:
         other = Shape(shape.bandwidth_bytes_per_s * faster, shape.latency_s * farther)
         network.shape(other)
@@ -74,6 +74,8 @@ def calibrate(crew: Crew, network: Network, shape: Shape) -> Calibration:
             count = len(network.names)
             on_link = 2 * (count - 1) / count * size
             sums.append(_sample(on_link, other, answers[0]["seconds"], latencies=2 * (count - 1)))
+        rounds += _time_layers(crew, len(network.names))
+    forward_s, backward_s, update_s = _layers(rounds)
     overhead_s, message_share = fit_link(messages)
     return Calibration(
         MICROBATCH_SIZE, forward_s, backward_s, update_s,
@@ -109,11 +111,14 @@ def _sample(num_bytes: float, shape: Shape, seconds: Sequence[float], *, latenci
     return Sample(num_bytes, shape.bandwidth_bytes_per_s, max(beyond, 1e-6))
 
 
-def _layers(crew: Crew, domains: int) -> tuple[tuple[float, ...], ...]:
+def _time_layers(crew: Crew, domains: int) -> list[dict[str, Any]]:
+    """Let every process work alone through the whole model."""
+    alone = {**launch_of(build_plan("dp", domains)), "data_groups": [], "pipeline_groups": []}
+    return crew.ask("layers", launch=alone, size=asdict(MODEL), warmup=1, count=2)
+
+
+def _layers(answers: Sequence[dict[str, Any]]) -> tuple[tuple[float, ...], ...]:
     """Return forward, backward and update seconds of each layer: medians, blocks averaged as they are alike."""
-    plan = build_plan("dp", domains)
-    alone = {**launch_of(replace(plan)), "data_groups": [], "pipeline_groups": []}
-    answers = crew.ask("layers", launch=alone, size=asdict(MODEL), warmup=1, count=4)
     found = []
     for key in ("forward_s", "backward_s"):
         each = np.concatenate([np.array(answer[key]) for answer in answers])  # [microbatches, L]

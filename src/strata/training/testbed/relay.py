@@ -25,7 +25,7 @@ _MAX_PACKET: Final = 65536
 
 def main(names: Sequence[str]) -> None:
     """Relay between two new TUN devices until the input ends."""
-    os.nice(-20)  # a relay that waits for a core adds latency that nobody asked for
+    os.nice(-20)  # before the workers: a relay that waits for a core adds latency that nobody asked for
     here, there = (_open(name) for name in names)
     print("ready", flush=True)  # noqa: T201 - what the parent waits for
     other, queue = {here: there, there: here}, Delayed()

@@ -200,7 +200,7 @@ def main(rank: str, world_size: str, host: str, port: str, interface: str) -> No
     os.dup2(2, 1)  # gloo prints to stdout
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     torch.set_num_threads(1)
-    os.nice(-20)  # what else runs on the machine is no part of the measurement
+    os.nice(-15)  # what else runs on the machine is no part of the measurement
     distributed.init_process_group(
         "gloo", init_method=f"tcp://{host}:{port}", rank=int(rank), world_size=int(world_size)
     )
