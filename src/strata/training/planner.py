@@ -55,7 +55,7 @@ def plan_training(
     *,
     clock: Clock,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    rank: int = 8,
+    rank: int = 5,
     seed: int = 0,
 ) -> Answer:
     """Return the best plan of the plan space, with the proof of how good it is.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cache
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 from strata.training.cases.file import Array
 from strata.training.cases.kinds import Ints, KindTable, Rings
+
+EVERY_CUT: Final = 100
+"""Up to so many splits of a candidate are all tried."""
 
 BISECTIONS: Final = 12
 MAX_ROUNDS: Final = 40
@@ -65,8 +69,9 @@ class Splitter:
     def best(self, batch: Batch, *, keep_within_s: Array) -> tuple[Array, Ints]:
         """Return each candidate's best split found: its time [B] and first layers [B, S + 1].
 
-        Starts from the least bottleneck, packed from either end, then moves runs of boundaries by one layer
-        while the whole objective falls. Candidates that cannot stay below `keep_within_s` [B] come back infinite.
+        Where splits are few, all are tried. Else starts from the least bottleneck, packed from either end, then
+        moves runs of boundaries by one layer while the whole objective falls. Candidates that cannot stay below
+        `keep_within_s` [B] come back infinite.
         """
         B, S = batch.kinds.shape
         time, first = np.full(B, np.inf), np.zeros((B, S + 1), dtype=np.int64)
@@ -77,6 +82,9 @@ class Splitter:
         if not len(rows):
             return time, first
         part = batch.take(rows)
+        if comb(self._table.num_layers - 1, S - 1) <= EVERY_CUT:
+            time[rows], first[rows] = self._every_cut(part)
+            return time, first
         starts = self._least_bottleneck(part, longest_s[rows], send_s[rows])
         times = np.stack([self.iteration_s(part, start) for start in starts])
         start = np.where((times[0] <= times[1])[:, None], starts[0], starts[1])
@@ -86,6 +94,16 @@ class Splitter:
             if len(rows) and len(moves):
                 time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows], moves)
         return time, first
+
+    def _every_cut(self, batch: Batch) -> tuple[Array, Ints]:
+        """Return the best of all splits, where there are few: of two stages, or of few layers."""
+        B, S = batch.kinds.shape
+        num_layers = self._table.num_layers
+        cuts = np.array([(0, *cut, num_layers) for cut in itertools.combinations(range(1, num_layers), S - 1)])
+        every = batch.take(np.repeat(np.arange(B), len(cuts)))
+        times = self.iteration_s(every, np.tile(cuts, (B, 1))).reshape(B, len(cuts))
+        least = times.argmin(axis=1)
+        return times[np.arange(B), least], cuts[least]
 
     def _longest_busy_s(self, batch: Batch, send_s: Array, longest_s: Array) -> Array:
         """Return the largest max(c_i + m_i) with which an iteration can stay within `longest_s` [B]."""
