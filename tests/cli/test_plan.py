@@ -230,6 +230,8 @@ def test_a_saved_answer_explains_itself(
     assert "is used by the chosen plan" in capsys.readouterr().out
     assert run(["explain", str(saved), "--why-not", "Wset"]) == 2
     assert "--why-not West" in capsys.readouterr().err
+    assert run(["explain", str(saved), "--why-not", "Nowhere"]) == 2
+    assert "--why-not West | East" in capsys.readouterr().err
 
 
 def test_explain_remembers_the_latest_plan(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,7 @@ def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
     [
         (["--backend", "analytic", "--jitter", "5%"], "the analytic backend knows no --jitter"),
         (["--jitter", "lots"], "not a share"),
+        (["--jitter", "5"], "not a share"),
         (["--restart", "-3s"], "negative"),
         (["--fail", "device:Mars@3s"], "no domain 'Mars'"),
         (["--backend", "astra", "--svg", "t.svg"], "leaves no timeline"),

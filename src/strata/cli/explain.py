@@ -97,7 +97,9 @@ def _why_not(data: dict[str, Any], domain: str) -> dict[str, Any]:
         import difflib
 
         close = difflib.get_close_matches(domain, names, n=1)
-        raise UsageError(f"no domain {domain!r} in this answer", hint=f"--why-not {close[0]}" if close else None)
+        raise UsageError(
+            f"no domain {domain!r} in this answer", hint=f"--why-not {close[0] if close else ' | '.join(names)}"
+        )
     answer: dict[str, Any] = {"domain": domain, "used": False, "reasons": excluded, "best_with": None}
     if data["plans"] and domain in data["plans"][0]["domains"]:
         answer["used"] = True

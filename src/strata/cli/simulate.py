@@ -135,7 +135,8 @@ def _share(text: str) -> float:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 10:
+    # Without a percent sign only a share below 1 is clear: `5` may mean 5 % or 500 %.
+    if not 0 <= value <= 10 or (value >= 1 and not text.endswith("%")):
         raise UsageError(f"--jitter {text} is not a share", hint="--jitter 5%")
     return value
 
