@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate import screening
-from strata.simulate.collective import AllReduce, best_all_reduce, eta
+from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
 from strata.simulate.memory import stage_bytes
 from strata.simulate.pipeline import StageTimes, recurrence_s
@@ -174,9 +174,10 @@ class StepModel:
 
     def _report(self, plan: TrainingPlan, times: Sequence[PipelineTimes], pipeline_s: Floats) -> StepReport:
         job, across = self.job, self.all_reduce(plan)
-        across_s = self._across_s(plan, times, across)
         done_s = float((pipeline_s + self._sync_s(plan, times)).max())
-        step_s = (done_s + max(item.update_s for item in times)) * eta(plan.local_steps) + across_s
+        local_s = done_s + max(item.update_s for item in times)
+        exposed_s = self._exposed_s(times, across)
+        step_s = float(diloco_s(local_s, exposed_s, local_steps=plan.local_steps))
         wan_bytes, egress = self._traffic(plan, times, across)
         cost: float | None = egress
         for name, count in plan.devices().items():
@@ -207,12 +208,11 @@ class StepModel:
             [self.replica_sync_s(plan, p, item) for p, item in zip(plan.pipelines, times, strict=True)]
         )
 
-    def _across_s(self, plan: TrainingPlan, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
-        """Return the exposed part of the sum between domains: it runs while the last backward still does."""
+    def _exposed_s(self, times: Sequence[PipelineTimes], across: AllReduce | None) -> float:
+        """Return the exposed part of one sum between domains: it runs while the last backward still does."""
         if across is None:
             return 0.0
-        hidden = min(min(item.backward_s) for item in times)
-        return max(0.0, across.time_s - hidden) / plan.local_steps
+        return max(0.0, across.time_s - min(min(item.backward_s) for item in times))
 
     def _breakdown(
         self,
@@ -228,7 +228,7 @@ class StepModel:
         each = np.add(times[slowest].forward_s, times[slowest].backward_s)
         compute = float(each.mean()) * plan.pipelines[slowest].microbatches * factor
         saved = max(0.0, float(pipeline_s[slowest] - local_s[slowest])) * factor
-        wan = saved + self._across_s(plan, times, self.all_reduce(plan))
+        wan = saved + self._exposed_s(times, self.all_reduce(plan)) / plan.local_steps
         sync = (float(sync_s[slowest]) + max(item.update_s for item in times)) * factor
         return {"compute": compute, "bubble": max(0.0, step_s - compute - wan - sync), "wan": wan, "sync": sync}
 
