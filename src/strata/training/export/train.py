@@ -206,7 +206,9 @@ def main() -> None:
         sequence_length=arguments.sequence_length,
     )
     stage = Stage(launch, size, device)
-    print(*_lines(me), flush=True)  # noqa: T201 - a script's answer
+    # One write for the whole line: the processes of a node share this pipe, and print() may write it in pieces.
+    sys.stdout.write(" ".join(_lines(me)) + "\n")
+    sys.stdout.flush()
     for number in range(arguments.steps):
         stage_loss = stage.step(number)
         stage.update(number, arguments.learning_rate)
