@@ -1,0 +1,64 @@
+"""The scorer: one small network for every option, pooled over all of them (Zaheer et al. 2017, Deep Sets).
+
+The same weights score 5 options or 200, in any order (permutation-equivariant), between domains and inside
+one. Its output is added to the exact score of the safe rule and starts at zero, so untrained it is that rule.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from strata.training.hi_ppo.features import CONTEXT, FEATURES
+
+SHARPNESS: Final = 60.0
+"""Start of the factor on the exact score: 1 % of value is then 0.6 in the logits."""
+
+_COST: Final = FEATURES.index("switch_cost")
+_BEHIND: Final = FEATURES.index("behind_best_now")
+
+
+class Scorer(nn.Module):
+    """Logits and values of B decisions between P options.
+
+    features: [B, P, F]; context: [B, C]; legal: [B, P]. An illegal option's logit is -1e9.
+    """
+
+    def __init__(self, *, width: int = 64, margin: float = 0.5) -> None:
+        super().__init__()
+        self.margin = margin
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
+        inputs = len(FEATURES) + len(CONTEXT)
+        self.embed = nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.score = nn.Sequential(nn.Linear(4 * width, width), nn.SiLU(), nn.Linear(width, 1))
+        self.critic = nn.Sequential(nn.Linear(3 * width + len(CONTEXT), width), nn.SiLU(), nn.Linear(width, 3))
+        nn.init.zeros_(self.score[-1].weight)
+        nn.init.zeros_(self.score[-1].bias)
+
+    def forward(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
+        """Return the logits [B, P]."""
+        own, pooled = self._embedded(features, context, legal)
+        spread = pooled.unsqueeze(1).expand(-1, own.shape[1], -1)
+        learned = self.score(torch.cat([own, spread], dim=-1)).squeeze(-1)
+        exact = features[..., _BEHIND] - self.margin * features[..., _COST]
+        # Both in units of value: the network corrects the exact score, sharpness only says how sure it is.
+        logits = self.log_sharpness.exp() * (exact + learned)
+        return torch.where(legal, logits, torch.full_like(logits, -1e9))
+
+    def value(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
+        """Return the expected return of each objective [B, 3]."""
+        _, pooled = self._embedded(features, context, legal)
+        return torch.as_tensor(self.critic(torch.cat([pooled, context], dim=-1)))
+
+    def _embedded(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each option embedded [B, P, W], and mean, maximum and the option in use together [B, 3W]."""
+        spread = context.unsqueeze(1).expand(-1, features.shape[1], -1)
+        own = self.embed(torch.cat([features, spread], dim=-1))
+        mask = legal.unsqueeze(-1).to(own.dtype)
+        mean = (own * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
+        most = (own + (mask - 1.0) * 1e4).amax(dim=1)
+        in_use = (own * features[..., FEATURES.index("in_use")].unsqueeze(-1)).sum(dim=1)
+        return own, torch.cat([mean, most, in_use], dim=-1)
