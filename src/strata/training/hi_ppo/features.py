@@ -34,11 +34,7 @@ CONTEXT: Final = (
 
 # Steps 0..15 as mixtures of the horizons 0, 1, 2, 4, 8: linear between them, held after 8.
 _MIX: Final = np.array(
-    [
-        np.interp(step, (0, 1, 2, 4, 8), np.eye(5)[horizon])
-        for step in range(max(SPANS))
-        for horizon in range(5)
-    ]
+    [np.interp(step, (0, 1, 2, 4, 8), np.eye(5)[horizon]) for step in range(max(SPANS)) for horizon in range(5)]
 ).reshape(max(SPANS), 5)
 _SUMS: Final = np.stack([_MIX[:span].sum(axis=0) for span in SPANS])  # [span, horizon]
 
@@ -47,7 +43,7 @@ _CLIP: Final = 4.0
 
 def summed_gain(options: Options) -> Floats:
     """Return [B, P, 5]: what an option is expected to earn more than the one in use over SPANS steps, cost off."""
-    return (options.value - _reference(options)[:, None]) @ _SUMS.T - options.cost[..., None]
+    return np.asarray((options.value - _reference(options)[:, None]) @ _SUMS.T - options.cost[..., None])
 
 
 def features(options: Options) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from strata.training.hi_ppo.features import CONTEXT, FEATURES
 
@@ -21,7 +22,7 @@ _COST: Final = FEATURES.index("switch_cost")
 _BEHIND: Final = FEATURES.index("behind_best_now")
 
 
-class Scorer(nn.Module):
+class Scorer(nn.Module):  # type: ignore[misc]
     """Logits and values of B decisions between P options.
 
     features: [B, P, F]; context: [B, C]; legal: [B, P]. An illegal option's logit is -1e9.
@@ -31,18 +32,22 @@ class Scorer(nn.Module):
         super().__init__()
         self.margin = margin
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
-        inputs = len(FEATURES) + len(CONTEXT)
-        self.embed = nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
-        self.score = nn.Sequential(nn.Linear(4 * width, width), nn.SiLU(), nn.Linear(width, 1))
+        # What all options share goes through its own matrix once, not once an option.
+        self.option = nn.Linear(len(FEATURES), width)
+        self.decision = nn.Linear(len(CONTEXT), width, bias=False)
+        self.hidden = nn.Linear(width, width)
+        self.own = nn.Linear(width, width)
+        self.pooled = nn.Linear(3 * width, width, bias=False)
+        self.score = nn.Linear(width, 1)
         self.critic = nn.Sequential(nn.Linear(3 * width + len(CONTEXT), width), nn.SiLU(), nn.Linear(width, 3))
-        nn.init.zeros_(self.score[-1].weight)
-        nn.init.zeros_(self.score[-1].bias)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
 
     def forward(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
         """Return the logits [B, P]."""
         own, pooled = self._embedded(features, context, legal)
-        spread = pooled.unsqueeze(1).expand(-1, own.shape[1], -1)
-        learned = self.score(torch.cat([own, spread], dim=-1)).squeeze(-1)
+        mixed = silu(self.own(own) + self.pooled(pooled).unsqueeze(1))
+        learned = self.score(mixed).squeeze(-1)
         exact = features[..., _BEHIND] - self.margin * features[..., _COST]
         # Both in units of value: the network corrects the exact score, sharpness only says how sure it is.
         logits = self.log_sharpness.exp() * (exact + learned)
@@ -55,8 +60,8 @@ class Scorer(nn.Module):
 
     def _embedded(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
         """Return each option embedded [B, P, W], and mean, maximum and the option in use together [B, 3W]."""
-        spread = context.unsqueeze(1).expand(-1, features.shape[1], -1)
-        own = self.embed(torch.cat([features, spread], dim=-1))
+        own = silu(self.option(features) + self.decision(context).unsqueeze(1))
+        own = silu(self.hidden(own))
         mask = legal.unsqueeze(-1).to(own.dtype)
         mean = (own * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
         most = (own + (mask - 1.0) * 1e4).amax(dim=1)

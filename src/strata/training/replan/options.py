@@ -53,7 +53,8 @@ class Options:
         assert ahead == len(HORIZONS)
         assert self.cost.shape == self.legal.shape == (rows, count)
         assert self.links.shape == (rows, count, len(LINK_FEATURES))
-        assert self.current.shape == (rows,) and self.preference.shape == (rows, 3)
+        assert self.current.shape == (rows,)
+        assert self.preference.shape == (rows, 3)
 
     def __len__(self) -> int:
         return len(self.value)

@@ -1,0 +1,128 @@
+"""Warm start: learn from exact solutions of small random tables, on the states the learner itself gets into.
+
+Dataset aggregation (Ross et al. 2011, DAgger): the network runs on the tables, the exact worth of every
+option in every state it met is the label, and what it expects to lose is the loss. Labels cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strata.training.hi_ppo.features import features
+from strata.training.hi_ppo.network import Scorer
+from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.table import Choose
+from strata.training.replan.value_iteration import Solution
+
+Samples = tuple[NDArray[np.float32], NDArray[np.float32], Bools, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class ImitationSettings:
+    """rounds of running on every table and learning; `astray`: share of decisions replaced by random ones."""
+
+    rounds: int = 12
+    episodes: int = 8
+    steps: int = 24
+    batch: int = 2048
+    epochs: int = 2
+    learning_rate: float = 3e-3
+    astray: float = 0.1
+
+
+def greedy(network: Scorer) -> Choose:
+    """Return the policy that takes the option of the largest logit."""
+
+    def choose(options: Options) -> Ints:
+        seen, context = features(options)
+        with torch.no_grad():
+            logits = network(torch.from_numpy(seen), torch.from_numpy(context), torch.from_numpy(options.legal))
+        return np.asarray(logits.argmax(dim=1).numpy())
+
+    return choose
+
+
+def imitate(
+    network: Scorer,
+    solutions: Sequence[Solution],
+    *,
+    settings: ImitationSettings,
+    rng: np.random.Generator,
+    progress: Callable[[int, float], None] = lambda _round, _loss: None,
+) -> None:
+    """Fit the network to exact solutions. `progress` is told each round and its loss (regret, share of value)."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    rounds = settings.rounds
+    for number in range(rounds):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * 0.5 * (1 + np.cos(np.pi * number / rounds)) + 1e-5
+        samples = _gather(network, solutions, settings, rng)
+        count = len(samples[0])
+        losses = []
+        for _ in range(settings.epochs):
+            order = rng.permutation(count)
+            for start in range(0, count - settings.batch + 1, settings.batch):
+                rows = order[start : start + settings.batch]
+                loss, regret = _loss(network, *(torch.from_numpy(part[rows]) for part in samples))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(regret)
+        progress(number, float(np.mean(losses)))
+
+
+def _loss(network: Scorer, seen: Tensor, context: Tensor, legal: Tensor, regret: Tensor) -> tuple[Tensor, float]:
+    """Expected regret, and cross-entropy with the best option where it matters which one is taken."""
+    logits = network(seen, context, legal)
+    share = torch.softmax(logits, dim=1)
+    expected = (share * regret).sum(dim=1)
+    target = torch.softmax(torch.where(legal, -regret / 0.004, torch.full_like(regret, -1e9)), dim=1)
+    matters = (regret.masked_fill(~legal, 0.0).amax(dim=1) / 0.05).clamp(max=1.0)
+    cross = -(target * torch.log_softmax(logits, dim=1).clamp(min=-50.0)).sum(dim=1)
+    return (20.0 * expected + 0.1 * matters * cross).mean(), float(expected.detach().mean())
+
+
+def _gather(
+    network: Scorer, solutions: Sequence[Solution], settings: ImitationSettings, rng: np.random.Generator
+) -> Samples:
+    """Return what the network met on every table, padded to the most options: features, context, legal, regret."""
+    most = max(solution.table.reward.shape[1] for solution in solutions)
+    choose = greedy(network)
+    found: list[Samples] = []
+    for solution in solutions:
+        table = solution.table
+        plans = table.reward.shape[1]
+        states = table.chains.paths(settings.episodes, settings.steps, rng)
+        current = rng.integers(plans, size=settings.episodes)
+        for now in states:
+            options = table.options(now, current)
+            seen, context = features(options)
+            found.append(_padded(seen, context, options.legal, _regret(solution, now, current), most))
+            astray = rng.random(len(now)) < settings.astray
+            current = np.where(astray, rng.integers(plans, size=len(now)), choose(options))
+    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _regret(solution: Solution, states: Ints, current: Ints) -> Floats:
+    """Return [B, P]: what each option loses against the best one, as a share of the best reward now."""
+    worth = solution.worth(states, current)
+    reward = solution.table.reward[states].max(axis=1, keepdims=True)
+    return np.asarray((worth.max(axis=1, keepdims=True) - worth) / reward)
+
+
+def _padded(
+    seen: NDArray[np.float32], context: NDArray[np.float32], legal: Bools, regret: Floats, most: int
+) -> Samples:
+    extra = most - legal.shape[1]
+    return (
+        np.pad(seen, ((0, 0), (0, extra), (0, 0))),
+        context,
+        np.pad(legal, ((0, 0), (0, extra))),
+        np.pad(regret, ((0, 0), (0, extra))).astype(np.float32),
+    )

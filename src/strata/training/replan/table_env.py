@@ -1,0 +1,100 @@
+"""Random tables as an environment: one decision a step in each of N episodes, for reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.table import ReplanTable
+
+EPISODE_STEPS: Final = 128
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The episodes that run on one table: their rows, the links' states and the plans in use."""
+
+    table: ReplanTable
+    rows: slice
+    states: Ints
+    current: Ints
+    cumulative: tuple[Floats, ...]
+
+
+class TableEnv:
+    """N episodes over some tables, each table with its share of them; all end together and start anew.
+
+    Rewards are vectors (throughput over the best plan's mean, 0, 0): tables know one objective.
+    """
+
+    def __init__(self, tables: Sequence[ReplanTable], num_envs: int, *, steps: int = EPISODE_STEPS) -> None:
+        assert num_envs % len(tables) == 0, "as many episodes on every table"
+        self.tables, self.num_envs, self.steps = tuple(tables), num_envs, steps
+        self._each = num_envs // len(tables)
+        self._most = max(table.reward.shape[1] for table in tables)
+        self._blocks: list[_Block] = []
+        self._step = 0
+
+    def reset(self, rng: np.random.Generator) -> Options:
+        """Start all episodes: links anywhere, any plan in use."""
+        self._step, self._blocks = 0, []
+        for number, table in enumerate(self.tables):
+            rows = slice(number * self._each, (number + 1) * self._each)
+            states = rng.integers(0, table.chains.shape, size=(self._each, len(table.chains.shape)))
+            current = rng.integers(table.reward.shape[1], size=self._each)
+            cumulative = tuple(np.cumsum(t, axis=1)[:, :-1] for t in table.chains.transitions)
+            self._blocks.append(_Block(table, rows, states, current, cumulative))
+        return self._options()
+
+    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+        """Return the next options, the rewards [N, 3] and which episodes ended with this step [N]."""
+        rewards, blocks = np.zeros((self.num_envs, 3)), []
+        for block in self._blocks:
+            table, mine = block.table, picks[block.rows]
+            numbers = _numbers(block)
+            rewards[block.rows, 0] = table.earned(numbers, block.current, mine) / table.reward.mean(axis=0).max()
+            uniform = rng.random(block.states.shape)
+            moved = [
+                (uniform[:, link, None] >= rows[block.states[:, link]]).sum(axis=1)
+                for link, rows in enumerate(block.cumulative)
+            ]
+            blocks.append(_Block(table, block.rows, np.stack(moved, axis=1), mine, block.cumulative))
+        self._blocks = blocks
+        self._step += 1
+        ended = self._step == self.steps
+        options = self.reset(rng) if ended else self._options()
+        return options, rewards, np.full(self.num_envs, ended)
+
+    def _options(self) -> Options:
+        return joined([block.table.options(_numbers(block), block.current) for block in self._blocks], self._most)
+
+
+def _numbers(block: _Block) -> Ints:
+    return np.asarray(np.ravel_multi_index(tuple(block.states.T), block.table.chains.shape))
+
+
+def joined(parts: Sequence[Options], most: int) -> Options:
+    """Return the decisions of several Options as one, the options padded to `most` with illegal ones."""
+
+    def padded(name: str) -> NDArray[Any]:
+        arrays = []
+        for part in parts:
+            array = getattr(part, name)
+            room = [(0, 0), (0, most - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
+            arrays.append(np.pad(array, room))
+        return np.concatenate(arrays)
+
+    return Options(
+        value=padded("value"),
+        cost=padded("cost"),
+        links=padded("links"),
+        current=np.concatenate([part.current for part in parts]),
+        legal=padded("legal"),
+        preference=np.concatenate([part.preference for part in parts]),
+        inside=parts[0].inside,
+    )
