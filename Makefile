@@ -27,10 +27,10 @@ test: $(VENV)/dev.stamp  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
-	$(PIP) --constraint constraints.txt torch
+	$(PIP) --constraint constraints.txt --editable '.[dev,train]'
 	touch $@
 
-test-real: $(VENV)/real.stamp  ## install the real parts (torch, 3 GB) and run the tests that need them
+test-real: $(VENV)/real.stamp  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
 	STRATA_REAL=1 $(BIN)/python -m pytest -m real
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
