@@ -31,7 +31,7 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
     members = range(len(problem.fleet.domains))
     whole = Search(problem, scales, members, clock=clock, deadline=deadline)
     found, tried = whole.run(), set()
-    queue = _first_pools(problem)
+    queue = first_pools(problem)
     while queue and not found.stopped:
         pool = queue.pop(0)
         if pool in tried:
@@ -64,7 +64,8 @@ def _closeness(problem: Problem) -> Floats:
     return np.asarray(near)
 
 
-def _first_pools(problem: Problem) -> list[frozenset[int]]:
+def first_pools(problem: Problem) -> list[frozenset[int]]:
+    """Return the fastest MEMBERS domains, and the fastest near each of the best-connected ones."""
     speed, near = _speeds(problem), _closeness(problem)
     pools = [frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())]
     hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: MEMBERS // 2]
