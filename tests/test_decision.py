@@ -42,6 +42,17 @@ SAMPLES = {
     "astra-schedule": {"what": "an interleaved schedule"},
     "astra-links-vary": {},
     "astra-message-too-large": {"size": "4GiB"},
+    "kept-binding": {"throughput": 0.97, "considered": 9},
+    "rebound": {"name": "swap-worst", "throughput": 0.99, "downtime_s": 21.5, "considered": 9},
+    "device-gone": {"devices": "3, 17"},
+    "cannot-hold": {"have": 12, "need": 16, "ranks": 8},
+    "throughput-fell": {"kept": 0.5, "before": 1.0, "share": 0.2},
+    "switch-never-pays": {"gain": 0.12, "steps": 16, "cost": 0.5},
+    "figures-not-finite": {"count": 1},
+    "pick-not-legal": {"pick": 99},
+    "links-changed": {"source": "east", "dest": "west", "now": "1Gbps", "then": "5Gbps"},
+    "interval-over": {"iterations": 100},
+    "domain-vanished": {"domain": "lab"},
 }  # fmt: skip
 
 

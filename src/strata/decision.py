@@ -194,6 +194,62 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "ns-3 counts the bytes of a message in 32 bits; a larger one would wrap around.",
         "Use an analytical backend, or a smaller microbatch.",
     ),
+    "kept-binding": Meaning(
+        "kept: {throughput:.1%} of the planned throughput, best of {considered} bindings",
+        "No other binding of the domain's devices earns more than it costs to go there.",
+        "Nothing to do.",
+    ),
+    "rebound": Meaning(
+        "{name}: {throughput:.1%} of the planned throughput for {downtime_s:.3g} s of standing still, best of "
+        "{considered} bindings",
+        "The local agent bound its part of the plan to other devices, or shared the microbatches anew.",
+        "Nothing to do; `keeping_loses` says what it was worth.",
+    ),
+    "device-gone": Meaning(
+        "cannot go on as it is: {devices} gone",
+        "The binding in use needs devices that are lost or taken, or memory that other work has taken.",
+        "Repair the devices; until then another binding is used.",
+    ),
+    "cannot-hold": Meaning(
+        "{have} devices are left where its part of the plan needs {need} in groups of {ranks} within a node",
+        "No binding of the devices that are left has the memory or the groups that the domain's part needs.",
+        "The global agent plans without them; add devices, or allow a smaller tensor-parallel degree.",
+    ),
+    "throughput-fell": Meaning(
+        "runs at {kept:.1%} of the planned throughput, {before:.1%} when the plan was made (limit: -{share:.0%})",
+        "The local agent has done what it can, and the domain still lost more than the coordinator allows.",
+        "Nothing to do; the global agent is asked.",
+    ),
+    "switch-never-pays": Meaning(
+        "gains at most {gain:.4g} over {steps} steps where the switch costs {cost:.4g}",
+        "The guard refused a switch whose expected gain is below its cost at every span from 1 to 16 steps.",
+        "Nothing to do; the safe rule's choice was taken.",
+    ),
+    "figures-not-finite": Meaning(
+        "{count} options have no finite figures",
+        "A measurement or a prediction was NaN or infinite; the guard let the safe rule decide without it.",
+        "Check what measures the links and devices.",
+    ),
+    "pick-not-legal": Meaning(
+        "option {pick} cannot be taken",
+        "A policy picked an option that does not exist or cannot be used now; the safe rule's choice was taken.",
+        "Check that the policy file is of this version.",
+    ),
+    "links-changed": Meaning(
+        "link {source}-{dest} is at {now} where the plan was made at {then}",
+        "A link in use changed by more than the coordinator's threshold since the last global decision.",
+        "Nothing to do; the global agent is asked.",
+    ),
+    "interval-over": Meaning(
+        "{iterations} iterations since the last global decision",
+        "The global agent looks at its plan every so many iterations.",
+        "Nothing to do.",
+    ),
+    "domain-vanished": Meaning(
+        "{domain} is no longer in the fleet",
+        "A domain that the plan used does not report any more; the plan was made again without it.",
+        "Bring the domain back, or remove it from the fleet file.",
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,165 @@
+"""Which devices hold which stage of which copy, how the microbatches are shared, and how fast that is.
+
+The step time is `simulate.screening`'s closed form of each copy with the speeds and wires of its own devices:
+the slowest member sets the pace of a tensor-parallel group, and the slowest group that of its copy. Letters: R
+copies, S stages, T devices of the widest stage, D devices of the site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from strata.simulate import screening
+from strata.simulate.pipeline import StageTimes
+from strata.simulate.traffic import card_bytes_per_s
+from strata.training.hi_ppo.assignment import Assignment, Degrees, Part, StageCosts
+from strata.training.hi_ppo.site import Floats, Ints, Site
+from strata.workload.job import Schedule
+
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """devices: [R, S, T] indices, NOBODY past a stage's degree. microbatches: [R] of a step, at least 1 each."""
+
+    devices: Ints
+    microbatches: Ints
+
+    @property
+    def degrees(self) -> Degrees:
+        """Tensor-parallel degree of each stage."""
+        return tuple((self.devices[0] != NOBODY).sum(axis=1).tolist())
+
+    @property
+    def used(self) -> Ints:
+        """All devices used, in order of copy and stage."""
+        return np.asarray(self.devices[self.devices != NOBODY])
+
+    def same_as(self, other: Binding) -> bool:
+        """Whether both put the same work on the same devices."""
+        return np.array_equal(self.devices, other.devices) and np.array_equal(
+            self.microbatches, other.microbatches
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """How fast a binding is. step_s is inf where a device is gone.
+
+    copy_s: [R] each copy's part of the step. work_s: [S] of one microbatch at nominal speed. after_s: gradient
+    sum and update, after the last copy.
+    """
+
+    step_s: float
+    copy_s: Floats
+    work_s: Floats
+    after_s: float
+
+
+def planned_binding(assignment: Assignment) -> Binding:
+    """Return the binding of the launch files: copy by copy, stage by stage, from the first device on."""
+    copies, degrees = assignment.pipeline.replicas, assignment.degrees
+    one = np.full((len(degrees), max(degrees)), NOBODY)
+    one[np.arange(max(degrees)) < np.array(degrees)[:, None]] = np.arange(sum(degrees))
+    shift = np.arange(copies)[:, None, None] * sum(degrees)
+    return Binding(np.where(one == NOBODY, NOBODY, one + shift), equal_shares(assignment.microbatches, copies))
+
+
+def equal_shares(microbatches: int, copies: int) -> Ints:
+    """Return [R] numbers that differ by at most 1."""
+    return microbatches // copies + (np.arange(copies) < microbatches % copies).astype(np.int64)
+
+
+def group_speed(site: Site, devices: Ints) -> Floats:
+    """Return [R, S]: the speed of the slowest device of each group."""
+    return np.asarray(np.append(site.speed, np.inf)[devices].min(axis=-1))  # NOBODY reads the last one
+
+
+def holds(part: Part, site: Site, binding: Binding) -> bool:
+    """Whether every device is there and has the memory its stage needs."""
+    need = part.need_bytes(binding.degrees, len(binding.devices), int(binding.microbatches.max()))
+    room = np.append(site.free_memory_bytes, np.inf)[binding.devices].min(axis=-1) * part.memory_share
+    return bool((group_speed(site, binding.devices) > 0).all() and (room >= need).all())
+
+
+def pace(part: Part, site: Site, binding: Binding) -> Pace:
+    """Return the step time of the part on its own, its neighbours in other domains never waited for."""
+    costs = part.costs(binding.degrees, len(binding.devices))
+    speed, work = group_speed(site, binding.devices), costs.forward_s + costs.backward_s
+    if not speed.all():
+        return Pace(np.inf, np.full(len(speed), np.inf), work, 0.0)
+    times = StageTimes(costs.forward_s / speed, costs.backward_s / speed, *_hops(part, site, binding, costs))
+    copy_s = _copies_s(part, times, binding.microbatches)
+    after_s = _sync_s(part, site, binding, costs) + float((costs.update_s / speed).max())
+    return Pace(float(copy_s.max()) + after_s, copy_s, work, after_s)
+
+
+def _copies_s(part: Part, times: StageTimes, microbatches: Ints) -> Floats:
+    plan = part.assignment.plan
+    match plan.schedule:
+        case Schedule.INTERLEAVED:
+            return np.asarray(screening.interleaved_s(times, microbatches, plan.virtual_stages))
+        case Schedule.GPIPE:
+            return np.asarray(screening.gpipe_s(times, microbatches))
+        case _:
+            return np.asarray(screening.one_f_one_b_s(times, microbatches, part.warmup))
+
+
+def _hops(part: Part, site: Site, binding: Binding, costs: StageCosts) -> tuple[Floats, Floats]:
+    """Return serialisation and latency [R, S-1]: inside a node where two stages share one, else by its card."""
+    domain, node = part.domain, site.node[binding.devices[:, :, 0]]
+    near = node[:, 1:] == node[:, :-1]
+    ranks = np.array(binding.degrees[:-1], dtype=np.float64)
+    inside = costs.message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s)
+    card = np.array([card_bytes_per_s(domain, count) for count in binding.degrees[:-1]])
+    across = costs.message_bytes / card
+    return (
+        np.where(near, inside, across),
+        np.where(near, domain.intra_latency_s, domain.network_latency_s),
+    )
+
+
+def _sync_s(part: Part, site: Site, binding: Binding, costs: StageCosts) -> float:
+    """Return the exposed gradient sum between copies (`traffic.replica_ring_s`, on the wires really used)."""
+    copies, domain = len(binding.devices), part.domain
+    if copies == 1:
+        return 0.0
+    node = site.node[binding.devices[:, :, 0]]
+    near = (node == node[:1]).all(axis=0)
+    wire = domain.network_bandwidth_bytes_per_s / domain.devices_per_node
+    bandwidth = np.where(near, domain.intra_bandwidth_bytes_per_s, wire)
+    latency = np.where(near, domain.intra_latency_s, domain.network_latency_s)
+    ring = 2 * (copies - 1) * (costs.gradient_bytes / copies / bandwidth + latency)
+    return float(np.maximum(0.0, ring - costs.backward_s).max())
+
+
+def shares(part: Part, site: Site, devices: Ints) -> Ints:
+    """Return the microbatches [R] that end all copies as early as possible together, at least 1 each.
+
+    Each copy takes a start and then its slowest group's time a microbatch; the earliest common end is found by
+    bisection, what rounding leaves goes where it ends first.
+    """
+    copies, total = len(devices), part.assignment.microbatches
+    equal = equal_shares(total, copies)
+    speed = group_speed(site, devices)
+    if copies == 1 or not speed.all():
+        return equal
+    costs = part.costs(Binding(devices, equal).degrees, copies)
+    each = (costs.forward_s + costs.backward_s) / speed
+    slowest = each.max(axis=1)
+    start = each.sum(axis=1) - slowest
+    low, high = 0.0, float((start + slowest * total).max())
+    for _ in range(50):
+        middle = (low + high) / 2
+        if np.maximum(1, np.floor((middle - start) / slowest)).sum() >= total:
+            high = middle
+        else:
+            low = middle
+    counts = np.maximum(1, np.floor((low - start) / slowest)).astype(np.int64)
+    while counts.sum() < total:
+        counts[np.argmin(start + (counts + 1) * slowest)] += 1
+    return counts if counts.sum() == total else equal

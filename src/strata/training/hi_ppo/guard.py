@@ -1,0 +1,91 @@
+"""The run-time guard: never act on a loss the exact model sees.
+
+Between domains and inside them: it looks at Options and picks alone, whoever made them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.training.replan.options import HORIZONS, Bools, Floats, Ints, Options
+from strata.training.replan.rules import Rule, hysteresis
+
+SPANS: Final = (1, 2, 4, 8, 16)
+"""Steps over which a switch may pay."""
+
+_AHEAD: Final = np.arange(max(SPANS))
+# [5, 5]: weight of the value at each horizon in the sum over each span; between horizons values are
+# interpolated, beyond the last one it is held.
+_WEIGHTS: Final = np.array([
+    [np.interp(_AHEAD[:span], HORIZONS, one).sum() for span in SPANS] for one in np.eye(len(HORIZONS))
+])  # fmt: skip
+
+SAFE: Final = hysteresis()
+
+
+def summed_gain(options: Options) -> Floats:
+    """Return [B, P, 5]: what each option earns more than the one in use over each of SPANS steps, cost aside.
+
+    Where none is in use the gain is over nothing.
+    """
+    rows = np.arange(len(options))
+    kept = options.value[rows, np.maximum(options.current, 0)]
+    kept = np.where((options.current >= 0)[:, None], kept, 0.0)
+    return np.asarray((options.value - kept[:, None, :]) @ _WEIGHTS)
+
+
+def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tuple[Reason | None, ...]]:
+    """Return picks [B] that lose nothing the values show, and why each was replaced (None: it was not).
+
+    A pick that is illegal, or of a row whose figures are not all finite, gives way to the safe rule, which does
+    not see the options without figures. So does a switch that at no span earns its cost; where the safe rule's
+    switch does not either, the option in use is kept. Nothing is refused where there is nothing to keep.
+    Some option of every row must be legal and have figures, or be in use.
+    """
+    rows = np.arange(len(options))
+    known = np.isfinite(options.value).all(axis=2) & np.isfinite(options.cost)
+    missing: Bools = np.asarray((options.legal & ~known).any(axis=1))
+    in_range = np.asarray((picks >= 0) & (picks < options.legal.shape[1]))
+    illegal = ~(in_range & options.legal[rows, np.where(in_range, picks, 0)])
+    clean = options if known.all() else _without(options, known)
+    fallback = safe(clean)
+    losing = ~(illegal | missing) & loses(clean, np.where(illegal, 0, picks))
+    replaced = missing | illegal | losing
+    chosen = np.where(replaced, fallback, picks)
+    kept = np.maximum(options.current, 0)
+    chosen = np.where(replaced & loses(clean, chosen), kept, chosen)
+    # Nothing can be compared with a plan in use that has no figures: it stays.
+    blind = (options.current >= 0) & options.legal[rows, kept] & ~known[rows, kept]
+    chosen = np.where(blind, kept, chosen)
+    reasons: list[Reason | None] = [None] * len(options)
+    gain = summed_gain(clean)
+    for row in np.flatnonzero(replaced).tolist():
+        if missing[row]:
+            reasons[row] = Reason("figures-not-finite", data={"count": int((options.legal & ~known)[row].sum())})
+        elif illegal[row]:
+            reasons[row] = Reason("pick-not-legal", data={"pick": int(picks[row])})
+        else:
+            best = gain[row, picks[row]]
+            span = int(best.argmax())
+            data = {"gain": float(best[span]), "steps": SPANS[span], "cost": float(options.cost[row, picks[row]])}
+            reasons[row] = Reason("switch-never-pays", data=data)
+    return np.asarray(chosen), tuple(reasons)
+
+
+def loses(options: Options, picks: Ints) -> Bools:
+    """Return [B]: whether a pick leaves a usable option in use for one that earns its cost at no span."""
+    rows, kept = np.arange(len(options)), np.maximum(options.current, 0)
+    can_keep = (options.current >= 0) & options.legal[rows, kept]
+    pays = (summed_gain(options)[rows, picks] > options.cost[rows, picks, None]).any(axis=1)
+    return np.asarray(can_keep & (picks != options.current) & ~pays)
+
+
+def _without(options: Options, known: Bools) -> Options:
+    """Return the options with those without figures made illegal and worthless."""
+    return Options(
+        np.where(known[..., None], options.value, 0.0), np.where(known, options.cost, 0.0), options.links,
+        options.current, options.legal & known, options.preference, options.inside,
+    )  # fmt: skip
