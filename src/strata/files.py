@@ -352,14 +352,16 @@ def bundled(folder: Path, name: str, *, what: str) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file atomically: readers see the old text or the new, never half of it.
+    """Write text by `write_bytes`; a path that ends in `.gz` is compressed, the same bytes for the same text."""
+    raw = text.encode("utf-8")
+    write_bytes(path, gzip.compress(raw, mtime=0) if str(path).endswith(".gz") else raw)
+
+
+def write_bytes(path: str | Path, raw: bytes) -> None:
+    """Replace a file atomically: readers see the old content or the new, never half of it.
 
     A link is followed and an existing file keeps its mode. A device or a pipe is written to, not replaced.
-    A path that ends in `.gz` is compressed, the same bytes for the same text.
     """
-    raw = text.encode("utf-8")
-    if str(path).endswith(".gz"):
-        raw = gzip.compress(raw, mtime=0)
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

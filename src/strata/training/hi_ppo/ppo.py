@@ -39,15 +39,15 @@ class Config:
     """Passes over what was played."""
     minibatches: int = 4
     """Optimiser steps a pass."""
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-3
     """Of Adam at the start; it falls linearly to a tenth of this at the last update."""
     gamma: float = 0.97
     """Discount a step: 1 / (1 - gamma) steps should exceed the time links stay as they are."""
-    gae_lambda: float = 0.9
+    gae_lambda: float = 0.95
     clip: float = 0.2
     """How far the probability of a pick may move in one update, as a ratio."""
-    entropy: float = 0.002
-    """Small: the policy starts at a good rule, and has to be left only where that pays."""
+    entropy: float = 0.02
+    """Bonus for trying: the residual network starts out nearly sure of the safe rule."""
     value_weight: float = 0.5
     max_gradient: float = 0.5
     """Norm to which each gradient is clipped."""
@@ -77,6 +77,9 @@ class Env(Protocol):
         ...
 
 
+Lessons = Callable[[int], Env]
+
+
 class Network(Protocol):
     """What is trained: a torch module; `hi_ppo/network.py` is ours. `critic` is the part only `value` uses."""
 
@@ -103,11 +106,15 @@ class Scale:
     std: tuple[float, ...] = (1.0,) * NUM_OBJECTIVES
     updates: int = 0
 
-    def follow(self, mean: Floats, std: Floats) -> Scale:
-        """Return the scale after an update with these returns: a running mean over about the last 20."""
+    def follow(self, played: Played, config: Config) -> Scale:
+        """Return the scale after an update: a running mean over about the last 20.
+
+        The mean return is that of the rewards played, for ever: returns as the critic sees them would start at
+        what it first guessed, and take long to leave that.
+        """
         share = max(1 / (self.updates + 1), 0.05)
-        new_mean = (1 - share) * np.array(self.mean) + share * mean
-        new_std = (1 - share) * np.array(self.std) + share * np.maximum(std, 1e-4)
+        new_mean = (1 - share) * np.array(self.mean) + share * played.reward / (1 - config.gamma)
+        new_std = (1 - share) * np.array(self.std) + share * np.maximum(played.return_std, 1e-4)
         return Scale(tuple(map(float, new_mean)), tuple(map(float, new_std)), self.updates + 1)
 
 
@@ -162,10 +169,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What the learner is told of T x B steps: rewards a step [3], and mean and spread of the returns [3]."""
+    """What the learner is told of T x B steps: rewards a step [3], and the spread of the returns [3]."""
 
     reward: Floats
-    return_mean: Floats
     return_std: Floats
     steps: int
 
@@ -213,21 +219,28 @@ def tchebycheff(preference: Tensor, value: Tensor, *, augmentation: float) -> Te
 
 
 class Worker:
-    """Plays its own environments, and says where its network should go. `seed` names all its random numbers."""
+    """Plays its own environments, and says where its network should go.
 
-    def __init__(self, network: Network, env: Env, config: Config, *, seed: tuple[int, ...], device: str) -> None:
+    lessons: what makes its environments, by number of the lesson. seed: names all its random numbers.
+    """
+
+    def __init__(
+        self, network: Network, lessons: Lessons, config: Config, *, seed: tuple[int, ...], device: str = "cpu"
+    ) -> None:
         self.network = network
-        self.env = env
         self.config = config
         self.device = device
+        self._lessons = lessons
+        self._env = lessons(0)
         self._seed = seed
         self._options: Options | None = None
         self._batch: Batch | None = None
         self._shuffle = torch.Generator()
         self._order = torch.empty(0, dtype=torch.int64)
 
-    def restart(self) -> None:
-        """Begin new episodes at the next `play`."""
+    def begin(self, lesson: int) -> None:
+        """Leave the environments for those of a lesson. What is played then depends on nothing played before."""
+        self._env = self._lessons(lesson)
         self._options = None
 
     def play(self, number: int, scale: Scale) -> Played:
@@ -237,7 +250,7 @@ class Worker:
         sampling, shuffle = (int(word) for word in source.generate_state(2))
         self._shuffle.manual_seed(shuffle)
         generator = torch.Generator(self.device).manual_seed(sampling)
-        options = self._options if self._options is not None else self.env.reset(rng)
+        options = self._options if self._options is not None else self._env.reset(rng)
         decisions: list[tuple[Seen, Tensor, Tensor, Tensor]] = []
         rewards, done = [], []
         with torch.no_grad():
@@ -249,7 +262,7 @@ class Worker:
                 picks = (log_probs - torch.log(-torch.log(noise.clamp(1e-10, 1 - 1e-7)))).argmax(dim=1)
                 log_prob = log_probs.gather(1, picks[:, None]).squeeze(1)
                 decisions.append((seen, picks, log_prob, self._tensor(options.preference)))
-                options, reward, is_cut = self.env.step(picks.cpu().numpy(), rng)
+                options, reward, is_cut = self._env.step(picks.cpu().numpy(), rng)
                 rewards.append(self._tensor(reward))
                 done.append(torch.as_tensor(is_cut, device=self.device))
             self._options = options
@@ -265,19 +278,21 @@ class Worker:
     ) -> Played:
         """Turn what was played into the batch, with advantages and returns."""
         config, count = self.config, sum(len(picks) for _, picks, _, _ in decisions)
+        reward = torch.stack(rewards)  # (T, B, 3)
         mean, std = self._tensors(scale)
+        if scale.updates == 0:
+            mean = reward.mean(dim=(0, 1)) / (1 - config.gamma)  # what the scale will begin with
         seen = Seen.joined([*(one[0] for one in decisions), last])
         values = self.network.value(*seen.parts()).reshape(len(decisions) + 1, -1, NUM_OBJECTIVES) * std + mean
-        reward = torch.stack(rewards)  # (T, B, 3)
         advantages = gae(reward, values, torch.stack(done), gamma=config.gamma, gae_lambda=config.gae_lambda)
         returns = (advantages + values[:-1]).reshape(count, NUM_OBJECTIVES)
         picks, log_prob, preference = (torch.cat([one[part] for one in decisions]) for part in (1, 2, 3))
         self._batch = Batch(
             seen[:count], picks, log_prob, preference, advantages.reshape(count, NUM_OBJECTIVES), returns
         )
-        moments = (reward.mean(dim=(0, 1)), returns.mean(dim=0), returns.std(dim=0))
-        mean_reward, return_mean, return_std = (part.double().cpu().numpy() for part in moments)
-        return Played(mean_reward, return_mean, return_std, count)
+        moments = (reward.mean(dim=(0, 1)), returns.std(dim=0))
+        mean_reward, return_std = (part.double().cpu().numpy() for part in moments)
+        return Played(mean_reward, return_std, count)
 
     def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses:
         """Leave the gradient of a minibatch in the network; minibatches are numbered over all epochs."""
@@ -327,7 +342,14 @@ class Worker:
 class Crew(Protocol):
     """A `Worker`, or several that answer as one."""
 
-    network: Network
+    @property
+    def network(self) -> Network:
+        """What is trained, and gets the gradients."""
+        ...
+
+    def begin(self, lesson: int) -> None:
+        """See Worker."""
+        ...
 
     def play(self, number: int, scale: Scale) -> Played:
         """See Worker."""
@@ -350,7 +372,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = config.learning_rate * (1 - 0.9 * progress)
     played = crew.play(number, scale)
-    scale = scale.follow(played.return_mean, played.return_std)
+    scale = scale.follow(played, config)
     losses = []
     for minibatch in range(config.epochs * config.minibatches):
         losses.append(crew.gradients(minibatch, scale, only_critic=number < config.critic_first))

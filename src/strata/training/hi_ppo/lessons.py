@@ -1,0 +1,113 @@
+"""What a policy learns on, and what it is examined on: never the same tables, whatever the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strata.training.hi_ppo.ppo import Env
+from strata.training.replan import rules
+from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.random_tables import random_table
+from strata.training.replan.table import Choose, ReplanTable
+from strata.training.replan.table_env import TableEnv, joined
+from strata.training.replan.value_iteration import Solution, solve
+
+LESSON, WARM_START, EXAM = 1, 2, 3
+"""Kinds of random streams: tables drawn from one are never drawn from another."""
+
+
+def stream(seed: int, kind: int, *numbers: int) -> np.random.Generator:
+    """Return the random numbers of one use."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(kind, *numbers)))
+
+
+def random_tables(count: int, rng: np.random.Generator, *, name: str = "random") -> list[ReplanTable]:
+    """Return random tables, numbered."""
+    return [random_table(rng, name=f"{name}-{number}") for number in range(count)]
+
+
+def table_lesson(lesson: int, *, seed: int, worker: int, tables: int, num_envs: int) -> Env:
+    """Return the environments of a lesson on random tables: others in every lesson and for every worker."""
+    return TableEnv(random_tables(tables, stream(seed, LESSON, worker, lesson)), num_envs)
+
+
+def solved_tables(count: int, *, seed: int) -> list[Solution]:
+    """Return random tables and their exact solutions, to start from."""
+    return [solve(table) for table in random_tables(count, stream(seed, WARM_START))]
+
+
+class Mixture:
+    """Several environments as one; with fewer options than another, one has illegal ones beside its own."""
+
+    def __init__(self, environments: Sequence[Env]) -> None:
+        self.environments = tuple(environments)
+        self.num_envs = sum(env.num_envs for env in self.environments)
+        self._ends = np.cumsum([env.num_envs for env in self.environments])[:-1]
+
+    def reset(self, rng: np.random.Generator) -> Options:
+        """Start new episodes in all."""
+        return _side_by_side([env.reset(rng) for env in self.environments])
+
+    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+        """Take a step in each."""
+        mine = np.split(picks, self._ends)
+        steps = [env.step(part, rng) for env, part in zip(self.environments, mine, strict=True)]
+        options, rewards, done = zip(*steps, strict=True)
+        return _side_by_side(options), np.concatenate(rewards), np.concatenate(done)
+
+
+def _side_by_side(parts: Sequence[Options]) -> Options:
+    return joined(parts, max(part.legal.shape[1] for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """How far from the exact solution, as shares of its reward; `closed`: of what it wins over the myopic rule."""
+
+    mean_gap: float
+    worst_gap: float
+    closed: float
+
+
+@dataclass(frozen=True, eq=False)
+class Exam:
+    """Tables with paths of the links [tables, T, E], and what the exact and the myopic rule earn there a step."""
+
+    tables: tuple[ReplanTable, ...]
+    paths: Ints
+    exact: Floats
+    myopic: Floats
+
+    @classmethod
+    def of(cls, count: int, *, episodes: int, steps: int) -> Exam:
+        """Return the exam every policy sits, whatever it was trained with."""
+        rng = stream(0, EXAM)
+        tables = random_tables(count, rng, name="held-out")
+        paths = [table.chains.paths(episodes, steps, rng) for table in tables]
+        return cls(
+            tuple(tables),
+            np.stack(paths),
+            np.array([solve(table).follow(states)[1] for table, states in zip(tables, paths, strict=True)]),
+            np.array([table.follow(rules.myopic, states)[1] for table, states in zip(tables, paths, strict=True)]),
+        )
+
+    def sit(self, choose: Choose) -> Grade:
+        """Run a policy on all tables at once."""
+        count, steps, episodes = self.paths.shape
+        most = max(table.reward.shape[1] for table in self.tables)
+        current = np.repeat([table.start_plan for table in self.tables], episodes).reshape(count, episodes)
+        earned = np.zeros(count)
+        for now in self.paths.transpose(1, 0, 2):
+            cases = list(zip(self.tables, now, current, strict=True))
+            options = joined([table.options(states, using) for table, states, using in cases], most)
+            picks = choose(options).reshape(count, episodes)
+            for number, (table, states, using) in enumerate(cases):
+                earned[number] += table.earned(states, using, picks[number]).mean()
+            current = picks
+        earned /= steps
+        gaps = 1 - earned / self.exact
+        closed = (earned - self.myopic).sum() / (self.exact - self.myopic).sum()
+        return Grade(float(gaps.mean()), float(gaps.max()), float(closed))
