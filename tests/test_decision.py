@@ -50,6 +50,7 @@ SAMPLES = {
     "switch-never-pays": {"gain": 0.12, "steps": 16, "cost": 0.5},
     "figures-not-finite": {"count": 1},
     "pick-not-legal": {"pick": 99},
+    "no-plan-yet": {},
     "links-changed": {"source": "east", "dest": "west", "now": "1Gbps", "then": "5Gbps"},
     "interval-over": {"iterations": 100},
     "domain-vanished": {"domain": "lab"},

@@ -206,7 +206,7 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "Nothing to do; `keeping_loses` says what it was worth.",
     ),
     "device-gone": Meaning(
-        "cannot go on as it is: {devices} gone",
+        "cannot go on as it is without {devices}",
         "The binding in use needs devices that are lost or taken, or memory that other work has taken.",
         "Repair the devices; until then another binding is used.",
     ),
@@ -234,6 +234,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "option {pick} cannot be taken",
         "A policy picked an option that does not exist or cannot be used now; the safe rule's choice was taken.",
         "Check that the policy file is of this version.",
+    ),
+    "no-plan-yet": Meaning(
+        "there is no plan yet",
+        "Nothing was planned before, or nothing fitted.",
+        "Nothing to do; the global agent is asked.",
     ),
     "links-changed": Meaning(
         "link {source}-{dest} is at {now} where the plan was made at {then}",

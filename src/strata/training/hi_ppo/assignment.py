@@ -51,6 +51,15 @@ class Assignment:
         return tuple(stage.tensor_parallel for stage in self.stages)
 
     @property
+    def work(self) -> tuple[object, ...]:
+        """What is to be done, the rest of the plan aside: parts of equal work can keep a binding."""
+        plan, pipeline = self.plan, self.pipeline
+        return (
+            self.domain, self.stages, self.is_whole, pipeline.replicas, pipeline.microbatches,
+            plan.microbatch_size, plan.schedule, plan.recompute, plan.zero_stage, plan.virtual_stages,
+        )  # fmt: skip
+
+    @property
     def microbatches(self) -> int:
         """Microbatches of a step, all copies together."""
         return self.pipeline.microbatches * self.pipeline.replicas

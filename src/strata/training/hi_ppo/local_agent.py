@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import Part
-from strata.training.hi_ppo.binding import NOBODY, Binding, group_speed, pace, planned_binding
+from strata.training.hi_ppo.binding import NOBODY, Binding, pace, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
 from strata.training.hi_ppo.guard import guard, summed_gain
 from strata.training.hi_ppo.outlook import chances, expected
@@ -39,14 +39,15 @@ class LocalDecision:
     """What a local agent answers.
 
     binding: None where the domain cannot hold its part. throughput: step rate over that of the planned binding
-    on good devices. downtime_s: standing still to get there. keeping_loses: what keeping would earn less than
-    the choice over 8 intervals, its cost taken off, in intervals of planned throughput; inf where keeping is
-    impossible, nan where there was nothing to keep.
+    on good devices, which are `planned_devices`. downtime_s: standing still to get there. keeping_loses: what
+    keeping would earn less than the choice over 8 intervals, its cost taken off, in intervals of planned
+    throughput; inf where keeping is impossible, nan where there was nothing to keep.
     """
 
     binding: Binding | None
     name: str
     throughput: float
+    planned_devices: int
     downtime_s: float
     keeping_loses: float
     considered: tuple[Alternative[Binding], ...]
@@ -149,6 +150,7 @@ def _decision(
         binding=chosen.binding,
         name=chosen.name,
         throughput=float(values[pick]),
+        planned_devices=case.part.assignment.num_devices,
         downtime_s=chosen.downtime_s,
         keeping_loses=np.nan if not had_one else float(worth[pick]) if can_keep else np.inf,
         considered=considered,
@@ -157,13 +159,14 @@ def _decision(
 
 
 def _device_gone(case: Case) -> Reason:
+    """Return which devices of the binding in use are lost, taken, or short of memory."""
     assert case.current is not None
-    speed = group_speed(case.site, case.current.devices)
-    used = case.current.devices[case.current.devices != NOBODY]
-    gone = used[case.site.speed[used] == 0] if not speed.all() else used[:0]
-    return Reason(
-        "device-gone", case.site.domain.name, {"devices": ", ".join(map(str, gone.tolist())) or "memory"}
-    )
+    used, stage = case.current.used, np.nonzero(case.current.devices != NOBODY)[1]
+    most = int(case.current.microbatches.max())
+    need = case.part.need_bytes(case.current.degrees, len(case.current.devices), most)[stage]
+    short = case.site.free_memory_bytes[used] * case.part.memory_share < need
+    gone = used[short | (case.site.speed[used] == 0)]
+    return Reason("device-gone", case.site.domain.name, {"devices": ", ".join(map(str, gone.tolist()))})
 
 
 def _cannot_hold(case: Case) -> LocalDecision:
@@ -178,6 +181,7 @@ def _cannot_hold(case: Case) -> LocalDecision:
         binding=None,
         name="none",
         throughput=0.0,
+        planned_devices=assignment.num_devices,
         downtime_s=0.0,
         keeping_loses=np.nan,
         considered=(),
