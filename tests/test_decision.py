@@ -52,6 +52,9 @@ SAMPLES = {
     "pick-not-legal": {"pick": 99},
     "no-plan-yet": {},
     "links-changed": {"source": "east", "dest": "west", "now": "1Gbps", "then": "5Gbps"},
+    "policy-version": {"found": "0", "wanted": 1},
+    "fleet-too-large": {"domains": 40, "most": 32},
+    "plan-gone": {"domains": "west"},
     "interval-over": {"iterations": 100},
     "domain-vanished": {"domain": "lab"},
 }  # fmt: skip

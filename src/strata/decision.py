@@ -245,6 +245,21 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "A link in use changed by more than the coordinator's threshold since the last global decision.",
         "Nothing to do; the global agent is asked.",
     ),
+    "policy-version": Meaning(
+        "the policy file is of version {found}, and this is version {wanted}",
+        "The file was trained on other features, so its numbers would mean something else; the safe rule decided.",
+        "Train again (strata learn train), or use the bundled policy.",
+    ),
+    "fleet-too-large": Meaning(
+        "{domains} domains, where the policy was evaluated on up to {most}",
+        "Nothing is known of the policy's quality on so large a fleet; the safe rule decided.",
+        "Allow fewer domains (limits.domains), or evaluate the policy on more.",
+    ),
+    "plan-gone": Meaning(
+        "the plan in use cannot run on this fleet any more: {domains}",
+        "Domains of the plan in use are missing, smaller, or out of reach; a new plan was chosen as if none ran.",
+        "Nothing to do; check the fleet file if the domains should be there.",
+    ),
     "interval-over": Meaning(
         "{iterations} iterations since the last global decision",
         "The global agent looks at its plan every so many iterations.",

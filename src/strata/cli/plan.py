@@ -12,8 +12,14 @@ from strata.cli.output import emit, output_option, progress
 from strata.errors import OutOfTime, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strata.fleet.fleet import Fleet
     from strata.training.exact.search import Evaluated
+    from strata.training.planner import Answer
     from strata.workload.job import TrainingJob
+
+    Planner = Callable[[Fleet, TrainingJob], Answer]
 
 
 REMEMBERED: Final = 1_000
@@ -47,18 +53,31 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option("--weights", callback=_weights, metavar="A,B,C", help="Of reward and tchebycheff; alone: of reward.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")
 @click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
+@click.option(
+    "--planner",
+    type=click.Choice(["exact", "hi-ppo"]),
+    default="exact",
+    show_default=True,
+    help="The exact search, or the learned policy (no proof, many domains).",
+)
+@click.option("--policy", type=click.Path(), help="A policy file for hi-ppo instead of the bundled one.")
+@click.option(
+    "--in-use", "in_use", type=click.Path(), help="With hi-ppo: the plan file the job runs now; keep or switch."
+)
 @click.option("--seed", default=0, show_default=True, help="Of the random baselines.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Also write the answer, as JSON, to this file.")
 @output_option
 def train(
     fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None, pareto: bool,
-    time_limit: str, seed: int, save: str | None, output: str,
+    time_limit: str, planner: str, policy: str | None, in_use: str | None, seed: int, save: str | None,
+    output: str,
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
 
     \b
     strata plan train aws10 llama-3.1-70b
     strata plan train fleet.yaml job.yaml --minimize cost -o json
+    strata plan train aws10 llama-3.1-8b --planner hi-ppo --in-use plan.json
 
     Exits 3 where no plan fits (the reasons say what would help), 6 where the time limit passed first.
     """
@@ -70,8 +89,11 @@ def train(
     if limit_s < 0:
         raise UsageError(f"--time-limit {time_limit} is negative", hint="30s, or 2min")
     asked = _asked(load_job(job), minimize, weights)
+    if planner == "exact" and (policy or in_use):
+        raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
+    learned = _learned(policy, in_use) if planner == "hi-ppo" else None
     data, stopped = planned(load_fleet(fleet), asked, {"fleet": fleet, "job": job}, top=top, seed=seed,
-                            limit_s=limit_s, pareto=pareto)  # fmt: skip
+                            limit_s=limit_s, pareto=pareto, learned=learned)  # fmt: skip
     if not data["plans"] and stopped == "time":
         raise OutOfTime(
             f"no plan within {units.show_time(limit_s)}",
@@ -101,8 +123,12 @@ def planned(
     seed: int,
     limit_s: float,
     pareto: bool = False,
+    learned: Planner | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Return the answer as data, and what stopped the search: "", "time" or "interrupt"."""
+    """Return the answer as data, and what stopped the search: "", "time" or "interrupt".
+
+    `learned` plans instead of the exact search.
+    """
     import numpy as np
 
     from strata.training.answer import answer_dict
@@ -112,7 +138,10 @@ def planned(
     from strata.training.planner import plan_training
 
     with progress("planning"):
-        answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=limit_s, rank=top, seed=seed)
+        if learned is not None:
+            answer = learned(fleet, job)
+        else:
+            answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=limit_s, rank=top, seed=seed)
     stopped = "interrupt" if answer.found.interrupted else "time" if answer.found.stopped else ""
     baselines: dict[str, Evaluated | None] = {}
     shape: list[Evaluated] | None = None
@@ -140,6 +169,19 @@ def planned(
         stopped = "interrupt"
         click.echo("interrupted: the plan stands, the comparison is not complete", err=True)
     return answer_dict(answer, baselines=baselines, top=top, inputs=inputs, front=shape), stopped
+
+
+def _learned(policy: str | None, in_use: str | None) -> Planner:
+    """Return the learned policy as a planner."""
+    from functools import partial
+
+    from strata.training.hi_ppo.global_agent import InUse
+    from strata.training.hi_ppo.plan import plan_hi_ppo
+    from strata.training.hi_ppo.policy import load_policy
+    from strata.training.planfile import read_plan
+
+    using = None if in_use is None else InUse(read_plan(in_use).plan)
+    return partial(plan_hi_ppo, policy=load_policy(policy), clock=time.perf_counter, in_use=using)
 
 
 def _remember(data: dict[str, Any]) -> None:

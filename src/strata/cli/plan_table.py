@@ -39,6 +39,9 @@ def show_answer(console: Console, data: dict[str, Any], *, next_command: bool = 
     if data.get("front"):
         console.print()
         _front(console, data["front"])
+    if data.get("policy"):
+        console.print()
+        _policy(console, data["policy"])
     console.print()
     _reasons(console, data["reasons"])
     _why_not(console, data)
@@ -121,6 +124,29 @@ def _baselines(console: Console, data: dict[str, Any]) -> None:
     ours = best["num_devices"] / best["tokens_per_s"] * 1e6
     body.insert(0, ["strata", show_time(best["step_time_s"]), "1.00x", str(best["num_devices"]), show_count(ours)])
     console.print(rows(["compared with", "step", "vs strata", "GPUs", "GPU-s/Mtok"], body, right=range(1, 5)))
+
+
+def _policy(console: Console, policy: dict[str, Any]) -> None:
+    """Print what the learned policy decided on."""
+    told, trained = policy["explanation"], policy["trained_at"] or "at a time not recorded"
+    console.print(f"chosen by hi-ppo, trained {trained} (seed {policy['seed']})", soft_wrap=False)
+    if told is None:
+        return
+    if told["in_use"]:
+        verdict = "keep it" if told["taken"] == told["in_use"] else f"switch to {told['taken']}"
+        console.print(f"  in use: {told['in_use']}: {verdict}", soft_wrap=False)
+    if told["keeping_costs"] and told["taken"] != told["in_use"]:
+        spans = ", ".join(
+            f"{value:+.2f} {name.replace('_', ' ')}" for name, value in told["keeping_costs"].items()
+        )
+        console.print(f"  keeping would cost, in steps of the best plan: {spans}", soft_wrap=False)
+    if told["runner_up"]:
+        console.print(f"  runner-up: {told['runner_up']}", soft_wrap=False)
+    if told["tipped"]:
+        named = ", ".join(f"{name.replace('_', ' ')} {share:+.2g}" for name, share in told["tipped"].items())
+        console.print(f"  what tipped it (logits): {named}", soft_wrap=False)
+    for reason in told["reasons"]:
+        console.print(f"  {reason['token']}: {reason['text']}", soft_wrap=False)
 
 
 def _front(console: Console, front: list[dict[str, Any]]) -> None:

@@ -61,6 +61,8 @@ def answer_dict(
         "job": job_dict(job),
         "inputs": dict(inputs),
     }
+    if answer.policy is not None:
+        data["policy"] = dict(answer.policy)
     if front is not None:
         data["front"] = [plan_dict(answer, item, rank) for rank, item in enumerate(front, 1)]
     return data

@@ -6,9 +6,9 @@ clock. explain: the Decision inside the answer, and `explain.py`. act: `export.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Answer:
     plans: tuple[Evaluated, ...]
     found: Found
     scales: Scales
+    policy: Mapping[str, Any] | None = None
+    """Where a learned policy chose: which one, and its explanation (stable JSON)."""
 
     @property
     def best(self) -> Evaluated | None:
@@ -65,12 +67,7 @@ def plan_training(
     money is asked for and a domain has no price. No plan is a Decision without a choice, never an error.
     """
     started = clock()
-    problem = Problem.of(fleet, job)
-    unpriced = [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None]
-    check_prices(job, unpriced)
-    if unpriced:
-        # Egress is then all the money that is known: weighed against none, it would forbid every crossing.
-        problem = replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
+    problem = problem_of(fleet, job)
     deadline = started + time_limit_s
     scales = _scales(problem, clock, deadline)
     found = _search(problem, scales, clock, deadline, rank)
@@ -87,14 +84,30 @@ def plan_training(
         reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": found.evaluated}))
     decision = Decision(
         choice=plans[0].plan if plans else None,
-        alternatives=_alternatives(problem, plans, found),
+        alternatives=alternatives(problem, plans, found),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
-        inputs_digest=digest(repr(fleet), replace(job, profile=None), repr(job.profile)),
+        inputs_digest=inputs_digest(fleet, job),
         seed=seed,
         elapsed_s=elapsed,
     )
     return Answer(problem, decision, plans, found, scales)
+
+
+def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
+    """Return the planning problem. Raises UsageError where money is asked for and a domain has no price."""
+    problem = Problem.of(fleet, job)
+    unpriced = [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None]
+    check_prices(job, unpriced)
+    if not unpriced:
+        return problem
+    # Egress is then all the money that is known: weighed against none, it would forbid every crossing.
+    return replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
+
+
+def inputs_digest(fleet: Fleet, job: TrainingJob) -> str:
+    """Return a short hash of what was asked."""
+    return digest(repr(fleet), replace(job, profile=None), repr(job.profile))
 
 
 def best_of(problem: Problem, members: Sequence[int], scales: Scales, *, clock: Clock, deadline: float) -> Found:
@@ -169,7 +182,7 @@ def _only_domains(limits: Limits) -> Limits:
     return Limits(domains=limits.domains, memory_headroom=limits.memory_headroom)
 
 
-def _alternatives(
+def alternatives(
     problem: Problem, plans: Sequence[Evaluated], found: Found
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""

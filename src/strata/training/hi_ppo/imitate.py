@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,16 +17,20 @@ from torch import Tensor
 
 from strata.training.hi_ppo.features import features
 from strata.training.hi_ppo.network import Scorer
-from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.options import HORIZONS, LINK_FEATURES, Bools, Floats, Ints, Options
 from strata.training.replan.table import Choose
 from strata.training.replan.value_iteration import Solution
+
+STILL_OPTIONS: Final = 24
+"""More would only be more of the same: all options share one network."""
 
 Samples = tuple[NDArray[np.float32], NDArray[np.float32], Bools, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class ImitationSettings:
-    """rounds of running on every table and learning; `astray`: share of decisions replaced by random ones."""
+    """rounds of running on every table and learning; `astray`: share of decisions replaced by random ones, a
+    quarter of which find no plan in use. still: decisions per round in which nothing will change."""
 
     rounds: int = 12
     episodes: int = 8
@@ -33,7 +38,8 @@ class ImitationSettings:
     batch: int = 2048
     epochs: int = 2
     learning_rate: float = 3e-3
-    astray: float = 0.1
+    astray: float = 0.12
+    still: int = 2048
 
 
 def greedy(network: Scorer) -> Choose:
@@ -62,7 +68,7 @@ def imitate(
     for number in range(rounds):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * 0.5 * (1 + np.cos(np.pi * number / rounds)) + 1e-5
-        samples = _gather(network, solutions, settings, rng)
+        samples = _joined(_gather(network, solutions, settings, rng), _still(settings.still, rng))
         count = len(samples[0])
         losses = []
         for _ in range(settings.epochs):
@@ -104,9 +110,33 @@ def _gather(
             options = table.options(now, current)
             seen, context = features(options)
             found.append(_padded(seen, context, options.legal, _regret(solution, now, current), most))
-            astray = rng.random(len(now)) < settings.astray
-            current = np.where(astray, rng.integers(plans, size=len(now)), choose(options))
+            chance = rng.random(len(now))
+            current = np.where(chance < settings.astray, rng.integers(plans, size=len(now)), choose(options))
+            current = np.where(chance < settings.astray / 4, -1, current)
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _still(count: int, rng: np.random.Generator) -> Samples:
+    """Return first decisions where nothing changes: any objective, many options, some of them nearly as good."""
+    value = 1 - rng.exponential(rng.uniform(0.01, 0.5, size=(count, 1)), size=(count, STILL_OPTIONS))
+    legal = np.arange(STILL_OPTIONS) < rng.integers(2, STILL_OPTIONS + 1, size=(count, 1))
+    options = Options(
+        value=np.repeat(value[..., None], len(HORIZONS), axis=2),
+        cost=np.zeros_like(value),
+        links=np.ones((count, STILL_OPTIONS, len(LINK_FEATURES))),
+        current=np.full(count, -1),
+        legal=legal,
+        preference=rng.dirichlet(np.ones(3), size=count),
+    )
+    best = np.where(legal, value, -np.inf).max(axis=1, keepdims=True)
+    # A difference that stays is worth many steps of it.
+    return _padded(*features(options), legal, np.where(legal, 8 * (best - value), 0.0), STILL_OPTIONS)
+
+
+def _joined(first: Samples, second: Samples) -> Samples:
+    most = max(part[0].shape[1] for part in (first, second))
+    pairs = zip(*(_padded(*part, most) for part in (first, second)), strict=True)
+    return tuple(np.concatenate(pair) for pair in pairs)  # type: ignore[return-value]
 
 
 def _regret(solution: Solution, states: Ints, current: Ints) -> Floats:
@@ -117,7 +147,7 @@ def _regret(solution: Solution, states: Ints, current: Ints) -> Floats:
 
 
 def _padded(
-    seen: NDArray[np.float32], context: NDArray[np.float32], legal: Bools, regret: Floats, most: int
+    seen: NDArray[np.float32], context: NDArray[np.float32], legal: Bools, regret: NDArray[Any], most: int
 ) -> Samples:
     extra = most - legal.shape[1]
     return (

@@ -63,10 +63,10 @@ class ReplanTable:
         return found
 
     def options(self, states: Ints, current: Ints) -> Options:
-        """Return the options of decisions in `states` [B] with the plans `current` [B] in use."""
+        """Return the options of decisions in `states` [B] with the plans `current` [B] in use, -1 for none yet."""
         rows, plans = len(states), self.reward.shape[1]
-        cost = self.switch_share * self.reward[states]
-        cost[np.arange(rows), current] = 0.0
+        is_free = (np.arange(plans) == current[:, None]) | (current < 0)[:, None]
+        cost = np.where(is_free, 0.0, self.switch_share * self.reward[states])
         return Options(
             value=self.ahead[states],
             cost=cost,
@@ -79,7 +79,8 @@ class ReplanTable:
     def earned(self, states: Ints, current: Ints, picks: Ints) -> Floats:
         """Return [B]: the reward of one step, the switch taken off."""
         reward = self.reward[states, picks]
-        return np.asarray(np.where(picks == current, reward, reward * (1 - self.switch_share)))
+        is_free = (picks == current) | (current < 0)
+        return np.asarray(np.where(is_free, reward, reward * (1 - self.switch_share)))
 
     def follow(self, choose: Choose, states: Ints) -> tuple[Ints, float]:
         """Run a policy along states [T, E]; return its plans [T, E] and its mean reward a step."""

@@ -33,11 +33,11 @@ class Solution:
 
     def worth(self, states: Ints, current: Ints) -> Floats:
         """Return [B, P]: what taking each plan is worth, up to a constant; the best takes the largest."""
-        kept = self.table.reward[states]
-        worth = kept * (1 - self.table.switch_share) + self.ahead[states]
-        rows = np.arange(len(states))
-        worth[rows, current] = kept[rows, current] + self.ahead[states, current]
-        return np.asarray(worth)
+        table, plans = self.table, np.arange(self.table.reward.shape[1])
+        is_free = (plans == current[:, None]) | (current < 0)[:, None]
+        return np.asarray(
+            table.reward[states] * np.where(is_free, 1.0, 1 - table.switch_share) + self.ahead[states]
+        )
 
     def follow(self, states: Ints) -> tuple[Ints, float]:
         """Run the optimal policy along states [T, E]; return its plans and its mean reward a step."""

@@ -1,0 +1,51 @@
+"""Plan a job with the learned policy: the same Answer as the exact planner's, without a proof."""
+
+from __future__ import annotations
+
+from strata.decision import Decision, Reason, Trust
+from strata.fleet.fleet import Fleet
+from strata.training import explain, relax
+from strata.training.exact.search import Found
+from strata.training.hi_ppo.global_agent import Clock, InUse, decide
+from strata.training.hi_ppo.policy import Policy
+from strata.training.planner import Answer, alternatives, inputs_digest, problem_of
+from strata.workload.job import TrainingJob
+
+
+def plan_hi_ppo(
+    fleet: Fleet, job: TrainingJob, *, policy: Policy, clock: Clock, in_use: InUse | None = None
+) -> Answer:
+    """Return the policy's plan of a job, ranked before the other candidates.
+
+    With a plan in use the answer may be to keep it. Raises UsageError as `plan_training` does.
+    """
+    started = clock()
+    problem = problem_of(fleet, job)
+    made = decide(problem, policy=policy, clock=clock, in_use=in_use)
+    found = Found(branches=len(made.items), evaluated=len(made.items))
+    for item in made.ranked:
+        found.by_set.setdefault(item.domain_set, item)
+    # One row a set of domains, the policy's choice first.
+    plans = tuple(found.by_set.values())
+    reasons: list[Reason] = [*made.reasons, *problem.excluded]
+    if plans:
+        reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
+    else:
+        deadline = clock() + 10.0
+        reasons += relax.smallest(problem, refusal=None, clock=clock, deadline=deadline)
+    decision = Decision(
+        choice=plans[0].plan if plans else None,
+        alternatives=alternatives(problem, plans[:10], found),
+        reasons=tuple(reasons),
+        trust=plans[0].report.trust if plans else Trust.ANALYTIC,
+        inputs_digest=inputs_digest(fleet, job),
+        seed=0,
+        elapsed_s=clock() - started,
+    )
+    told = {
+        "file": policy.file,
+        "trained_at": policy.record.get("trained_at"),
+        "seed": policy.record.get("seed"),
+        "explanation": None if made.explanation is None else made.explanation.to_dict(),
+    }
+    return Answer(problem, decision, plans, found, made.scales, told)
