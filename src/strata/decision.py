@@ -222,7 +222,8 @@ REASONS: Final[Mapping[str, Meaning]] = {
     ),
     "switch-never-pays": Meaning(
         "gains at most {gain:.4g} over {steps} steps where the switch costs {cost:.4g}",
-        "The guard refused a switch whose expected gain is below its cost at every span from 1 to 16 steps.",
+        "The guard refused a switch whose expected gain is below its cost at every span from 1 to 16 steps; where "
+        "nothing was in use yet, a first choice that is behind the safe rule's over all of them.",
         "Nothing to do; the safe rule's choice was taken.",
     ),
     "figures-not-finite": Meaning(

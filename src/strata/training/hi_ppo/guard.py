@@ -42,8 +42,8 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
 
     A pick that is illegal, or of a row whose figures are not all finite, gives way to the safe rule, which does
     not see the options without figures. So does a switch that at no span earns its cost; where the safe rule's
-    switch does not either, the option in use is kept. Nothing is refused where there is nothing to keep.
-    Some option of every row must be legal and have figures, or be in use.
+    switch does not either, the option in use is kept. Where nothing is in use, a pick that is behind the safe
+    rule's over every span gives way to that. Some option of every row must be legal and have figures, or be in use.
     """
     rows = np.arange(len(options))
     known = np.isfinite(options.value).all(axis=2) & np.isfinite(options.cost)
@@ -52,7 +52,8 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
     illegal = ~(in_range & options.legal[rows, np.where(in_range, picks, 0)])
     clean = options if known.all() else _without(options, known)
     fallback = safe(clean)
-    losing = ~(illegal | missing) & loses(clean, np.where(illegal, 0, picks))
+    usable = np.where(illegal, 0, picks)
+    losing = ~(illegal | missing) & (loses(clean, usable) | _behind(clean, usable, fallback))
     replaced = missing | illegal | losing
     chosen = np.where(replaced, fallback, picks)
     kept = np.maximum(options.current, 0)
@@ -68,7 +69,8 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
         elif illegal[row]:
             reasons[row] = Reason("pick-not-legal", data={"pick": int(picks[row])})
         else:
-            best = gain[row, picks[row]]
+            reference = gain[row, fallback[row]] if options.current[row] < 0 else 0.0
+            best = gain[row, picks[row]] - reference
             span = int(best.argmax())
             data = {"gain": float(best[span]), "steps": SPANS[span], "cost": float(options.cost[row, picks[row]])}
             reasons[row] = Reason("switch-never-pays", data=data)
@@ -81,6 +83,14 @@ def loses(options: Options, picks: Ints) -> Bools:
     can_keep = (options.current >= 0) & options.legal[rows, kept]
     pays = (summed_gain(options)[rows, picks] > options.cost[rows, picks, None]).any(axis=1)
     return np.asarray(can_keep & (picks != options.current) & ~pays)
+
+
+def _behind(options: Options, picks: Ints, safe: Ints) -> Bools:
+    """Return [B]: whether nothing is in use and a pick is worth less than the safe rule's over every span."""
+    rows, gain = np.arange(len(options)), summed_gain(options)
+    lead = gain[rows, picks] - options.cost[rows, picks, None]
+    lead -= gain[rows, safe] - options.cost[rows, safe, None]
+    return np.asarray((options.current < 0) & (lead < 0).all(axis=1))
 
 
 def _without(options: Options, known: Bools) -> Options:
