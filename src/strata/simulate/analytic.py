@@ -30,6 +30,9 @@ Floats = NDArray[np.float64]
 
 NO_HOP: Final = Hop(0.0, 0.0)
 
+BATCH_CELLS: Final = 2**14
+"""Stages of all pipelines worked through together: one slot of the recurrence costs about the same for fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineTimes:
@@ -301,34 +304,55 @@ class StepModel:
 def _pipelines_s(
     pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], *, exact: bool
 ) -> Floats:
-    """Return the time of each pipeline (or a bound on it), batched over those of equal length and kind."""
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    """Return the time of each pipeline (or a bound on it), batched over those of equal length or like count."""
+    groups: dict[tuple[bool, int, int], list[int]] = defaultdict(list)
     for index, (plan, pipeline) in enumerate(pieces):
         chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 0
-        groups[len(pipeline.stages), chunks].append(index)
+        together = exact and not chunks and len(pipeline.stages) > 1
+        groups[together, 0 if together else len(pipeline.stages), chunks].append(index)
     found = np.zeros(len(pieces))
-    for (_, chunks), members in groups.items():
-        batch = stack([times[i] for i in members])
+    for (together, length, chunks), members in groups.items():
         counts = np.array([pieces[i][1].microbatches for i in members])
-        if chunks:
-            found[members] = screening.interleaved_s(batch, counts, chunks)
-        elif not exact:
-            found[members] = screening.lower_bound_s(batch, counts)
+        if together:
+            found[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members])
+        elif chunks:
+            found[members] = screening.interleaved_s(stack([times[i] for i in members]), counts, chunks)
+        elif exact and length == 1:
+            found[members] = counts * np.array([times[i].forward_s[0] + times[i].backward_s[0] for i in members])
         else:
-            warmup = np.array([[stage.warmup for stage in pieces[i][1].stages] for i in members])
-            found[members] = recurrence_s(batch, counts, warmup)
+            found[members] = screening.lower_bound_s(stack([times[i] for i in members]), counts)
+    return found
+
+
+def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]) -> Floats:
+    """Return the exact time of each pipeline: those of like count in one batch, whatever their lengths."""
+    counts = np.array([pipeline.microbatches for pipeline in pipelines])
+    longest = max(len(pipeline.stages) for pipeline in pipelines)
+    rows = max(1, BATCH_CELLS // longest)
+    found, order = np.zeros(len(pipelines)), np.argsort(counts, kind="stable")
+    for chunk in (order[first : first + rows] for first in range(0, len(order), rows)):
+        width = max(len(pipelines[i].stages) for i in chunk)
+        warmup = np.zeros((len(chunk), width), dtype=np.int64)
+        for row, i in enumerate(chunk):
+            depth = [stage.warmup for stage in pipelines[i].stages]
+            ahead = range(depth[0] + width - len(depth), depth[0], -1)
+            warmup[row] = [*ahead, *depth]
+        found[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup)
     return found
 
 
 def stack(times: Sequence[PipelineTimes]) -> StageTimes:
-    """Return pipelines of equal length as one batch of arrays."""
+    """Return pipelines as one batch of arrays; shorter ones begin with stages and links that take no time."""
+    stages = max(len(item.forward_s) for item in times)
+
+    def filled(rows: Sequence[Sequence[float]], width: int) -> Floats:
+        return np.array([[*(0.0,) * (width - len(row)), *row] for row in rows]).reshape(len(times), width)
 
     def hop(name: str, *, back: bool) -> Floats:
-        rows = [[getattr(h, name) for h in (t.back if back else t.there)] for t in times]
-        return np.array(rows, dtype=float).reshape(len(times), -1)
+        return filled([[getattr(h, name) for h in (t.back if back else t.there)] for t in times], stages - 1)
 
     return StageTimes(
-        np.array([t.forward_s for t in times]), np.array([t.backward_s for t in times]),
+        filled([t.forward_s for t in times], stages), filled([t.backward_s for t in times], stages),
         hop("serial_s", back=False), hop("latency_s", back=False),
         hop("serial_s", back=True), hop("latency_s", back=True),
     )  # fmt: skip
