@@ -43,7 +43,8 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
     A pick that is illegal, or of a row whose figures are not all finite, gives way to the safe rule, which does
     not see the options without figures. So does a switch that at no span earns its cost; where the safe rule's
     switch does not either, the option in use is kept. Where nothing is in use, a pick that is behind the safe
-    rule's over every span gives way to that. Some option of every row must be legal and have figures, or be in use.
+    rule's over every span gives way to that.
+    Some option of every row must be legal and have figures, or be in use.
     """
     rows = np.arange(len(options))
     known = np.isfinite(options.value).all(axis=2) & np.isfinite(options.cost)
