@@ -1,0 +1,153 @@
+"""A policy file: read without torch, explained, and the safe rule beneath it whatever is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.decision import Reason
+from strata.errors import BadFile, UsageError
+from strata.training.hi_ppo import policy as policies
+from strata.training.hi_ppo.explanation import explain
+from strata.training.hi_ppo.features import CONTEXT, FEATURES, exact_score, features
+from strata.training.hi_ppo.policy import load_policy, safe_policy
+from strata.training.replan import rules
+from strata.training.replan.options import Options
+from strata.training.replan.random_tables import random_table
+
+
+def drawn(seed: int, rows: int = 32) -> Options:
+    rng = np.random.default_rng(seed)
+    table = random_table(rng)
+    states = table.chains.paths(1, rows, rng)[:, 0]
+    return table.options(states, rng.integers(-1, table.reward.shape[1], size=rows))
+
+
+def changed(options: Options, **arrays) -> Options:
+    names = ("value", "cost", "links", "current", "legal", "preference", "inside")
+    return Options(**{name: arrays.get(name, getattr(options, name)) for name in names})
+
+
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3))
+@settings(max_examples=20, deadline=None)
+def test_features_do_not_depend_on_the_unit_of_value(seed, unit):
+    options = drawn(seed)
+    scaled = changed(options, value=options.value * unit, cost=options.cost * unit)
+    for one, other in zip(features(options), features(scaled), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_another_order_of_options_is_the_same_decision(seed):
+    options = drawn(seed)
+    order = np.random.default_rng(seed).permutation(options.legal.shape[1])
+    place = np.append(np.argsort(order), -1)
+    moved = changed(
+        options,
+        value=options.value[:, order],
+        cost=options.cost[:, order],
+        links=options.links[:, order],
+        legal=options.legal[:, order],
+        current=place[options.current],
+    )
+    policy = load_policy()
+    np.testing.assert_allclose(policy.logits(moved), policy.logits(options)[:, order], atol=1e-3)
+
+
+def test_illegal_options_change_nothing():
+    options = drawn(3)
+    pad = ((0, 0), (0, 5))
+    wider = changed(
+        options,
+        value=np.pad(options.value, (*pad, (0, 0)), constant_values=99.0),
+        cost=np.pad(options.cost, pad),
+        links=np.pad(options.links, (*pad, (0, 0))),
+        legal=np.pad(options.legal, pad),
+    )
+    policy = load_policy()
+    count = options.legal.shape[1]
+    np.testing.assert_allclose(policy.logits(wider)[:, :count], policy.logits(options), atol=1e-4)
+    np.testing.assert_array_equal(policy.choose(wider), policy.choose(options))
+
+
+def test_the_exact_score_the_network_starts_from_is_the_fixed_hysteresis():
+    options = drawn(5)
+    worth = exact_score(options, margin=rules.MARGIN)
+    np.testing.assert_array_equal(rules.best(options, worth), rules.hysteresis()(options))
+
+
+def test_a_value_that_is_not_a_number_leaves_the_decision_to_the_safe_rule_and_says_so():
+    options = drawn(7)
+    value = options.value.copy()
+    value[4, 1, 2] = np.nan
+    picks, reasons = load_policy().decide(changed(options, value=value))
+    assert reasons[4] is not None
+    assert reasons[4].token == "figures-not-finite"
+    assert options.legal[np.arange(len(picks)), picks].all()
+    others = np.arange(len(options)) != 4
+    np.testing.assert_array_equal(picks[others], load_policy().choose(options)[others])
+
+
+def test_a_policy_of_another_version_is_answered_with_the_safe_rule(monkeypatch):
+    monkeypatch.setattr(policies, "VERSION", 999)
+    policy = load_policy()
+    assert [note.token for note in policy.notes] == ["policy-version"]
+    options = drawn(9)
+    picks, reasons = policy.decide(options)
+    np.testing.assert_array_equal(picks, safe_policy().choose(options))
+    assert {reason.token for reason in reasons if reason} >= {"policy-version"}
+
+
+def test_what_is_no_policy_is_said(tmp_path):
+    file = tmp_path / "p.onnx"
+    with pytest.raises(UsageError, match="no such policy file"):
+        load_policy(file)
+    file.write_bytes(b"not a model")
+    with pytest.raises(BadFile, match="not an ONNX model"):
+        load_policy(file)
+
+
+def test_the_bundled_policy_has_its_record():
+    record = load_policy().record
+    assert record["seed"] is not None
+    assert record["trained_at"]
+    assert record["most_domains"] >= 32
+    json.dumps(record, allow_nan=False)
+
+
+def test_an_explanation_names_the_state_what_tipped_it_and_what_keeping_costs():
+    options = drawn(11, rows=1)
+    options = changed(options, current=np.array([0]))
+    policy = load_policy()
+    names = [f"plan {k}" for k in range(options.legal.shape[1])]
+    told = explain(policy, options, names, pick=int(policy.choose(options)[0]))
+    assert told.in_use == "plan 0"
+    assert set(told.state) == {*FEATURES, *CONTEXT}
+    assert told.runner_up not in (None, told.taken)
+    assert told.tipped
+    assert set(told.tipped) <= set(FEATURES)
+    assert list(told.keeping) == [f"over_{span}_steps" for span in (1, 2, 4, 8, 16)]
+    json.dumps(told.to_dict(), allow_nan=False)
+
+
+def test_what_tipped_a_decision_is_nothing_for_two_equal_options():
+    still = Options(
+        np.ones((1, 2, 5)), np.zeros((1, 2)), np.ones((1, 2, 4)), np.array([-1]), np.ones((1, 2), bool),
+        np.array([[1.0, 0.0, 0.0]]),
+    )  # fmt: skip
+    told = explain(load_policy(), still, ["a", "b"], pick=0)
+    assert told.tipped == {}
+    assert told.lead == pytest.approx(0.0, abs=1e-4)
+    assert told.keeping == {}
+
+
+def test_the_safe_rule_explains_itself_without_a_network():
+    options = changed(drawn(13, rows=1), current=np.array([0]))
+    note = Reason("policy-version", "", {"found": "0", "wanted": 1})
+    names = [str(k) for k in range(options.legal.shape[1])]
+    told = explain(safe_policy(note), options, names, pick=0, reasons=[note])
+    assert told.tipped == {}
+    assert told.to_dict()["reasons"][0]["token"] == "policy-version"
