@@ -1,0 +1,202 @@
+"""The links of all environments: regimes, noise, time of day, what is seen of them, and what they may become.
+
+Letters: N environments, Q pairs of domains, H horizons. Both directions of a pair share one state. A pair's
+chain is one of a few of different persistence; chains of plain regimes and, after them, of announced episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.fleet.dynamics import precursor
+from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes
+from strata.training.replan.options import HORIZONS
+from strata.training.replan.settings import WorldSettings
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+GRADES: Final = 8
+"""Values between the ends of `stay` that a pair's persistence takes."""
+
+LEAST: Final = 0.02
+"""No link is ever slower than this share of its nominal bandwidth."""
+
+_DAY_S: Final = 86400.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chains:
+    """Chains over three regimes; the first half plain, the second announced. G = 2 x GRADES.
+
+    levels  [G, 3]     bandwidth relative to nominal
+    cumulative [G, 3, 2]  chance to be at most in regime 0, 1 a step later
+    start   [G, 2]     the same of the stationary distribution
+    ahead   [G, 3, H]  expected 1 / level now, and HORIZONS[1:] steps later
+    stay    [G, 3]     chance to be in the same regime a step later
+    middle  [G, 2]     levels between which regimes are told apart, the geometric mean of neighbours
+    """
+
+    levels: Floats
+    cumulative: Floats
+    start: Floats
+    ahead: Floats
+    stay: Floats
+    middle: Floats
+
+    @classmethod
+    def of(cls, settings: WorldSettings) -> Chains:
+        """Tabulate the chains of a world."""
+        step_s = settings.interval_s
+        grades = np.linspace(*settings.stay, GRADES)
+        levels = GOOD_DEGRADED_BAD if settings.regimes else (1.0, 1.0, 1.0)
+        chains = [Regimes.with_persistence(stay, step_s=step_s, factors=levels) for stay in grades]
+        chains += [_announced(stay, step_s) for stay in grades]
+        one = np.stack([chain.transition(step_s) for chain in chains])
+        many = [np.linalg.matrix_power(one, steps) for steps in HORIZONS]
+        level = np.array([chain.factors for chain in chains])
+        ahead = np.stack([(power @ (1 / level)[:, :, None])[..., 0] for power in many], axis=-1)
+        rows = np.linalg.matrix_power(one, 4096)[:, 0]  # far ahead it does not matter where a chain is
+        middle = np.sqrt(level[:, :-1] * level[:, 1:])
+        # Quiet and announced look alike: the first border of an announced chain is never crossed from below.
+        middle[GRADES:, 0] = middle[GRADES:, 1]
+        stay = np.diagonal(one, axis1=1, axis2=2).copy()
+        if not settings.regimes:
+            middle[:GRADES], stay[:GRADES] = 0.0, 1.0
+        return cls(level, np.cumsum(one, axis=-1)[..., :2], np.cumsum(rows, axis=-1)[..., :2], ahead, stay, middle)
+
+
+def _announced(stay: float, step_s: float) -> Regimes:
+    """Return a chain of announced episodes that last as long as a regime that is kept with chance `stay`."""
+    scale = -1 / math.log(stay) * step_s / 1500.0
+    return precursor(quiet_s=3750.0 * scale, warning_s=max(600.0 * scale, step_s), episode_s=1500.0 * scale)
+
+
+@dataclass(slots=True)
+class Links:
+    """State, all [N, Q]: `factor` is the bandwidth relative to nominal, `lateness` the latency.
+
+    `seen` is the last valid measurement of the factor, `seen_regime` what it says, `lost` whether the newest
+    measurement was missing. `past` holds the factors and regimes of the last steps, newest first.
+    """
+
+    chain: Ints
+    regime: Ints
+    noise: Floats
+    phase: Floats
+    factor: Floats
+    lateness: Floats
+    seen: Floats
+    seen_regime: Ints
+    lost: NDArray[np.bool_]
+    past: list[tuple[Floats, Ints]]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChance:
+    """What a step of the links needs of chance, all [N, Q]: uniform draws in [0, 1) and normal ones."""
+
+    regime: Floats
+    noise: Floats
+    width: Floats
+    late: Floats
+    measured: Floats
+    missing: Floats
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, shape: tuple[int, int], settings: WorldSettings) -> LinkChance:
+        """Draw only what these settings use; the rest is zeros."""
+        none = np.zeros(shape)
+        return cls(
+            rng.random(shape) if settings.regimes or settings.precursor_share else none,
+            rng.standard_normal(shape) if settings.noise_sigma else none,
+            rng.random(shape) if settings.bandwidth_half_width else none,
+            rng.random(shape) if settings.latency_half_width else none,
+            rng.standard_normal(shape) if settings.observed_sigma else none,
+            rng.random(shape) if settings.missing_share else none + 1.0,
+        )
+
+
+class LinkWorld:
+    """Moves the links of N environments, a step at a time; arrays of the state are replaced, not written to."""
+
+    def __init__(self, settings: WorldSettings) -> None:
+        self.settings, self.chains = settings, Chains.of(settings)
+        elapsed = settings.interval_s / settings.noise_tau_s
+        self._keep = math.exp(-elapsed)
+        self._fresh = settings.noise_sigma * math.sqrt(-math.expm1(-2 * elapsed))
+        self._decay = np.exp(-elapsed * np.array(HORIZONS))
+        half = settings.bandwidth_half_width
+        #: Expected 1 / u of the uniform noise.
+        self._jitter = math.log((1 + half) / (1 - half)) / (2 * half) if half else 1.0
+
+    def start(self, chance: LinkChance, chain: Ints, phase: Floats) -> Links:
+        """Return links at the start of an episode, stationary; `chain` and `phase` stay as they are."""
+        regime = (chance.regime[..., None] >= self.chains.start[chain]).sum(axis=-1)
+        noise = self.settings.noise_sigma * chance.noise
+        links = Links(chain, regime, noise, phase, *(np.ones_like(noise),) * 3, regime, noise > 1e9, [])
+        self._measure(links, chance, np.zeros((len(noise), 1)))
+        return links
+
+    def step(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
+        """Move one interval on, to `time_s` [N, 1]."""
+        if self.settings.regimes or self.settings.precursor_share:
+            edges = self.chains.cumulative[links.chain, links.regime]
+            links.regime = (chance.regime >= edges[..., 0]).astype(np.int64) + (chance.regime >= edges[..., 1])
+        if self.settings.noise_sigma:
+            links.noise = links.noise * self._keep + self._fresh * chance.noise
+        self._measure(links, chance, time_s)
+
+    def _measure(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
+        settings, chains = self.settings, self.chains
+        factor = chains.levels[links.chain, links.regime] * self._wave(links, time_s)
+        if settings.noise_sigma:
+            factor = factor * np.exp(links.noise - settings.noise_sigma**2 / 2)
+        if settings.bandwidth_half_width:
+            factor = factor * (1 + settings.bandwidth_half_width * (2 * chance.width - 1))
+        links.factor = np.maximum(factor, LEAST)
+        if settings.latency_half_width:
+            links.lateness = 1 + settings.latency_half_width * (2 * chance.late - 1)
+        links.past = [(links.factor, links.regime), *links.past[: settings.stale_steps]]
+        seen, regime = links.past[-1]
+        if settings.observed_sigma:
+            seen = seen * np.exp(settings.observed_sigma * chance.measured)
+        if settings.missing_share:
+            links.lost = chance.missing < settings.missing_share
+            seen = np.where(links.lost, links.seen, seen)
+        links.seen = seen
+        level = seen / self._wave(links, time_s)
+        middle = chains.middle[links.chain]
+        links.seen_regime = (level < middle[..., 0]).astype(np.int64) + (level < middle[..., 1])
+        if settings.precursor_share:
+            # A warning is not in the bandwidth (loss and delay rise first): it is seen as late as the rest.
+            warned = (links.chain >= GRADES) & (regime == WARNING) & (links.seen_regime == 0)
+            links.seen_regime = np.where(warned, WARNING, links.seen_regime)
+
+    def _wave(self, links: Links, time_s: Floats) -> Floats | float:
+        if not self.settings.diurnal_amplitude:
+            return 1.0
+        return np.asarray(1 + self.settings.diurnal_amplitude * np.sin(2 * np.pi * time_s / _DAY_S + links.phase))
+
+    def ahead(self, links: Links, time_s: Floats) -> Floats:
+        """Return 1 / bandwidth relative to nominal, seen now and expected later, [N, Q, H]."""
+        inverse = self.chains.ahead[links.chain, links.seen_regime]
+        level = 1 / inverse[..., 0]
+        if self.settings.noise_sigma:
+            rest = np.log(level * self._wave(links, time_s) / links.seen)
+            inverse = inverse * np.exp(rest[..., None] * self._decay)
+        else:
+            inverse = inverse * self._jitter
+        for h, steps in enumerate(HORIZONS):
+            inverse[..., h] /= self._wave(links, time_s + steps * self.settings.interval_s)
+        inverse[..., 0] = 1 / links.seen
+        return inverse
+
+    def stay(self, links: Links) -> Floats:
+        """Return the chance that each pair is in the same regime a step later, as far as is seen [N, Q]."""
+        return np.asarray(self.chains.stay[links.chain, links.seen_regime])

@@ -1,0 +1,177 @@
+"""How the step time of a plan answers the state of the links and the load of its domains, in closed form.
+
+The cost model is asked once per plan, at nominal links; from then on a plan is a row of a few numbers:
+
+    T = slow A + Σ_l (a_l / f_l + w_l) + max(0, max_l (m_l / f_l + y_l) - slow O)
+
+f_l is what is left of the bandwidth of link l, slow >= 1 the largest load factor of the domains. One domain:
+only A. Pipelines: a, w are serialisation and latency of fill and drain, m = (M-1) x the wire time of a
+microbatch, O = (M-1) x what a stage computes meanwhile (GPipe and latency-aware 1F1B hide latency; classic
+1F1B pays both, docs/cost-model.md). Data parallel: m is the bytes each link carries in a sum / B, y its
+latencies, O the last backward, all three / H. A makes T at nominal links what the cost model says.
+
+A link is a pair of domains: both directions share one state. Away from nominal links this is a model of a
+model: warm-ups, ring orders and shares stay those chosen at nominal links, as they would in a running job.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.fleet.fleet import Fleet
+from strata.simulate.analytic import PipelineTimes, StepModel
+from strata.simulate.collective import eta
+from strata.workload.job import Schedule
+from strata.workload.plan import Pipeline, TrainingPlan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def pair_numbers(num_domains: int) -> Ints:
+    """Return the number of each pair of domains [K, K], symmetric, 0 on the diagonal; K (K-1) / 2 pairs."""
+    numbers = np.zeros((num_domains, num_domains), dtype=np.int64)
+    upper = np.triu_indices(num_domains, 1)
+    numbers[upper] = np.arange(len(upper[0]))
+    return numbers + numbers.T
+
+
+def step_s(
+    compute_s: Any, hidden_s: Any, serial_s: Any, steady_s: Any, wait_s: Any, lag_s: Any, inverse: Any,
+    *, slow: Any = 1.0,
+) -> Any:  # fmt: skip
+    """Return T: A and O [..., P], a, m, w, y and 1 / f [..., P, links]; see the formula of this file."""
+    crossing = (serial_s * inverse + wait_s).sum(axis=-1)
+    exposed = (steady_s * inverse + lag_s).max(axis=-1) - slow * hidden_s
+    return slow * compute_s + crossing + np.maximum(exposed, 0.0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlanResponse:
+    """P plans of one job on one fleet as rows of the formula; links padded to the most that a plan uses.
+
+    compute_s, hidden_s             [P]     A and O [s]
+    pair                            [P, l]  number of each link used (`pair_numbers`), -1 for padding
+    serial_s, steady_s              [P, l]  a and m at nominal bandwidth [s], 0 for padding
+    wait_s, lag_s                   [P, l]  w and y at nominal latency [s], 0 for padding
+    """
+
+    compute_s: Floats
+    hidden_s: Floats
+    pair: Ints
+    serial_s: Floats
+    steady_s: Floats
+    wait_s: Floats
+    lag_s: Floats
+
+    @classmethod
+    def of(cls, model: StepModel, plans: Sequence[TrainingPlan]) -> PlanResponse:
+        """Return the rows of some plans."""
+        rows = [_terms(model, plan) for plan in plans]
+        width = max(1, *(len(row.links) for row in rows))
+        links = np.zeros((4, len(rows), width))
+        pair = np.full((len(rows), width), -1, dtype=np.int64)
+        for p, row in enumerate(rows):
+            for slot, (number, figures) in enumerate(sorted(row.links.items())):
+                pair[p, slot], links[:, p, slot] = number, figures
+        hidden = np.array([row.hidden_s for row in rows])
+        nominal = np.array([report.step_time_s for report in model.reports(plans)])
+        serial, steady, wait, lag = links
+        rest = step_s(np.zeros(len(rows)), hidden, serial, steady, wait, lag, 1.0)
+        assert (nominal > rest).all(), "no time is left to compute"
+        return cls(nominal - rest, hidden, pair, serial, steady, wait, lag)
+
+    def __len__(self) -> int:
+        return len(self.compute_s)
+
+    def step_s(self, factors: Floats, *, slow: Any = 1.0) -> Floats:
+        """Return the step times [..., P] when the pairs have these shares of their bandwidth, [..., pairs]."""
+        padded = np.concatenate([factors, np.ones((*factors.shape[:-1], 1))], axis=-1)
+        found = step_s(
+            self.compute_s, self.hidden_s, self.serial_s, self.steady_s, self.wait_s, self.lag_s,
+            1 / padded[..., self.pair], slow=slow,
+        )  # fmt: skip
+        return np.asarray(found)
+
+
+@dataclass(slots=True)
+class _Terms:
+    """One plan: O, and by pair number (a, m, w, y)."""
+
+    hidden_s: float = 0.0
+    links: dict[int, Floats] = field(default_factory=lambda: defaultdict(lambda: np.zeros(4)))
+
+
+def _terms(model: StepModel, plan: TrainingPlan) -> _Terms:
+    numbers, found = pair_numbers(len(model.fleet.domains)), _Terms()
+    times = [model.times(plan, pipeline) for pipeline in plan.pipelines]
+    if len(times) == 1:
+        _add_pipeline(found, model.fleet, numbers, plan, plan.pipelines[0], times[0])
+        return found
+    _add_sum(found, model, numbers, plan)
+    found.hidden_s = min(min(item.backward_s) for item in times) / plan.local_steps
+    slowest = max(range(len(times)), key=lambda i: _period_s(times[i]) * plan.pipelines[i].microbatches)
+    inside = _Terms()
+    _add_pipeline(inside, model.fleet, numbers, plan, plan.pipelines[slowest], times[slowest])
+    # Two terms of the formula would be maxima: the pipeline's counts only where its wires are what it waits for.
+    waits = max((float(row[1] + row[3]) for row in inside.links.values()), default=0.0) > inside.hidden_s
+    for number, (serial, steady, wait, _) in inside.links.items():
+        found.links[number] += eta(plan.local_steps) * np.array([serial + waits * steady, 0.0, wait, 0.0])
+    return found
+
+
+def _period_s(times: PipelineTimes) -> float:
+    return max(f + b for f, b in zip(times.forward_s, times.backward_s, strict=True))
+
+
+def _add_pipeline(
+    found: _Terms, fleet: Fleet, numbers: Ints, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes
+) -> None:
+    again, stages = pipeline.microbatches - 1, pipeline.stages
+    work = np.add(times.forward_s, times.backward_s)
+    least_idle = np.inf
+    for i, (there, back) in enumerate(zip(times.there, times.back, strict=True)):
+        if not there.wan_bytes:
+            continue
+        both_s, latency_s = there.serial_s + back.serial_s, there.latency_s + back.latency_s
+        steady, lag = max(there.serial_s, back.serial_s), 0.0
+        if plan.schedule is Schedule.GPIPE:
+            steady = both_s
+        elif plan.schedule is not Schedule.LATENCY_AWARE:
+            # A microbatch and its gradient go round stages i and i+1 once in `ahead` periods.
+            ahead = stages[i].warmup - stages[i + 1].warmup + 1
+            steady, lag = both_s / ahead, latency_s / ahead
+            least_idle = min(least_idle, work.max() - float(work[i] + work[i + 1]) / ahead)
+        number = int(numbers[fleet.index(stages[i].domain), fleet.index(stages[i + 1].domain)])
+        row = found.links[number]
+        row += (both_s, 0.0, latency_s, 0.0)
+        row[1], row[3] = max(row[1], again * steady), max(row[3], again * lag)
+    found.hidden_s = again * float(min(work.max(), least_idle))
+
+
+def _add_sum(found: _Terms, model: StepModel, numbers: Ints, plan: TrainingPlan) -> None:
+    """Add the gradient sum between pipelines: the bytes each link carries, scaled to the time of the sum."""
+    across, fleet = model.all_reduce(plan), model.fleet
+    assert across is not None
+    members = [[fleet.index(name) for name in pipeline.domains] for pipeline in plan.pipelines]
+    speed, latency = fleet.bandwidth_bytes_per_s(), fleet.latency_s()
+    rows: dict[int, float] = defaultdict(float)
+    longest = 0.0
+    for r, q in zip(*np.nonzero(across.bytes_sent), strict=True):
+        wires = [(a, b) for a in members[r] for b in members[q] if a != b and speed[a, b] > 0]
+        for a, b in wires:
+            number, wire_s = int(numbers[a, b]), float(across.bytes_sent[r, q] / len(wires) / speed[a, b])
+            rows[number] = max(rows[number], wire_s)
+            longest = max(longest, float(latency[a, b]))
+    count = len(members)
+    hops = 2 * (count - 1) if across.algorithm == "ring" else 2
+    lag_s = min(hops * longest, across.time_s)
+    scale = (across.time_s - lag_s) / max(rows.values())
+    for number, wire_s in rows.items():
+        found.links[number] += np.array([0.0, wire_s * scale, 0.0, lag_s]) / plan.local_steps

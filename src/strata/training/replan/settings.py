@@ -1,0 +1,64 @@
+"""What the simulated world is like: links, loads, jobs. Every figure is assumed; no measured series is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.errors import UsageError
+from strata.workload.arrivals import TRACES
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSettings:
+    """One step of the world is `interval_s`; an episode has `episode_steps` of them.
+
+    regimes: whether links go through good, degraded and bad; each pair of domains has its own chance to stay,
+        between the two ends of `stay`. precursor_share: of the pairs, those whose episodes are announced.
+    noise_sigma, noise_tau_s: Ornstein-Uhlenbeck noise of the logarithm of bandwidth, on top.
+    bandwidth_half_width, latency_half_width: uniform noise drawn anew at every step, the seeds' (0.3, 0.2).
+    diurnal_amplitude: of the daily wave, each pair with a phase of its own.
+    observed_sigma: of the logarithm of measured bandwidth. stale_steps: how old what is seen of links is.
+    missing_share: of the measurements, those that are lost (NaN).
+    load_half_width: the factor on the compute time of each domain is max(1, 1 ± this), drawn at every step.
+    jobs_per_hour: 0 is one job that is there from the start and never ends. slots: J, jobs that may run at once.
+    trace, least_run_s: where run times come from, and the shortest job that is worth planning.
+    deadline_share, deadline_slack: of the jobs, those with a deadline, and how many times their run time on the
+        best single domain it is away at most. deadline_penalty: in steps of efficiency.
+    background_share: devices of each domain that small local jobs want on average, background_cap at most.
+    restart_s: pause of a switch that moves layers, on top of moving the weights.
+    preference: weights of (efficiency, utilisation, communication cost); None draws them for every episode.
+    """
+
+    interval_s: float = 300.0
+    episode_steps: int = 128
+    regimes: bool = True
+    stay: tuple[float, float] = (0.5, 0.97)
+    precursor_share: float = 0.0
+    noise_sigma: float = 0.1
+    noise_tau_s: float = 1800.0
+    bandwidth_half_width: float = 0.0
+    latency_half_width: float = 0.0
+    diurnal_amplitude: float = 0.0
+    observed_sigma: float = 0.0
+    stale_steps: int = 0
+    missing_share: float = 0.0
+    load_half_width: float = 0.0
+    jobs_per_hour: float = 0.0
+    slots: int = 1
+    trace: str = "philly"
+    least_run_s: float = 3600.0
+    deadline_share: float = 0.2
+    deadline_slack: tuple[float, float] = (1.0, 2.0)
+    deadline_penalty: float = 10.0
+    background_share: float = 0.0
+    background_cap: float = 0.25
+    restart_s: float = 60.0
+    preference: tuple[float, float, float] | None = (1.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if self.trace not in TRACES:
+            raise UsageError(f"no trace is named {self.trace!r}", hint=f"one of {', '.join(TRACES)}")
+        if self.slots < 1 or self.episode_steps < 1 or self.interval_s <= 0:
+            raise UsageError("a world needs at least one slot, one step and a positive interval")
+        if self.jobs_per_hour == 0 and self.slots > 1:
+            raise UsageError("more than one slot needs jobs that arrive", hint="jobs_per_hour=1")

@@ -1,0 +1,410 @@
+"""The re-planning world: N environments of jobs on fleets whose links, loads and jobs change, stepped at once.
+
+A step is one interval. In each environment one job is in turn: the head of the queue, or one of the running
+jobs, round robin; the action is one of its options (0: it waits, or once it runs keeps its plan). Then
+all running jobs run one interval, a switch burning the first part of it, and links, loads and the queue move on.
+
+Jobs that use the same pair of domains share it equally (the max-min fair share of equal demands; both directions
+count as used). A domain's devices are held by plans or by small local jobs, which are a fluid that never gives
+way: a plan whose devices are not free cannot be taken.
+
+All chance of a step is one `Chance`, drawn before anything is decided: one seed gives one course of links, loads
+and arrivals whatever the policy does. Episodes end by time alone (truncation). An environment whose episode has
+ended starts the next at the following step, which ignores its action and pays nothing (Gymnasium's NEXT_STEP).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.training.replan.links import GRADES, LinkChance, LinkWorld
+from strata.training.replan.pool import Pool
+from strata.training.replan.response import step_s
+from strata.training.replan.settings import WorldSettings
+from strata.workload.arrivals import TRACES
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+LONGEST_QUEUE: Final = 1000
+"""Jobs that wait at most; later ones go elsewhere."""
+
+_RUNS: Final = 4096
+"""Quantiles of background jobs that are tabulated."""
+
+_DRAIN_S: Final = 3600.0
+"""Local jobs want as many devices as would finish all their work in this time."""
+
+_LOCAL_MEMORY: Final = 0.5
+"""Share of a device's memory that a local job uses: assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """What one step needs of chance. [N, ...]; uniform in [0, 1) unless said otherwise.
+
+    arrivals [N] and local [N, K]: numbers of jobs that arrive. job [N, 4]: kind, run time, deadline or not, slack
+    of the next head of a queue. begin [N, 2], chain [N, Q, 2], phase [N, Q] and preference [N, 3] (exponential):
+    used by environments whose episode starts; None where none does.
+    """
+
+    links: LinkChance
+    load: Floats
+    arrivals: Ints
+    local: Ints
+    local_size: Floats
+    job: Floats
+    begin: Floats | None = None
+    chain: Floats | None = None
+    phase: Floats | None = None
+    preference: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step brought, per environment.
+
+    reward   [N, 3]  efficiency (progress relative to the best single domain at nominal links), utilisation
+        (useful share of the time of the devices held), minus communication cost (egress a training step relative
+        to the job's dearest option); means over the J slots. A slot that a waiting job could use counts as
+        (0, 0, -1): to train nothing is not the cheapest way to train.
+    scalar   [N]     reward · preference
+    ended    [N]     this was the last step of the episode
+    started  [N]     the episode began at this step: the action was not used and the reward is 0
+    switched [N]     the job in turn changed its plan
+    finished, missed [N]  jobs that finished, and that did so (or ended the episode) past their deadline
+    """
+
+    reward: Floats
+    scalar: Floats
+    ended: Bools
+    started: Bools
+    switched: Bools
+    finished: Ints
+    missed: Ints
+
+
+@dataclass(slots=True)
+class Jobs:
+    """All jobs [N, J + 1]: J slots, then the head of the queue. An empty place has `left_s` 0.
+
+    kind: row of the pool less instance x C. plan: 0 while waiting. left_s: work, in seconds of the best single
+    domain at nominal links. due_s: time of the deadline, inf for none or once it is missed. pause_s: what is left
+    of a switch. moved: egress of a switch yet to be paid.
+    """
+
+    kind: Ints
+    plan: Ints
+    left_s: Floats
+    due_s: Floats
+    pause_s: Floats
+    moved: Floats
+
+    @classmethod
+    def none(cls, envs: int, slots: int) -> Jobs:
+        """Return empty places."""
+        shape = (envs, slots + 1)
+        kind, plan = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        return cls(kind, plan, np.zeros(shape), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape))
+
+    def clear(self, where: Any) -> None:
+        """Empty some places."""
+        for array, empty in (
+            (self.kind, 0), (self.plan, 0), (self.left_s, 0.0), (self.due_s, np.inf), (self.pause_s, 0.0),
+            (self.moved, 0.0),
+        ):  # fmt: skip
+            array[where] = empty
+
+
+class World:
+    """N environments over the instances of a pool; all arrays have the environment first.
+
+    instance [N]; row [N, J + 1]: row of the pool of each job's kind; time_s, step_index [N]; preference [N, 3];
+    jobs, links; load, background [N, K]: load factor, devices held by local jobs; backlog_s [N, K]: device-seconds
+    of local jobs that wait or run; waiting [N]: jobs in the queue, head included; turn [N]: place of the job in
+    turn, J for the head of the queue, -1 where there is no job at all.
+    """
+
+    def __init__(self, pool: Pool, num_envs: int, *, settings: WorldSettings) -> None:
+        self.pool, self.num_envs, self.settings = pool, num_envs, settings
+        self.slots = settings.slots
+        self._link_world = LinkWorld(settings)
+        self._envs = np.arange(num_envs)
+        self._begins = np.ones(num_envs, dtype=bool)
+        trace = TRACES[settings.trace]
+        grid = (np.arange(_RUNS) + 0.5) / _RUNS
+        #: Device-seconds of small local jobs, by quantile.
+        self._local_s = trace.run_time_s(grid)
+        self._trace = trace
+
+    @property
+    def row(self) -> Ints:
+        """Return the row of the pool of each job [N, J + 1]."""
+        return np.asarray(self.instance[:, None] * self.pool.num_kinds + self.jobs.kind)
+
+    @property
+    def links_ahead(self) -> Floats:
+        """Return 1 / bandwidth relative to nominal as seen now and expected at HORIZONS, [N, Q, H]."""
+        return self._link_world.ahead(self.links, self.time_s[:, None])
+
+    @property
+    def links_stay(self) -> Floats:
+        """Return the chance [N, Q] that each pair's regime is the same a step later."""
+        return self._link_world.stay(self.links)
+
+    def draw(self, rng: np.random.Generator, *, start: bool = False) -> Chance:
+        """Draw what a step needs; with `start` also what the start of an episode needs."""
+        n, k, settings = self.num_envs, self.pool.num_domains, self.settings
+        pairs = (n, self.pool.num_pairs)
+        links = LinkChance.draw(rng, pairs, settings)
+        load = rng.random((n, k)) if settings.load_half_width else np.zeros((n, k))
+        arriving = settings.jobs_per_hour * settings.interval_s / 3600
+        arrivals = rng.poisson(arriving, n) if arriving else np.zeros(n, dtype=np.int64)
+        local, size = np.zeros((n, k), dtype=np.int64), np.zeros((n, k))
+        if settings.background_share:
+            wanted_s = settings.background_share * self.pool.devices * settings.interval_s
+            rate = wanted_s / self._local_s.mean()  # [I, K]
+            local, size = self._arrivals(rng, rate), rng.random((n, k))
+        job = rng.random((n, 4)) if arriving or start else np.zeros((n, 4))
+        if not start:
+            return Chance(links, load, arrivals, local, size, job)
+        return Chance(
+            links, load, arrivals, local, size, job, rng.random((n, 2)), rng.random((*pairs, 2)),
+            2 * np.pi * rng.random(pairs), rng.standard_exponential((n, 3)),
+        )  # fmt: skip
+
+    def _arrivals(self, rng: np.random.Generator, rate: Floats) -> Ints:
+        instance = getattr(self, "instance", np.zeros(self.num_envs, dtype=np.int64))
+        return rng.poisson(rate[instance])
+
+    def reset(self, rng: np.random.Generator) -> None:
+        """Begin an episode in every environment."""
+        n, k = self.num_envs, self.pool.num_domains
+        self.instance = np.zeros(n, dtype=np.int64)
+        self.step_index, self.time_s = np.zeros(n, dtype=np.int64), np.zeros(n)
+        self.preference, self.jobs = np.zeros((n, 3)), Jobs.none(n, self.slots)
+        self.load, self.background, self.backlog_s = np.ones((n, k)), np.zeros((n, k)), np.zeros((n, k))
+        self.waiting, self.turn = np.zeros(n, dtype=np.int64), np.full(n, -1)
+        self._begins[:] = True
+        chance = self.draw(rng, start=True)
+        self.links = self._fresh_links(chance)
+        self._begin(self._begins, chance)
+        self._begins = np.zeros(n, dtype=bool)
+        self._next_turn()
+
+    def step(self, picks: Ints, rng: np.random.Generator) -> Outcome:
+        """Take option `picks` [N] of the job in turn in each environment, and run one interval."""
+        return self.advance(picks, self.draw(rng, start=bool(self._begins.any())))
+
+    def advance(self, picks: Ints, chance: Chance) -> Outcome:
+        """Run one interval under given chance: `step` is this after `draw`."""
+        started = self._begins
+        switched = self._apply(np.asarray(picks), ~started)
+        reward, finished, missed = self._run()
+        reward[started] = 0.0
+        self.step_index = self.step_index + 1
+        self.time_s = self.time_s + self.settings.interval_s
+        self._link_world.step(self.links, chance.links, self.time_s[:, None])
+        self._move_domains(chance)
+        self._arrive(chance)
+        if started.any():
+            self._begin(started, chance)
+        ended = self.step_index >= self.settings.episode_steps
+        self._begins = ended
+        self._next_turn()
+        scalar = (reward * self.preference).sum(axis=1)
+        return Outcome(reward, scalar, ended, started, switched & ~started, finished, missed)
+
+    def free(self) -> Floats:
+        """Return the devices [N, K] that neither local jobs nor plans hold."""
+        held = self._of_plans(self.pool.needs).sum(axis=1)
+        return np.asarray(self.pool.devices[self.instance] - self.background - held)
+
+    def utilisation(self) -> tuple[Floats, Floats, Floats]:
+        """Return per domain [N, K] the share of devices and of memory in use, and the local jobs that wait."""
+        total = np.maximum(self.pool.devices[self.instance], 1.0)
+        held = self._of_plans(self.pool.needs).sum(axis=1)
+        memory = self._of_plans(self.pool.memory).sum(axis=1) + _LOCAL_MEMORY * self.background / total
+        queue = np.maximum(self.backlog_s / _DRAIN_S - self.background, 0.0) * _DRAIN_S / self._local_s.mean()
+        return (held + self.background) / total, memory, queue
+
+    def users(self) -> Ints:
+        """Return how many jobs use each pair [N, Q + 1]; the last column counts padding."""
+        width = self.pool.num_pairs + 1
+        pair = self._of_plans(self.pool.pair)[:, : self.slots]
+        flat = pair + (self._envs * width)[:, None, None]
+        return np.bincount(flat.ravel(), minlength=self.num_envs * width).reshape(-1, width)
+
+    def _of_plans(self, table: NDArray[Any]) -> NDArray[Any]:
+        """Return the entries of every job's present plan in a table of the pool, [N, J + 1, ...]."""
+        return table[self.row, self.jobs.plan]
+
+    def _apply(self, picks: Ints, alive: Bools) -> Bools:
+        """Put the job in turn on its option, where that is another than it has; returns where it was."""
+        jobs, pool, place = self.jobs, self.pool, self.turn
+        envs = self._envs
+        before = jobs.plan[envs, place]
+        changes: Bools = np.asarray(alive & (place >= 0) & (picks != before) & (picks > 0))
+        assert pool.exists[self.row[envs, place], picks][changes].all(), "an option that does not exist"
+        where = np.flatnonzero(changes)
+        if not len(where):
+            return changes
+        spot, pick, old = place[where], picks[where], before[where]
+        row = self.row[where, spot]
+        starts = old == 0
+        # The first start costs nothing: all plans load weights from storage alike.
+        pause = np.where(pool.moves[row, old, pick], pool.moved_s[row, old, pick] + self.settings.restart_s, 0.0)
+        jobs.pause_s[where, spot] += np.where(starts, 0.0, pause)
+        jobs.moved[where, spot] += np.where(starts, 0.0, pool.moved[row, old, pick])
+        jobs.plan[where, spot] = pick
+        queued = where[spot == self.slots]
+        if len(queued):
+            slot = (jobs.left_s[queued, : self.slots] <= 0).argmax(axis=1)
+            for array in (jobs.kind, jobs.plan, jobs.left_s, jobs.due_s, jobs.pause_s, jobs.moved):
+                array[queued, slot] = array[queued, self.slots]
+            jobs.clear((queued, self.slots))
+            self.waiting[queued] -= 1
+        return changes
+
+    def _run(self) -> tuple[Floats, Ints, Ints]:
+        """Run every slot for one interval; returns reward, jobs finished, deadlines missed."""
+        jobs, pool, settings, j = self.jobs, self.pool, self.settings, self.slots
+        row, plan = self.row[:, :j], jobs.plan[:, :j]
+        running = plan > 0
+        step = self._step_s(row, plan)
+        awake = np.maximum(0.0, 1 - jobs.pause_s[:, :j] / settings.interval_s) * running
+        jobs.pause_s[:, :j] = np.maximum(0.0, jobs.pause_s[:, :j] - settings.interval_s)
+        speed = pool.reference_s[row] / step
+        # What the last part of a job does not need of the interval is not counted.
+        done = np.minimum(awake * speed * settings.interval_s, jobs.left_s[:, :j])
+        part = done / np.where(running, np.maximum(speed, 1e-12), 1.0) / settings.interval_s
+        usd = pool.usd[row, plan] * (part > 0)
+        steps = settings.interval_s / pool.reference_s[row]
+        paid = np.where(running, usd + jobs.moved[:, :j] / steps, 0.0)
+        jobs.moved[:, :j] = 0.0
+        jobs.left_s[:, :j] -= done
+        over = running & (jobs.left_s[:, :j] <= 1e-9)
+        now_s = self.time_s[:, None] + settings.interval_s
+        late = (jobs.left_s > 1e-9) | np.pad(over, ((0, 0), (0, 1)))
+        late &= now_s > jobs.due_s
+        jobs.due_s[late] = np.inf
+        reward = np.stack([done / settings.interval_s, part * pool.busy_s[row, plan] / step, -paid], axis=-1)
+        reward = reward.sum(axis=1)
+        idle = np.minimum(self.waiting, j - running.sum(axis=1))
+        reward[:, 2] -= idle
+        missed = late.sum(axis=1)
+        reward[:, 0] -= settings.deadline_penalty * missed
+        if over.any():
+            jobs.clear(np.nonzero(np.pad(over, ((0, 0), (0, 1)))))
+        return reward / j, over.sum(axis=1), missed
+
+    def _step_s(self, row: Ints, plan: Ints) -> Floats:
+        """Return the step time of each slot's plan on the links as they are, shared [N, J]; inf without a plan."""
+        pool = self.pool
+        pair = pool.pair[row, plan]
+        inverse = np.zeros((self.num_envs, pool.num_pairs + 1))
+        inverse[:, :-1] = self.users()[:, :-1] / self.links.factor
+        flat = pair + (self._envs * inverse.shape[1])[:, None, None]
+        wait, lag = pool.wait_s[row, plan], pool.lag_s[row, plan]
+        if self.settings.latency_half_width:
+            late = np.pad(self.links.lateness, ((0, 0), (0, 1))).ravel()[flat]
+            wait, lag = wait * late, lag * late
+        slow: Any = 1.0
+        if self.settings.load_half_width:
+            slow = ((pool.needs[row, plan] > 0) * self.load[:, None, :]).max(axis=-1, initial=1.0)
+        return np.asarray(step_s(
+            pool.compute_s[row, plan], pool.hidden_s[row, plan], pool.serial_s[row, plan],
+            pool.steady_s[row, plan], wait, lag, inverse.ravel()[flat], slow=slow,
+        ))  # fmt: skip
+
+    def _move_domains(self, chance: Chance) -> None:
+        settings, total = self.settings, self.pool.devices[self.instance]
+        if settings.load_half_width:
+            self.load = np.maximum(1.0, 1 + settings.load_half_width * (2 * chance.load - 1))
+        if settings.background_share:
+            # The jobs that arrive in one interval are alike: one draw of the run time stands for all of them.
+            each = self._local_s[(chance.local_size * _RUNS).astype(np.int64)]
+            done = self.background * settings.interval_s
+            self.backlog_s = np.maximum(self.backlog_s - done, 0.0) + chance.local * each
+            held = self._of_plans(self.pool.needs).sum(axis=1)
+            room = np.maximum(np.minimum(settings.background_cap * total, total - held), 0.0)
+            self.background = np.floor(np.minimum(self.backlog_s / _DRAIN_S, room))
+
+    def _arrive(self, chance: Chance) -> None:
+        """Let jobs join the queue; where it has no head, the next one in it steps forward."""
+        if not self.settings.jobs_per_hour:
+            return
+        self.waiting = np.minimum(self.waiting + chance.arrivals, LONGEST_QUEUE)
+        self._head((self.waiting > 0) & (self.jobs.left_s[:, self.slots] <= 0), chance.job)
+
+    def _head(self, where: Bools, job: Floats) -> None:
+        settings, jobs, at = self.settings, self.jobs, self.slots
+        rows = np.flatnonzero(where)
+        if not len(rows):
+            return
+        kind, run, timed, slack = job[rows].T
+        jobs.kind[rows, at] = (kind * self.pool.num_kinds).astype(np.int64)
+        if not settings.jobs_per_hour:
+            jobs.left_s[rows, at] = np.inf
+            return
+        left_s = self._trace.run_time_s(run, least_s=settings.least_run_s)
+        jobs.left_s[rows, at] = left_s
+        low, high = settings.deadline_slack
+        due_s = self.time_s[rows] + left_s * (low + slack * (high - low))
+        jobs.due_s[rows, at] = np.where(timed < settings.deadline_share, due_s, np.inf)
+
+    def _fresh_links(self, chance: Chance) -> Any:
+        assert chance.chain is not None
+        assert chance.phase is not None
+        grade = (chance.chain[..., 0] * GRADES).astype(np.int64)
+        announced = chance.chain[..., 1] < self.settings.precursor_share
+        return self._link_world.start(chance.links, grade + GRADES * announced, chance.phase)
+
+    def _begin(self, where: Bools, chance: Chance) -> None:
+        """Begin an episode in some environments."""
+        assert chance.begin is not None
+        assert chance.preference is not None
+        fresh = self._fresh_links(chance)
+        for name in ("chain", "regime", "noise", "phase", "factor", "lateness", "seen", "seen_regime", "lost"):
+            old, new = getattr(self.links, name), getattr(fresh, name)
+            setattr(self.links, name, np.where(where[:, None], new, old))
+        self.links.past = [
+            (np.where(where[:, None], fresh.factor, factor), np.where(where[:, None], fresh.regime, regime))
+            for factor, regime in self.links.past
+        ]
+        picked = (chance.begin[:, 0] * len(self.pool.instances)).astype(np.int64)
+        self.instance = np.where(where, picked, self.instance)
+        self.step_index = np.where(where, 0, self.step_index)
+        self.time_s = np.where(where, 0.0, self.time_s)
+        drawn = chance.preference / chance.preference.sum(axis=1, keepdims=True)
+        fixed = self.settings.preference
+        self.preference = np.where(where[:, None], drawn if fixed is None else np.array(fixed), self.preference)
+        self.load = np.where(where[:, None], 1.0, self.load)
+        # Local jobs start at what they hold on average.
+        usual = np.floor(self.settings.background_share * self.pool.devices[self.instance])
+        usual = np.minimum(usual, np.floor(self.settings.background_cap * self.pool.devices[self.instance]))
+        self.background = np.where(where[:, None], usual, self.background)
+        self.backlog_s = np.where(where[:, None], usual * _DRAIN_S, self.backlog_s)
+        self.jobs.clear(where)
+        self.waiting = np.where(where, 1, self.waiting)
+        self._head(where, chance.job)
+
+    def _next_turn(self) -> None:
+        """Give the turn to the next place with a job: slots in order, then the queue if a slot is free."""
+        j = self.slots
+        there = self.jobs.left_s > 0
+        there[:, j] &= ~there[:, :j].all(axis=1)
+        order = (self.turn[:, None] + 1 + np.arange(j + 1)) % (j + 1)
+        at = np.take_along_axis(there, order, axis=1)
+        found = np.take_along_axis(order, at.argmax(axis=1)[:, None], axis=1)[:, 0]
+        self.turn = np.where(at.any(axis=1), found, -1)
+
+
+def with_settings(world: World, **changes: Any) -> World:
+    """Return another world over the same pool with some settings changed."""
+    return World(world.pool, world.num_envs, settings=replace(world.settings, **changes))
