@@ -46,7 +46,9 @@ def drawn(seed: int, *, load: float = 0.9, jobs: int = 40, domains: int = 3) -> 
     changing = Regimes((3000.0, 1500.0, 1000.0), factors=(1.0, 0.5, 0.15))
     here = Grid.alike(domains, 6, gbps=10.0, latency_s=0.01, dynamics=changing)
     rng = np.random.default_rng(seed)
-    return here, draw(here, load=load, jobs=jobs, skew=1.5, sizes=small_sizes, rng=rng, links_of=seed)
+    return here, draw(
+        here, load=load, jobs=jobs, skew=1.5, sizes=small_sizes, rng=rng, links_of=np.random.default_rng(seed)
+    )
 
 
 def test_a_job_waits_at_home_while_another_domain_is_empty() -> None:
@@ -130,14 +132,12 @@ def test_a_missed_deadline_is_no_goodput() -> None:
 
 
 def test_the_most_demanded_home_is_asked_for_the_skew_times_its_share() -> None:
-    here, _ = drawn(0, domains=4)
-    jobs = draw(
-        here, load=1.0, jobs=20_000, skew=2.63, sizes=small_sizes, rng=np.random.default_rng(1), links_of=1
-    )
+    (here, _), rng = drawn(0, domains=4), np.random.default_rng(1)
+    jobs = draw(here, load=1.0, jobs=20_000, skew=2.63, sizes=small_sizes, rng=rng, links_of=rng)
     homes = np.bincount([one.home for one in jobs.jobs], minlength=4)
     assert homes[0] / homes.mean() == pytest.approx(2.63, rel=0.02)
     with pytest.raises(ValueError, match="skew"):
-        draw(here, load=1.0, jobs=2, skew=4.0, sizes=small_sizes, rng=np.random.default_rng(1), links_of=1)
+        draw(here, load=1.0, jobs=2, skew=4.0, sizes=small_sizes, rng=rng, links_of=rng)
 
 
 @settings(max_examples=15, deadline=None)

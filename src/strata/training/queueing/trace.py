@@ -1,7 +1,7 @@
 """Traces drawn from a seed: which jobs arrive when and where, and how the links change meanwhile.
 
-No public trace has jobs across data centres: homes, models and links are synthetic, sizes and run times are
-handed in by whoever draws.
+No public trace has jobs across data centres: homes, models and links are synthetic. Sizes and run times are those
+of a public trace; of those there are only Kalos has jobs of many nodes, so only there placement matters.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 
 from strata.training.queueing.grid import STEP_S, Grid
 from strata.training.queueing.job import Job
+from strata.workload import arrivals
 
 Sizes = Callable[[np.random.Generator, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
 """Draws nodes [J] and run times at nominal speed [J, seconds] of J jobs."""
 
 MAST_SKEW: Final = 2.63
 """MAST (OSDI'24): the worst region was asked for 2.63 times the devices it had."""
+
+LEAST_RUN_S: Final = 600.0
+MOST_RUN_S: Final = 86400.0
+
+LARGEST: Final = 0.5
+"""Most of a domain that one job asks for. At 1, home queues stand still whenever such a job waits for an empty
+home, and every other scheduler looks better than it is."""
 
 WARM_UP: Final = 0.2
 WITH_DEADLINE: Final = 0.2
@@ -61,16 +69,24 @@ def popularity(domains: int, *, skew: float) -> NDArray[np.float64]:
 
 
 def draw(
-    grid: Grid, *, load: float, jobs: int, skew: float, sizes: Sizes, rng: np.random.Generator, links_of: int
+    grid: Grid,
+    *,
+    load: float,
+    jobs: int,
+    skew: float,
+    sizes: Sizes,
+    rng: np.random.Generator,
+    links_of: np.random.Generator,
+    largest: float = LARGEST,
 ) -> Trace:
     """Return a trace whose jobs ask for `load` times what all domains give from its start to its end.
 
     Arrivals are Poisson given their number. The same `rng` gives the same jobs at every load, only closer
-    together; `links_of` seeds the links. No job is larger than the smallest domain, so that every scheduler can
-    run every job.
+    together; `links_of` moves the links. No job is larger than `largest` of the smallest domain, so that every
+    scheduler can run every job.
     """
     nodes, run_s = sizes(rng, jobs)
-    nodes = np.clip(nodes, 1, min(grid.nodes))
+    nodes = np.clip(nodes, 1, max(1, int(largest * min(grid.nodes))))
     end_s = float(nodes @ run_s) / (load * sum(grid.nodes))
     arrival_s = np.sort(rng.random(jobs)) * end_s
     home = rng.choice(len(grid.nodes), size=jobs, p=popularity(len(grid.nodes), skew=skew))
@@ -93,7 +109,7 @@ def draw(
             )
         )
     )
-    regimes = _regimes(grid, end_s, np.random.default_rng(links_of))
+    regimes = _regimes(grid, end_s, links_of)
     return Trace(drawn, regimes, WARM_UP * end_s, end_s)
 
 
@@ -108,7 +124,14 @@ def _regimes(grid: Grid, end_s: float, rng: np.random.Generator) -> tuple[tuple[
     return tuple(found)
 
 
-def stand_in_sizes(rng: np.random.Generator, jobs: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return powers of two nodes, large ones rarer, and log-normal run times between a minute and 12 hours."""
-    nodes = 2 ** rng.choice(5, size=jobs, p=(0.4, 0.2, 0.2, 0.12, 0.08))
-    return nodes.astype(np.int64), np.clip(rng.lognormal(math.log(3600), 1.2, jobs), 60.0, 12 * 3600.0)
+def sizes_of(trace: arrivals.Trace) -> Sizes:
+    """Return nodes and run times of a public trace, of jobs that run between LEAST_RUN_S and MOST_RUN_S.
+
+    Shorter ones are not training; longer ones, cut off, would make up a trace of a few days on their own.
+    """
+
+    def drawn(rng: np.random.Generator, jobs: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        run_s, nodes = arrivals.sample(trace, rng, jobs, least_s=LEAST_RUN_S)
+        return nodes.astype(np.int64), np.minimum(run_s, MOST_RUN_S)
+
+    return drawn
