@@ -29,6 +29,7 @@ COMMANDS: Final[Table] = {
     "whatif": ("strata.cli.whatif:whatif", "Plan again with something changed; old and new side by side."),
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),
     "testbed": ("strata.cli.testbed:testbed", "Train for real over shaped links, beside what is predicted."),
+    "learn": ("strata.cli.learn:learn", "Train Hi-PPO, see how good a policy is, and export one."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }
 

@@ -15,7 +15,9 @@ from strata.files import write_bytes
 from strata.training.hi_ppo import ppo
 from strata.training.hi_ppo.features import VERSION as FEATURES_VERSION
 from strata.training.hi_ppo.imitate import ImitationSettings
+from strata.training.hi_ppo.lessons import Syllabus
 from strata.training.hi_ppo.network import Scorer
+from strata.training.replan.presets import PRESETS
 
 FORMAT: Final = f"strata-hi-ppo-1-features-{FEATURES_VERSION}"
 
@@ -29,10 +31,16 @@ class Learning:
     """At most; the step size falls towards the last of them."""
     lesson: int = 10
     """Updates on the same environments, and between two exams."""
-    num_envs: int = 512
-    """Episodes at once, for each worker."""
+    table_envs: int = 512
+    """Episodes at once on random tables, for each worker."""
     tables: int = 64
-    """Random tables in a lesson, for each worker; divides num_envs."""
+    """Random tables in a lesson, for each worker; divides table_envs."""
+    worlds: tuple[str, ...] = ()
+    """Presets of simulated worlds to play beside the tables."""
+    world_envs: int = 64
+    """Episodes at once in each of them, for each worker."""
+    world_instances: int = 8
+    """Random fleets in each of them."""
     patience: int = 10
     """Exams in a row without a better grade after which the run ends."""
     exam_tables: int = 48
@@ -46,8 +54,16 @@ class Learning:
     ppo: ppo.Config = field(default_factory=ppo.Config)
 
     def __post_init__(self) -> None:
-        if self.num_envs % self.tables:
-            raise UsageError(f"num_envs ({self.num_envs}) is no multiple of tables ({self.tables})")
+        if self.table_envs % self.tables:
+            raise UsageError(f"table_envs ({self.table_envs}) is no multiple of tables ({self.tables})")
+        for name in self.worlds:
+            if name not in PRESETS:
+                raise UsageError(f"no world is named {name!r}", hint=f"one of {', '.join(PRESETS)}")
+
+    @property
+    def syllabus(self) -> Syllabus:
+        """What each worker plays."""
+        return Syllabus(self.table_envs, self.tables, self.worlds, self.world_envs, self.world_instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,8 @@ class Run:
 
     learning: Learning
     device: str
+    """As torch calls it; `device_name` is its model."""
+    device_name: str
     workers: int
     weights: dict[str, Any]
     best: dict[str, Any]
@@ -132,7 +150,9 @@ def read_checkpoint(path: Path) -> Run:
         raise BadFile([Fault(str(path), f"made by another version ({made_by}; this one reads {FORMAT})")])
     told = content.pop("learning")
     learning = Learning(
-        **told | {"imitation": ImitationSettings(**told["imitation"]), "ppo": ppo.Config(**told["ppo"])}
+        **told
+        | {"worlds": tuple(told["worlds"])}
+        | {"imitation": ImitationSettings(**told["imitation"]), "ppo": ppo.Config(**told["ppo"])}
     )
     scale = ppo.Scale(**content.pop("scale"))
     curve = tuple(Point(**point) for point in content.pop("curve"))

@@ -21,8 +21,9 @@ from strata.errors import UsageError
 from strata.training.hi_ppo import ppo
 from strata.training.hi_ppo.checkpoint import Learning, Point, Run, read_checkpoint, write_checkpoint
 from strata.training.hi_ppo.imitate import imitate
-from strata.training.hi_ppo.lessons import WARM_START, Exam, solved_tables, stream, table_lesson
+from strata.training.hi_ppo.lessons import WARM_START, Exam, lesson, solved_tables, stream
 from strata.training.hi_ppo.network import Scorer
+from strata.training.hi_ppo.record import device_name
 
 CHECKPOINT: Final = "checkpoint.pt"
 
@@ -57,7 +58,7 @@ def learn(
     """Train, and return the run, which is also in `out`/checkpoint.pt after every exam.
 
     Ends after all updates, when exams bring nothing better, or when `minutes` have passed; a resumed run
-    goes on from the last exam, with the updates and the patience of `learning` and all else as it began.
+    goes on from the last exam, with the updates and the patience of `learning`, and all else of it as it began.
     KeyboardInterrupt passes through: the checkpoint holds the best of the exams until then.
     """
     file = out / CHECKPOINT
@@ -71,7 +72,9 @@ def learn(
         if resume:
             run = read_checkpoint(file)
             goes_on = replace(run.learning, updates=learning.updates, patience=learning.patience)
-            run = replace(run, learning=goes_on, ended="")
+            run = replace(
+                run, learning=goes_on, ended="", device=device, device_name=device_name(device), workers=workers
+            )
         else:
             run = _warm_start(learning, exam, device=device, workers=workers, clock=clock, say=say)
             write_checkpoint(file, run)
@@ -110,7 +113,9 @@ def _warm_start(
     weights = _on_cpu(network.state_dict())
     elapsed_s = clock() - began
     first = Point(0, 0, elapsed_s, 0.0, grade.mean_gap, grade.worst_gap, grade.closed)
-    return Run(learning, device, workers, weights, weights, elapsed_s=elapsed_s, curve=(first,))
+    return Run(
+        learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
+    )
 
 
 def _lesson(
@@ -175,9 +180,7 @@ def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
 
 
 def _worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
-    lessons = partial(
-        table_lesson, seed=learning.seed, worker=number, tables=learning.tables, num_envs=learning.num_envs
-    )
+    lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus)
     return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device)
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from strata.training.hi_ppo.ppo import Env
-from strata.training.replan import rules
+from strata.training.replan import observe, rules
 from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.pool import Pool, make_pool
+from strata.training.replan.presets import PRESETS
 from strata.training.replan.random_tables import random_table
 from strata.training.replan.table import Choose, ReplanTable
 from strata.training.replan.table_env import TableEnv, joined
 from strata.training.replan.value_iteration import Solution, solve
+from strata.training.replan.world import World
 
-LESSON, WARM_START, EXAM = 1, 2, 3
+LESSON, WARM_START, EXAM, FLEETS = 1, 2, 3, 4
 """Kinds of random streams: tables drawn from one are never drawn from another."""
 
 
@@ -29,9 +33,55 @@ def random_tables(count: int, rng: np.random.Generator, *, name: str = "random")
     return [random_table(rng, name=f"{name}-{number}") for number in range(count)]
 
 
-def table_lesson(lesson: int, *, seed: int, worker: int, tables: int, num_envs: int) -> Env:
-    """Return the environments of a lesson on random tables: others in every lesson and for every worker."""
-    return TableEnv(random_tables(tables, stream(seed, LESSON, worker, lesson)), num_envs)
+@dataclass(frozen=True, slots=True)
+class Syllabus:
+    """What one worker plays at once: `table_envs` episodes on `tables` random tables, and simulated worlds.
+
+    worlds: presets of `replan/presets.py`, each with `world_envs` episodes on `world_instances` random fleets.
+    """
+
+    table_envs: int
+    tables: int
+    worlds: tuple[str, ...] = ()
+    world_envs: int = 0
+    world_instances: int = 0
+
+
+def lesson(number: int, *, seed: int, worker: int, syllabus: Syllabus) -> Env:
+    """Return the environments of a lesson: other tables in every one; fleets only differ between workers."""
+    tables = random_tables(syllabus.tables, stream(seed, LESSON, worker, number))
+    environments: list[Env] = [TableEnv(tables, syllabus.table_envs)]
+    for place, name in enumerate(syllabus.worlds):
+        pool = _fleets(seed, worker, place, syllabus.world_instances)
+        environments.append(WorldEnv(World(pool, syllabus.world_envs, settings=PRESETS[name])))
+    return environments[0] if len(environments) == 1 else Mixture(environments)
+
+
+@lru_cache(maxsize=16)
+def _fleets(seed: int, worker: int, place: int, count: int) -> Pool:
+    """Return fleets with their candidate plans, which take seconds to find: so they stay for all lessons."""
+    return make_pool(int(stream(seed, FLEETS, worker, place).integers(2**31)), instances=count)
+
+
+class WorldEnv:
+    """A simulated world whose episodes all begin, and so end, together."""
+
+    def __init__(self, world: World) -> None:
+        self.num_envs = world.num_envs
+        self._world = world
+
+    def reset(self, rng: np.random.Generator) -> Options:
+        """Start new episodes."""
+        self._world.reset(rng)
+        return observe.options(self._world)
+
+    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+        """Take a step; after the last one of an episode the next begins at once."""
+        outcome = self._world.step(picks, rng)
+        if outcome.ended.any():
+            assert outcome.ended.all(), "episodes that began together end together"
+            return self.reset(rng), outcome.reward, outcome.ended
+        return observe.options(self._world), outcome.reward, outcome.ended
 
 
 def solved_tables(count: int, *, seed: int) -> list[Solution]:

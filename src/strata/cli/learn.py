@@ -1,0 +1,234 @@
+"""`strata learn`: train Hi-PPO, see how good a policy is, and export one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strata.cli.output import console, emit, output_option, progress, rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.training.hi_ppo.checkpoint import Run
+    from strata.training.hi_ppo.learner import Progress
+
+
+@click.group()
+def learn() -> None:
+    """Train Hi-PPO, the learned scheduler, see how good a policy is, and export one."""
+
+
+@learn.command()
+@click.option("--config", type=click.Path(), help="A HiPpoTraining file (`strata schema HiPpoTraining`).")
+@click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True, help="More than 1: on Ray.")
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's.")
+@click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", show_default=True, help="Folder.")
+@click.option("--resume", is_flag=True, help="Go on with the checkpoint in --out.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
+@click.option("--updates", type=click.IntRange(min=1), help="Stop after this many, instead of the file's.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@output_option
+def train(
+    config: str | None,
+    workers: int,
+    seed: int | None,
+    out: str,
+    resume: bool,
+    minutes: float | None,
+    updates: int | None,
+    device: str,
+    output: str,
+) -> None:
+    """Train a policy: warm start by imitation of exact solutions, then PPO.
+
+    After every lesson it sits an exam on tables that no training sees; --out/checkpoint.pt holds the best policy
+    so far and all it takes to go on, also after Ctrl-C. With one worker on a CPU the same seed gives the same
+    weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS.
+    """
+    from dataclasses import replace
+    from pathlib import Path
+
+    from strata.errors import need
+
+    need("torch", extra="train")
+    if workers > 1:
+        need("ray", extra="train")
+    from strata.training.hi_ppo.checkpoint import Learning
+    from strata.training.hi_ppo.learner import CHECKPOINT
+    from strata.training.hi_ppo.learner import learn as run_learning
+    from strata.training.hi_ppo.schema import load_learning
+
+    told = load_learning(config) if config else Learning()
+    told = replace(told, seed=told.seed if seed is None else seed, updates=updates or told.updates)
+    file = Path(out) / CHECKPOINT
+    try:
+        with _saying() as say:
+            run = run_learning(
+                told, Path(out), resume=resume, device=_device(device), workers=workers, minutes=minutes, say=say
+            )
+    except KeyboardInterrupt:
+        kept = f"the best policy so far is in {file}" if file.exists() else "nothing was kept"
+        click.echo(f"interrupted: {kept}", err=True)
+        raise click.exceptions.Exit(130) from None
+    best = run.best_point
+    answer: dict[str, Any] = {
+        "checkpoint": str(file), "ended": run.ended, "device": run.device_name, "workers": run.workers,
+        "seed": run.learning.seed, "updates": run.update, "steps": run.steps, "elapsed_s": run.elapsed_s,
+        "best": {
+            "update": best.update, "mean_gap": best.mean_gap, "worst_gap": best.worst_gap, "closed": best.closed,
+        },
+    }  # fmt: skip
+    emit(answer, output, lambda console: _show_run(console, run, str(file)))
+
+
+def _show_run(console: Console, run: Run, file: str) -> None:
+    best = run.best_point
+    console.print(
+        f"{run.update} updates, {run.steps:,} steps in {run.elapsed_s / 60:.1f} min on {run.device_name}; "
+        f"ended by {run.ended}"
+    )
+    console.print(
+        f"best after {best.update} updates: gap to the exact solution {best.mean_gap:.2%} on average, "
+        f"{best.worst_gap:.2%} at worst; {best.closed:.0%} of what it wins over the myopic rule"
+    )
+    console.print(f"next: strata learn export {file} --out policy.onnx")
+
+
+@learn.command()
+@click.argument("policy", type=click.Path(), required=False)
+@click.option("--domains", default="4,8,16,32", show_default=True, help="Sizes of the simulated fleets.")
+@click.option("--tables", type=click.IntRange(min=1), default=32, show_default=True, help="Held-out tables.")
+@click.option("--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Fleets of each size.")
+@output_option
+def evaluate(policy: str | None, domains: str, tables: int, instances: int, output: str) -> None:
+    """Put a policy on the ladder, from random to clairvoyant; the bundled one unless POLICY (ONNX) is named.
+
+    On held-out tables of 3 to 5 domains, where the exact solution (vi) is known, and on simulated fleets of the
+    sizes asked, where it is not. Figures are rewards a step; nothing here was seen in training.
+    """
+    import numpy as np
+
+    from strata.training.hi_ppo.evaluation import by_domains, on_tables
+    from strata.training.hi_ppo.policy import load_policy
+
+    sizes = _sizes(domains)
+    chosen = load_policy(policy)
+    for note in chosen.notes:
+        click.echo(f"note: {note}", err=True)
+    with progress("held-out tables", total=tables) as advance:
+        ladder = on_tables(chosen.choose, tables, advance=advance)
+    with progress("simulated fleets", total=len(sizes)) as advance:
+        fleets = []
+        for size in sizes:
+            fleets.append(by_domains(chosen.choose, size, instances=instances, rng=np.random.default_rng(size)))
+            advance(len(fleets))
+    answer = {
+        "policy": {"file": chosen.file, "seed": chosen.record.get("seed")},
+        "tables": ladder,
+        "domains": fleets,
+    }
+    emit(answer, output, lambda console: _show_ladder(console, ladder, fleets))
+
+
+def _sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 2 <= int(part) <= 32 for part in parts):
+        raise click.BadParameter(f"{text!r}: write sizes between 2 and 32, as in 4,8", param_hint="--domains")
+    return [int(part) for part in parts]
+
+
+def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> None:
+    body = [
+        [name, f"{rung['reward']:.4f}", f"{rung['mean_gap']:.2%}", f"{rung['worst_gap']:.2%}"]
+        for name, rung in ladder["rungs"].items()
+    ]
+    title = f"{ladder['tables']} held-out tables: reward a step, gap to vi"
+    console.print(rows(("rule", "reward", "mean gap", "worst gap"), body, right=range(1, 4), title=title))
+    if fleets:
+        names = list(fleets[0]["rungs"])
+        body = [[name, *(f"{fleet['rungs'][name]:.4f}" for fleet in fleets)] for name in names]
+        headers = ["rule", *(f"{fleet['domains']} domains" for fleet in fleets)]
+        console.print()
+        console.print(rows(headers, body, right=range(1, len(headers)), title="simulated fleets: reward a step"))
+
+
+@learn.command()
+@click.argument("checkpoint", type=click.Path())
+@click.option("--out", type=click.Path(dir_okay=False), default="policy.onnx", show_default=True)
+@click.option("--commit", default="", help="Of the source it was trained with, for the record.")
+@click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
+@output_option
+def export(checkpoint: str, out: str, commit: str, most_domains: int, output: str) -> None:
+    """Write the best policy of a CHECKPOINT as ONNX, and its training record beside it.
+
+    What `strata plan train --planner hi-ppo --policy` reads, with onnxruntime alone.
+    """
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from strata.errors import need
+    from strata.files import write_json
+
+    need("torch", extra="train")
+    from strata.training.hi_ppo.checkpoint import read_checkpoint
+    from strata.training.hi_ppo.export import export as export_network
+    from strata.training.hi_ppo.record import training_record
+
+    run = read_checkpoint(Path(checkpoint))
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    record = training_record(run, date=date, commit=commit, most_domains=most_domains)
+    beside = Path(out).with_suffix(".json")
+    export_network(run.network(), out)
+    write_json(beside, record)
+    answer = {"policy": out, "record": str(beside), "evaluation": record["evaluation"]}
+    emit(answer, output, lambda console: console.print(f"{out}, and the record of its training in {beside}"))
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    from strata.errors import MissingPart
+
+    has_cuda = bool(torch.cuda.is_available())
+    if asked == "cuda" and not has_cuda:
+        raise MissingPart("no CUDA device is here, or torch was built without CUDA", hint="--device cpu")
+    return "cuda" if has_cuda and asked != "cpu" else "cpu"
+
+
+@contextmanager
+def _saying() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar with the figures of the run on stderr; where that is no terminal, a line an exam."""
+    if not sys.stderr.isatty():
+        yield _line()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console(err=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda said: bar.update(task, description=_words(said), completed=said.done, total=said.of)
+
+
+def _line() -> Callable[[Progress], None]:
+    last: list[object] = [None]
+
+    def say(said: Progress) -> None:
+        mark = (said.stage, said.closed)
+        if mark != last[0]:
+            last[0] = mark
+            click.echo(f"{said.done}/{said.of} {_words(said)}", err=True)
+
+    return say
+
+
+def _words(said: Progress) -> str:
+    if said.closed is None:
+        return said.stage
+    rate = f"{said.steps_per_s:,.0f} steps/s"
+    return f"{said.stage}: return {said.reward:.4f} a step, gap closed {said.closed:.1%}, {rate}"
