@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.training.queueing.grid import STEP_S, Placement
-from strata.training.queueing.placing import greedy_span, spans
+from strata.training.queueing.placing import best_fit, greedy_span, spans
 from strata.training.queueing.snapshot import Running, Scheduler, Snapshot
 from strata.training.replan.options import HORIZONS, Options
 
@@ -50,18 +50,20 @@ class Choice:
 
 
 def scheduler(choose: Choose, *, name: str = "hi_ppo") -> Scheduler:
-    """Return the scheduler that asks `choose`; a pick that is no option is answered by greedy span instead."""
+    """Return the scheduler that asks `choose` where there is something to weigh: whether a job waits or spans, and
+    whether a spanning job moves. A pick that is no option is answered by greedy span instead.
+    """
 
     def place(snapshots: Sequence[Snapshot]) -> list[Placement | None]:
-        listed = [choices(snapshot) for snapshot in snapshots]
-        asked = [i for i, found in enumerate(listed) if len(found) > 1]
-        answers: list[Placement | None] = [None] * len(snapshots)
+        # A waiting job that fits one domain goes there: at every horizon no other option is worth more.
+        answers = [best_fit(snapshot) if snapshot.current is None else None for snapshot in snapshots]
+        listed = {i: choices(snapshots[i]) for i, answer in enumerate(answers) if answer is None}
+        asked = {i: found for i, found in listed.items() if len(found) > 1}
         if not asked:
             return answers
-        options = batch([snapshots[i] for i in asked], [listed[i] for i in asked])
-        for i, pick in zip(asked, choose(options).tolist(), strict=True):
-            is_option = 0 <= pick < len(listed[i])
-            answers[i] = listed[i][pick].placement if is_option else greedy_span(snapshots[i])
+        options = batch([snapshots[i] for i in asked], list(asked.values()))
+        for (i, found), pick in zip(asked.items(), choose(options).tolist(), strict=True):
+            answers[i] = found[pick].placement if 0 <= pick < len(found) else greedy_span(snapshots[i])
         return answers
 
     return Scheduler(name, place, has_moves=True)
