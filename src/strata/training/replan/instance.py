@@ -130,9 +130,11 @@ def kind_of(
     model = StepModel(fleet, job)
     states = _states(rng, len(fleet.domains))
     width = [int(np.count_nonzero(row >= 0)) for row in PlanResponse.of(model, plans).pair]
-    plans = [plan for plan, links in zip(plans, width, strict=True) if links <= MOST_LINKS]
+    links = dict(zip(plans, width, strict=True))
+    plans = [plan for plan in plans if links[plan] <= MOST_LINKS]
     picked = _diverse(PlanResponse.of(model, plans).step_s(states), plans, most)
-    plans = [plans[i] for i in picked]
+    # Those with most links first: pools work through slots of links as far as there are any.
+    plans = sorted((plans[i] for i in picked), key=lambda plan: -links[plan])
     response, reports = PlanResponse.of(model, plans), model.reports(plans)
     times = response.step_s(states)
     nominal = np.array([report.step_time_s for report in reports])
@@ -197,7 +199,7 @@ def _diverse(times: Floats, plans: Sequence[TrainingPlan], most: int) -> list[in
     wanted.update(dict.fromkeys(alone))
     wanted.update(dict.fromkeys(sorted(first.values(), key=lambda i: float(rank[i]))))
     wanted.update(dict.fromkeys(sorted(least.values(), key=lambda i: float(rank[i]))))
-    return sorted(list(wanted)[:most], key=lambda i: float(rank[i]))
+    return list(wanted)[:most]
 
 
 def moving(fleet: Fleet, job: TrainingJob, plans: Sequence[TrainingPlan]) -> tuple[Floats, Floats, Bools]:

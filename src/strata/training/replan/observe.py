@@ -7,7 +7,6 @@ and the jobs themselves are known to the scheduler that runs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
-from strata.training.replan.response import pair_numbers, step_s
+from strata.training.replan.response import pair_numbers
 from strata.training.replan.world import World
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Singles = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
-_CHUNK: Final = 2**16
-"""Cells (environment x option x link) worked on at once: their arrays stay in the cache."""
+_CHUNK: Final = 256
+"""Environments worked on at once: their arrays stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,69 +99,78 @@ def options(world: World) -> Options:
     return Options(value, cost, links, np.where(runs, plan, -1), legal, weights)
 
 
-def _fit(world: World, row: Ints, plan: Ints) -> Bools:
+def _fit(world: World, row: Ints, plan: Ints) -> Bools | bool:
     """Return which options [N, P] find their devices free, those of the plan in use counted as free."""
+    if not world.is_crowded:
+        return True
     room = world.free() + world.pool.needs[row, plan] + 1e-9
     return np.asarray((world.pool.needs[row] <= room[:, None, :]).all(axis=-1))
 
 
 def _earnings(world: World, row: Ints, plan: Ints) -> tuple[Floats, Floats]:
-    """Return 1 / step time [N, P, H] at each horizon, and the features of the links used [N, P, 4]."""
-    pool, n = world.pool, world.num_envs
-    pairs, ahead = pool.num_pairs, len(HORIZONS)
-    # Columns: 1/f as seen now and expected later, at nominal sharing; the last says how sticky the pair is.
-    seen = np.zeros((n, pairs + 1, ahead + 1))
+    """Return 1 / step time [N, P, H] at each horizon, and the features of the links used [N, P, 4].
+
+    Latency is taken as nominal. Single precision: a step time is good to about 1e-6.
+    """
+    pool, n, ahead = world.pool, world.num_envs, len(HORIZONS)
+    # Columns: 1/f as seen now and expected later, then the chance that the regime changes in one step.
+    seen = np.zeros((n, pool.num_pairs + 1, ahead + 1), dtype=np.float32)
     seen[:, :-1, :ahead] = world.links_ahead
-    seen[:, :-1, ahead], seen[:, -1, ahead] = world.links_stay, 1.0
-    mine = pool.pair[row, plan]
-    sharing = world.users()
-    own = np.zeros_like(sharing)
-    own[np.arange(n)[:, None], mine] = 1
-    sharing = (sharing - own + 1).astype(float)
-    late = None
-    if world.settings.latency_half_width:
-        late = np.pad(world.links.lateness, ((0, 0), (0, 1)), constant_values=1.0)
+    seen[:, :-1, ahead] = 1 - world.links_stay
+    if world.slots > 1:
+        others = world.users()
+        others[np.arange(n)[:, None], pool.pair[row, plan]] -= 1
+        seen[:, :, :ahead] *= np.maximum(others, 0)[:, :, None] + 1
     slow = _slow(world, row)
     earns, features = np.empty((n, pool.num_options, ahead)), np.ones((n, pool.num_options, len(LINK_FEATURES)))
-    for some in _chunks(n, pool.pair[0].size):
+    for first in range(0, n, _CHUNK):
+        some = slice(first, first + _CHUNK)
+        worst, leaves, count, crossing, exposed = _along_links(world, seen[some], row[some])
         rows = row[some]
-        at = pool.pair[rows]
-        count = len(rows)
-        flat = at + (np.arange(count) * (pairs + 1))[:, None, None]
-        gathered = seen[some].reshape(-1, ahead + 1)[flat]  # [n, P, l, H + 1]
-        share = sharing[some].ravel()[flat]
-        late_now = 1.0 if late is None else late[some].ravel()[flat]
-        for h in range(ahead):
-            factor = late_now if h == 0 else 1.0
-            time_s = step_s(
-                pool.compute_s[rows], pool.hidden_s[rows], pool.serial_s[rows], pool.steady_s[rows],
-                pool.wait_s[rows] * factor, pool.lag_s[rows] * factor, gathered[..., h] * share,
-                slow=slow[some, :, int(h > 0)],
-            )  # fmt: skip
-            earns[some, :, h] = 1 / time_s
-        used = at < pairs
-        links = used.sum(axis=-1)
-        any_ = links > 0
-        features[some, :, 0] = np.where(any_, 1 / np.maximum(gathered[..., 0].max(axis=-1), 1e-9), 1.0)
-        features[some, :, 1] = np.where(any_, 1 / np.maximum(gathered[..., ahead - 1].max(axis=-1), 1e-9), 1.0)
-        features[some, :, 2] = 1 + (gathered[..., ahead] - 1).sum(axis=-1) / np.maximum(links, 1)
-        features[some, :, 3] = gathered[..., ahead].min(axis=-1)
+        compute, hidden = pool.compute_s[rows, :, None], pool.hidden_s[rows, :, None]
+        fixed = pool.wait_s.sum(axis=-1)[rows, :, None]
+        exposed = np.maximum(exposed + pool.lag_s[rows, :, None] - slow[some] * hidden, 0.0)
+        earns[some] = 1 / (slow[some] * compute + fixed + crossing + exposed)
+        any_ = count > 0
+        features[some, :, 0] = np.where(any_, 1 / np.where(any_, worst[..., 0], 1.0), 1.0)
+        features[some, :, 1] = np.where(any_, 1 / np.where(any_, worst[..., ahead - 1], 1.0), 1.0)
+        features[some, :, 2] = 1 - leaves / np.maximum(count, 1)
+        features[some, :, 3] = 1 - worst[..., ahead]
     return earns, features
 
 
+def _along_links(world: World, seen: Singles, row: Ints) -> tuple[Singles, ...]:
+    """Return, per option, over its links: the largest of the columns, the sum of the last column, their number,
+    Σ a / f and max m / f at each horizon."""
+    pool, n, columns = world.pool, len(row), seen.shape[2]
+    shape = (n, pool.num_options)
+    worst = np.zeros((*shape, columns), dtype=np.float32)
+    leaves, count = np.zeros((2, *shape), dtype=np.float32)
+    crossing, exposed = np.zeros((2, *shape, columns - 1), dtype=np.float32)
+    offset = (np.arange(n) * seen.shape[1])[:, None]
+    flat = seen.reshape(-1, columns)
+    for slot in world.by_link:
+        pair = slot.pair[row]
+        some = slice(0, pair.shape[1])
+        column = flat.take(pair + offset, axis=0)  # [n, some, columns]
+        np.maximum(worst[:, some], column, out=worst[:, some])
+        leaves[:, some] += column[..., -1]
+        count[:, some] += pair < pool.num_pairs
+        level = column[..., :-1]
+        crossing[:, some] += slot.serial_s[row][..., None] * level
+        np.maximum(exposed[:, some], slot.steady_s[row][..., None] * level, out=exposed[:, some])
+    return worst, leaves, count, crossing, exposed
+
+
 def _slow(world: World, row: Ints) -> Floats:
-    """Return the load factor of each option now and expected later, [N, P, 2]."""
+    """Return the load factor of each option at each horizon, [N, P, H]."""
     half = world.settings.load_half_width
-    slow = np.ones((world.num_envs, world.pool.num_options, 2))
-    if half:
-        used = world.pool.needs[row] > 0
-        slow[..., 0] = (used * world.load[:, None, :]).max(axis=-1, initial=1.0)
-        # The largest of n independent max(1, u), u uniform in 1 +- half, is 1 + half (1 - (2 - 2^-n) / (n + 1)).
-        count = used.sum(axis=-1)
-        slow[..., 1] = 1 + half * (1 - (2 - 0.5**count) / (count + 1))
+    if not half:
+        return np.ones((world.num_envs, 1, 1))
+    used = world.pool.needs[row] > 0
+    slow = np.empty((*used.shape[:2], len(HORIZONS)))
+    slow[..., 0] = (used * world.load[:, None, :]).max(axis=-1, initial=1.0)
+    # The largest of n independent max(1, u), u uniform in 1 +- half, is 1 + half (1 - (2 - 2^-n) / (n + 1)).
+    count = used.sum(axis=-1)
+    slow[..., 1:] = (1 + half * (1 - (2 - 0.5**count) / (count + 1)))[..., None]
     return slow
-
-
-def _chunks(envs: int, cells: int) -> Iterator[slice]:
-    size = max(1, _CHUNK // cells)
-    return (slice(first, min(first + size, envs)) for first in range(0, envs, size))

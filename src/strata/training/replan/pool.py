@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,23 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+class ByLink(NamedTuple):
+    """The links of one slot [R, some]: pair, a and m of the first options; no later one has a link there."""
+
+    pair: Ints
+    serial_s: NDArray[np.float32]
+    steady_s: NDArray[np.float32]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool:
     """I instances of C kinds of job each. Letters as in `instance.py`; option 0 is to wait: T is inf.
 
     devices                        [I, K]     0 for a domain that does not exist
     bandwidth, latency             [I, K, K]  nominal [B/s], [s]; 0 where there is no link
-    pair                           [R, P, l]  links used; Q (one past the last) for padding
-    serial_s, steady_s, wait_s, lag_s  [R, P, l]  see `response.py`
-    compute_s, hidden_s            [R, P]
+    pair                           [R, P, l]  links used; Q (one past the last) for padding, which comes last
+    serial_s, steady_s, wait_s     [R, P, l]  see `response.py`
+    compute_s, hidden_s, lag_s     [R, P]
     needs, memory                  [R, P, K]  devices; share of each domain's memory
     busy_s                         [R, P]     utilisation x step time: useful seconds of a device in a step
     usd                            [R, P]     egress a step relative to the dearest option; 1 for waiting
@@ -43,9 +51,9 @@ class Pool:
     serial_s: Floats
     steady_s: Floats
     wait_s: Floats
-    lag_s: Floats
     compute_s: Floats
     hidden_s: Floats
+    lag_s: Floats
     needs: Floats
     memory: Floats
     busy_s: Floats
@@ -76,6 +84,17 @@ class Pool:
         """Q."""
         return max(1, self.num_domains * (self.num_domains - 1) // 2)
 
+    def by_link(self) -> list[ByLink]:
+        """Return the links of all options, slot by slot, as far as any kind of job has options that use it."""
+        used = np.asarray((self.pair < self.num_pairs).any(axis=0))  # [P, l]
+        return [
+            ByLink(self.pair[:, :count, slot].copy(), *(
+                np.asarray(table[:, :count, slot], dtype=np.float32) for table in (self.serial_s, self.steady_s)
+            ))
+            for slot in range(self.pair.shape[2])
+            if (count := int(np.flatnonzero(np.append(True, used[:, slot]))[-1]))
+        ]  # fmt: skip
+
     @classmethod
     def of(cls, instances: Sequence[Instance]) -> Pool:
         """Stack instances that have the same number of kinds."""
@@ -95,9 +114,9 @@ class Pool:
             bandwidth[i, :k, :k] = np.nan_to_num(instance.fleet.bandwidth_bytes_per_s(), posinf=0.0)
             latency[i, :k, :k] = np.nan_to_num(instance.fleet.latency_s(), posinf=0.0)
         pair = np.full((rows, options, links), pairs)
-        wires = np.zeros((4, rows, options, links))
-        serial, steady, wait, lag = wires
-        compute, hidden = np.full((rows, options), np.inf), np.zeros((rows, options))
+        wires = np.zeros((3, rows, options, links))
+        serial, steady, wait = wires
+        compute, hidden, lag = np.full((rows, options), np.inf), *np.zeros((2, rows, options))
         busy, usd = np.zeros((rows, options)), np.ones((rows, options))
         needs, memory = np.zeros((2, rows, options, domains))
         moved_s, moved = np.zeros((2, rows, options, options))
@@ -109,9 +128,10 @@ class Pool:
             width = use.pair.shape[1]
             upper = numbers[np.triu_indices(k, 1)]  # numbers of this fleet's pairs among all K domains
             pair[r, some, :width] = np.append(upper, pairs)[use.pair]
-            for target, source in zip(wires, (use.serial_s, use.steady_s, use.wait_s, use.lag_s), strict=True):
+            for target, source in zip(wires, (use.serial_s, use.steady_s, use.wait_s), strict=True):
                 target[r, some, :width] = source
-            compute[r, some], hidden[r, some], exists[r, some] = use.compute_s, use.hidden_s, True
+            compute[r, some], hidden[r, some], lag[r, some] = use.compute_s, use.hidden_s, use.lag_s
+            exists[r, some] = True
             busy[r, some] = kind.utilization * kind.nominal_s
             dearest = _dearest_usd(kind)
             usd[r, some] = kind.egress_usd / dearest
@@ -119,8 +139,8 @@ class Pool:
             moved_s[r, some, some], moved[r, some, some] = kind.moved_s, kind.moved_usd / dearest
             moves[r, some, some] = kind.moves
         return cls(
-            tuple(instances), devices, bandwidth, latency, pair, serial, steady, wait, lag, compute, hidden, needs, memory, busy, usd,
-            moved_s, moved, moves, np.array([kind.reference_s for kind in kinds]), exists,
+            tuple(instances), devices, bandwidth, latency, pair, serial, steady, wait, compute, hidden, lag,
+            needs, memory, busy, usd, moved_s, moved, moves, np.array([k.reference_s for k in kinds]), exists,
         )  # fmt: skip
 
 

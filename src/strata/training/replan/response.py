@@ -2,7 +2,7 @@
 
 The cost model is asked once per plan, at nominal links; from then on a plan is a row of a few numbers:
 
-    T = slow A + Σ_l (a_l / f_l + w_l) + max(0, max_l (m_l / f_l + y_l) - slow O)
+    T = slow A + Σ_l (a_l / f_l + w_l) + max(0, max_l (m_l / f_l) + y - slow O)
 
 f_l is what is left of the bandwidth of link l, slow >= 1 the largest load factor of the domains. One domain:
 only A. Pipelines: a, w are serialisation and latency of fill and drain, m = (M-1) x the wire time of a
@@ -46,9 +46,9 @@ def step_s(
     compute_s: Any, hidden_s: Any, serial_s: Any, steady_s: Any, wait_s: Any, lag_s: Any, inverse: Any,
     *, slow: Any = 1.0,
 ) -> Any:  # fmt: skip
-    """Return T: A and O [..., P], a, m, w, y and 1 / f [..., P, links]; see the formula of this file."""
+    """Return T: A, O and y [..., P], a, m, w and 1 / f [..., P, links]; see the formula of this file."""
     crossing = (serial_s * inverse + wait_s).sum(axis=-1)
-    exposed = (steady_s * inverse + lag_s).max(axis=-1) - slow * hidden_s
+    exposed = (steady_s * inverse).max(axis=-1) + lag_s - slow * hidden_s
     return slow * compute_s + crossing + np.maximum(exposed, 0.0)
 
 
@@ -56,36 +56,35 @@ def step_s(
 class PlanResponse:
     """P plans of one job on one fleet as rows of the formula; links padded to the most that a plan uses.
 
-    compute_s, hidden_s             [P]     A and O [s]
-    pair                            [P, l]  number of each link used (`pair_numbers`), -1 for padding
-    serial_s, steady_s              [P, l]  a and m at nominal bandwidth [s], 0 for padding
-    wait_s, lag_s                   [P, l]  w and y at nominal latency [s], 0 for padding
+    compute_s, hidden_s, lag_s      [P]     A, O and y (at nominal latency) [s]
+    pair                            [P, l]  number of each link used (`pair_numbers`), -1 for padding, last
+    serial_s, steady_s, wait_s      [P, l]  a, m and w at nominal links [s], 0 for padding
     """
 
     compute_s: Floats
     hidden_s: Floats
+    lag_s: Floats
     pair: Ints
     serial_s: Floats
     steady_s: Floats
     wait_s: Floats
-    lag_s: Floats
 
     @classmethod
     def of(cls, model: StepModel, plans: Sequence[TrainingPlan]) -> PlanResponse:
         """Return the rows of some plans."""
         rows = [_terms(model, plan) for plan in plans]
         width = max(1, *(len(row.links) for row in rows))
-        links = np.zeros((4, len(rows), width))
+        links = np.zeros((3, len(rows), width))
         pair = np.full((len(rows), width), -1, dtype=np.int64)
         for p, row in enumerate(rows):
             for slot, (number, figures) in enumerate(sorted(row.links.items())):
                 pair[p, slot], links[:, p, slot] = number, figures
-        hidden = np.array([row.hidden_s for row in rows])
+        hidden, lag = np.array([row.hidden_s for row in rows]), np.array([row.lag_s for row in rows])
         nominal = np.array([report.step_time_s for report in model.reports(plans)])
-        serial, steady, wait, lag = links
+        serial, steady, wait = links
         rest = step_s(np.zeros(len(rows)), hidden, serial, steady, wait, lag, 1.0)
         assert (nominal > rest).all(), "no time is left to compute"
-        return cls(nominal - rest, hidden, pair, serial, steady, wait, lag)
+        return cls(nominal - rest, hidden, lag, pair, serial, steady, wait)
 
     def __len__(self) -> int:
         return len(self.compute_s)
@@ -102,10 +101,11 @@ class PlanResponse:
 
 @dataclass(slots=True)
 class _Terms:
-    """One plan: O, and by pair number (a, m, w, y)."""
+    """One plan: O, y, and by pair number (a, m, w)."""
 
     hidden_s: float = 0.0
-    links: dict[int, Floats] = field(default_factory=lambda: defaultdict(lambda: np.zeros(4)))
+    lag_s: float = 0.0
+    links: dict[int, Floats] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
 
 
 def _terms(model: StepModel, plan: TrainingPlan) -> _Terms:
@@ -120,9 +120,9 @@ def _terms(model: StepModel, plan: TrainingPlan) -> _Terms:
     inside = _Terms()
     _add_pipeline(inside, model.fleet, numbers, plan, plan.pipelines[slowest], times[slowest])
     # Two terms of the formula would be maxima: the pipeline's counts only where its wires are what it waits for.
-    waits = max((float(row[1] + row[3]) for row in inside.links.values()), default=0.0) > inside.hidden_s
-    for number, (serial, steady, wait, _) in inside.links.items():
-        found.links[number] += eta(plan.local_steps) * np.array([serial + waits * steady, 0.0, wait, 0.0])
+    waits = max((float(row[1]) for row in inside.links.values()), default=0.0) + inside.lag_s > inside.hidden_s
+    for number, (serial, steady, wait) in inside.links.items():
+        found.links[number] += eta(plan.local_steps) * np.array([serial + waits * steady, 0.0, wait])
     return found
 
 
@@ -150,8 +150,9 @@ def _add_pipeline(
             least_idle = min(least_idle, work.max() - float(work[i] + work[i + 1]) / ahead)
         number = int(numbers[fleet.index(stages[i].domain), fleet.index(stages[i + 1].domain)])
         row = found.links[number]
-        row += (both_s, 0.0, latency_s, 0.0)
-        row[1], row[3] = max(row[1], again * steady), max(row[3], again * lag)
+        row += (both_s, 0.0, latency_s)
+        row[1] = max(row[1], again * steady)
+        found.lag_s = max(found.lag_s, again * lag)
     found.hidden_s = again * float(min(work.max(), least_idle))
 
 
@@ -174,4 +175,5 @@ def _add_sum(found: _Terms, model: StepModel, numbers: Ints, plan: TrainingPlan)
     lag_s = min(hops * longest, across.time_s)
     scale = (across.time_s - lag_s) / max(rows.values())
     for number, wire_s in rows.items():
-        found.links[number] += np.array([0.0, wire_s * scale, 0.0, lag_s]) / plan.local_steps
+        found.links[number] += np.array([0.0, wire_s * scale / plan.local_steps, 0.0])
+    found.lag_s = lag_s / plan.local_steps

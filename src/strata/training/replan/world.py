@@ -134,6 +134,7 @@ class World:
         self.pool, self.num_envs, self.settings = pool, num_envs, settings
         self.slots = settings.slots
         self._link_world = LinkWorld(settings)
+        self.by_link = pool.by_link()
         self._envs = np.arange(num_envs)
         self._begins = np.ones(num_envs, dtype=bool)
         trace = TRACES[settings.trace]
@@ -156,6 +157,11 @@ class World:
     def links_stay(self) -> Floats:
         """Return the chance [N, Q] that each pair's regime is the same a step later."""
         return self._link_world.stay(self.links)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether devices can be taken by anybody else than the one job there is."""
+        return self.slots > 1 or self.settings.background_share > 0
 
     def draw(self, rng: np.random.Generator, *, start: bool = False) -> Chance:
         """Draw what a step needs; with `start` also what the start of an episode needs."""
@@ -313,7 +319,7 @@ class World:
         wait, lag = pool.wait_s[row, plan], pool.lag_s[row, plan]
         if self.settings.latency_half_width:
             late = np.pad(self.links.lateness, ((0, 0), (0, 1))).ravel()[flat]
-            wait, lag = wait * late, lag * late
+            wait, lag = wait * late, lag * late.max(axis=-1)
         slow: Any = 1.0
         if self.settings.load_half_width:
             slow = ((pool.needs[row, plan] > 0) * self.load[:, None, :]).max(axis=-1, initial=1.0)
