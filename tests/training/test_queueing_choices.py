@@ -106,6 +106,14 @@ def test_a_move_that_cannot_pay_back_is_not_offered() -> None:
     assert placements(asked((4, 2, 0), current=nearly_done)) == [None]
 
 
+def test_a_stopped_span_may_move_only_where_its_checkpoint_can_go() -> None:
+    cut = replace(GRID, dynamics=Regimes((1e6, 1e6), factors=(1.0, 0.0)))
+    stopped = Running(job(), ((0, 2), (1, 2)), (0,), 0.0, 0.0, 4e4)
+    dead = replace(asked((2, 2, 4), current=stopped), grid=cut, regimes=(1, 1, 1))
+    assert placements(dead) == [None]
+    assert ((2, 4),) in placements(replace(dead, regimes=(1, 0, 0)))
+
+
 def test_a_pick_that_is_no_option_is_answered_by_greedy_span() -> None:
     snapshot = asked((3, 2, 3))
     lost = scheduler(lambda options: np.full(len(options), 10**6))

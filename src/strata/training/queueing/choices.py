@@ -31,6 +31,7 @@ LEAST_SPEED: Final = 0.5
 queue that could use them has come. This and PRICE were chosen on seeds that no reported figure uses."""
 
 OVERDUE: Final = 0.25
+"""Of the time its user said, what a job still takes that has passed it: assumed."""
 
 PREFERENCE: Final = (0.0, 1.0, 0.0)
 """Utilisation alone."""
@@ -135,7 +136,7 @@ def _wait(snapshot: Snapshot, price: float) -> Choice:
 
 
 def _expected_left_s(run: Running, now_s: float) -> float:
-    """Return the run time left; a job that is overdue is expected to take OVERDUE of what its user said."""
+    """Return the run time left, never less than OVERDUE of what the job's user said."""
     told_s = run.job.told_node_s / run.job.nodes
     return max(run.told_left_s(now_s), OVERDUE * told_s)
 
@@ -182,6 +183,6 @@ def _moved(snapshot: Snapshot, current: Running, choice: Choice) -> Choice | Non
     )  # fmt: skip
     speed = choice.own[0] / snapshot.job.nodes
     left_s = current.told_left_s(snapshot.now_s)
-    if switch_s + left_s * current.speed / speed >= left_s:
+    if math.isinf(switch_s) or switch_s + left_s * current.speed / speed >= left_s:
         return None
     return Choice(choice.placement, choice.own, choice.harm, choice.own[0] * switch_s / STEP_S, choice.links)
