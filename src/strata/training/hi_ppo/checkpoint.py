@@ -144,7 +144,8 @@ def read_checkpoint(path: Path) -> Run:
     try:
         content = torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise BadFile([Fault(str(path), f"not a checkpoint: {str(error).splitlines()[0]}")]) from None
+        reason = (str(error) or "cut short").splitlines()[0]
+        raise BadFile([Fault(str(path), f"not a checkpoint: {reason}")]) from None
     made_by = content.pop("format", None) if isinstance(content, dict) else None
     if made_by != FORMAT:
         raise BadFile([Fault(str(path), f"made by another version ({made_by}; this one reads {FORMAT})")])
