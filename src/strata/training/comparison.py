@@ -79,7 +79,7 @@ def compare(old: Answer, new: Answer) -> Comparison:
     """Compare the chosen plans of two answers; a side may have none."""
     before, after = old.best, new.best
     both = (before.report, after.report) if before is not None and after is not None else None
-    works = _work(before), _work(after)
+    works = work(before), work(after)
     names = [d.name for answer in (old, new) for d in answer.problem.fleet.domains]
     used = [name for name in dict.fromkeys(names) if name in works[0] or name in works[1]]
     domains = {name: (works[0].get(name), works[1].get(name)) for name in used}
@@ -111,7 +111,8 @@ def _ratio(old: float | None, new: float | None) -> float | None:
     return new / old if old and new is not None else None
 
 
-def _work(item: Evaluated | None) -> dict[str, DomainWork]:
+def work(item: Evaluated | None) -> dict[str, DomainWork]:
+    """Return what a plan gives each domain it uses; nothing without a plan."""
     if item is None:
         return {}
     plan, devices = item.plan, item.plan.devices()

@@ -27,7 +27,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     for setting in problem.settings:
         if linked and (uniform := uniform_chain(problem, setting, range(len(domains)))) is not None:
             plans.append(uniform)
-        if (shared := _data_parallel(problem, setting)) is not None:
+        if (shared := data_parallel(problem, setting)) is not None:
             plans.append(shared)
     return best(evaluate(problem, context, plans)) if len(domains) > 1 else None
 
@@ -58,7 +58,8 @@ def uniform_chain(problem: Problem, setting: Setting, order: range | tuple[int, 
     )
 
 
-def _data_parallel(problem: Problem, setting: Setting) -> TrainingPlan | None:
+def data_parallel(problem: Problem, setting: Setting) -> TrainingPlan | None:
+    """Return synchronous data parallelism with an equal share of the batch per domain."""
     count = len(problem.fleet.domains)
     share = -(-problem.job.global_batch // count)
     small = replace(problem, job=replace(problem.job, global_batch=share))

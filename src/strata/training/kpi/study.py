@@ -1,0 +1,59 @@
+"""What every row is given: the policy that is measured, how many instances, a clock; and its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from strata.training.baselines.context import Context
+from strata.training.exact.problem import Problem
+from strata.training.exact.search import Evaluated
+from strata.training.hi_ppo import global_agent
+from strata.training.hi_ppo.policy import Policy
+from strata.training.objective import Scales
+from strata.training.preferences import preferences
+from strata.training.shortlist import shortlist
+
+Clock = Callable[[], float]
+
+QUERIES: Final = 64
+"""Preferences a front is asked with: the budget of facts §3."""
+
+MOST_PLANS: Final = 256
+"""Candidate plans the policy picks from, and the plan evaluations every other method is given."""
+
+SEARCH_LIMIT_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Study:
+    """One run of the table. `advance` is told the share of a row that is done; `seed` is of the resampling."""
+
+    policy: Policy
+    clock: Clock
+    quick: bool = False
+    seed: int = 0
+    advance: Callable[[float], None] = field(default=lambda _share: None, compare=False)
+
+    def rng(self) -> np.random.Generator:
+        """Return the generator of a row: the same for each, whatever ran before."""
+        return np.random.default_rng(self.seed)
+
+    def context(self, *, num_devices: int = 0, seed: int = 0) -> Context:
+        """Return what a baseline may use, with the limit every search of the table has."""
+        rng = np.random.default_rng(seed)
+        return Context(Scales(), num_devices, rng, self.clock, self.clock() + SEARCH_LIMIT_S)
+
+    def decide(self, problem: Problem) -> Evaluated | None:
+        """Return the policy's plan of a new job, for the job's own objective; None where nothing fits."""
+        return global_agent.decide(problem, policy=self.policy, clock=self.clock).best
+
+    def front(self, problem: Problem) -> list[Evaluated]:
+        """Return the policy's plans under QUERIES preferences, each once."""
+        items = shortlist(problem, most=MOST_PLANS)
+        if not items:
+            return []
+        return global_agent.answers(problem, items, preferences(QUERIES), policy=self.policy)
