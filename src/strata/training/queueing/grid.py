@@ -11,7 +11,6 @@ from typing import Final, Self, TypeVar
 import numpy as np
 
 from strata.fleet.dynamics.regimes import Regimes
-from strata.fleet.fleet import Fleet
 from strata.simulate.collective import diloco_s, ring_s
 from strata.training.queueing.job import Job
 from strata.training.replan.options import HORIZONS
@@ -79,21 +78,6 @@ class Grid:
         """Return domains of one size, every pair joined by a like link."""
         count = domains * (domains - 1) // 2
         return cls((nodes,) * domains, (gbps * 1e9 / 8,) * count, (latency_s,) * count, dynamics, **more)  # type: ignore[arg-type]
-
-    @classmethod
-    def of(cls, fleet: Fleet, dynamics: Regimes) -> Self:
-        """Return the grid of a fleet; of the two directions the slower counts, a missing link has bandwidth 0.
-
-        Devices count alike whatever their kind: jobs are sized in nodes and timed at nominal speed.
-        """
-        bandwidth, latency = fleet.bandwidth_bytes_per_s(), fleet.latency_s()
-        pairs = list(combinations(range(len(fleet.domains)), 2))
-        return cls(
-            tuple(domain.num_nodes for domain in fleet.domains),
-            tuple(float(min(bandwidth[a, b], bandwidth[b, a])) for a, b in pairs),
-            tuple(float(max(latency[a, b], latency[b, a])) for a, b in pairs),
-            dynamics,
-        )
 
     def between(self, domains: Sequence[int]) -> tuple[int, ...]:
         """Return the links a job on these domains uses."""
