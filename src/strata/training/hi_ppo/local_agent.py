@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import Part
-from strata.training.hi_ppo.binding import NOBODY, Binding, pace, planned_binding
+from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
 from strata.training.hi_ppo.guard import guard, summed_gain
 from strata.training.hi_ppo.outlook import chances, expected
@@ -80,8 +80,9 @@ def local_options(cases: Sequence[Case], menus: Sequence[Sequence[Candidate]]) -
     for row, (case, menu) in enumerate(zip(cases, menus, strict=True)):
         planned_s = planned_step_s(case.part)
         features = _device_features(case.site)
+        now = paces(case.part, case.site, [candidate.binding for candidate in menu])
         for column, candidate in enumerate(menu):
-            value[row, column] = expected(case.part, case.site, candidate.binding, planned_s=planned_s)
+            value[row, column] = expected(case.site, candidate.binding, now[column], planned_s=planned_s)
             cost[row, column] = candidate.downtime_s / case.site.interval_s * value[row, column, 0]
             mine = features[:, candidate.binding.used]
             links[row, column] = mine[0].min(), mine[1].min(), mine[2].mean(), mine[2].min()

@@ -11,8 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from strata.fleet.dynamics.regimes import Regimes
-from strata.training.hi_ppo.assignment import Part
-from strata.training.hi_ppo.binding import NOBODY, Binding, Pace, group_speed, pace
+from strata.training.hi_ppo.binding import NOBODY, Binding, Pace, group_speed
 from strata.training.hi_ppo.site import GOOD, Floats, Site
 from strata.training.replan.options import HORIZONS
 
@@ -23,14 +22,13 @@ def chances(chain: Regimes, interval_s: float) -> Floats:
     return np.stack([chain.transition(steps * interval_s) for steps in HORIZONS])
 
 
-def expected(part: Part, site: Site, binding: Binding, *, planned_s: float) -> Floats:
-    """Return the step rate over the planned one (1 / `planned_s`) at each of HORIZONS, [5].
+def expected(site: Site, binding: Binding, now: Pace, *, planned_s: float) -> Floats:
+    """Return the step rate over the planned one (1 / `planned_s`) at each of HORIZONS, [5]; `now` is its pace.
 
     A copy ends at C + M x, x the time of a microbatch on its slowest group; C is held as it is now. So the step
     is as slow as the slowest device makes it, devices change independently, and the distribution of the
     least of their rates is a product.
     """
-    now = pace(part, site, binding)
     if not np.isfinite(now.step_s):
         return np.zeros(len(HORIZONS))
     cap, caps, states = _caps(site, binding, now, planned_s)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata.training.hi_ppo.assignment import Part
-from strata.training.hi_ppo.binding import Binding, holds, pace, planned_binding
+from strata.training.hi_ppo.binding import Binding, holds, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import candidates
-from strata.training.hi_ppo.local_agent import Case, decide, planned_step_s
-from strata.training.hi_ppo.site import Site, advance
+from strata.training.hi_ppo.local_agent import Case, decide
+from strata.training.hi_ppo.site import Site, advance, nominal_site
 from strata.training.replan.rules import Rule, keep
 
 _NOTHING = "nothing"
@@ -43,11 +43,12 @@ def compare(part: Part, sites: Sequence[Site], rules: Mapping[str, Rule]) -> dic
     """Return what each rule keeps on the same moments, between doing `nothing` and the `oracle`.
 
     All start from the binding that is best in the first moment. Nothing: that binding for ever, waiting where a
-    device of it is lost. The oracle takes the fastest candidate of every moment and pays nothing.
+    device of it is lost. The oracle takes the fastest candidate of every moment and pays nothing. What is earned
+    is by the exact recurrence, whatever was decided on.
     """
     first = decide([Case(part, sites[0])], keep)[0].binding
     start = planned_binding(part.assignment) if first is None else first
-    planned_s = planned_step_s(part)
+    planned_s = pace(part, nominal_site(part.domain), planned_binding(part.assignment), is_exact=True).step_s
     ways: dict[str, Callable[[Site, Binding], tuple[Binding | None, float]]] = {
         _NOTHING: lambda _, current: (current, 0.0),
         **{name: _by_rule(part, rule) for name, rule in rules.items()},
@@ -66,7 +67,7 @@ def _by_rule(part: Part, rule: Rule) -> Callable[[Site, Binding], tuple[Binding 
 
 def _fastest(part: Part, site: Site, current: Binding) -> Binding | None:
     menu = [item.binding for item in candidates(part, site, current) if item.is_legal]
-    return min(menu, key=lambda binding: pace(part, site, binding).step_s, default=None)
+    return menu[int(np.argmin([one.step_s for one in paces(part, site, menu)]))] if menu else None
 
 
 def _episode(
@@ -84,5 +85,6 @@ def _episode(
             continue
         current = taken
         changes += downtime_s > 0
-        earned += planned_s / pace(part, site, current).step_s * (1 - downtime_s / site.interval_s)
+        rate = planned_s / pace(part, site, current, is_exact=True).step_s
+        earned += rate * (1 - downtime_s / site.interval_s)
     return Kept(earned / len(sites), changes, stranded)
