@@ -130,7 +130,9 @@ class LinkWorld:
         elapsed = settings.interval_s / settings.noise_tau_s
         self._keep = math.exp(-elapsed)
         self._fresh = settings.noise_sigma * math.sqrt(-math.expm1(-2 * elapsed))
-        self._decay = np.exp(-elapsed * np.array(HORIZONS))
+        self._decay = np.exp(-elapsed * np.array(HORIZONS)).astype(np.float32)
+        #: [H, G x 3]
+        self._ahead = self.chains.ahead.reshape(-1, len(HORIZONS)).T.astype(np.float32)
         half = settings.bandwidth_half_width
         #: Expected 1 / u of the uniform noise.
         self._jitter = math.log((1 + half) / (1 - half)) / (2 * half) if half else 1.0
@@ -183,18 +185,22 @@ class LinkWorld:
             return 1.0
         return np.asarray(1 + self.settings.diurnal_amplitude * np.sin(2 * np.pi * time_s / _DAY_S + links.phase))
 
-    def ahead(self, links: Links, time_s: Floats) -> Floats:
-        """Return 1 / bandwidth relative to nominal, seen now and expected later, [N, Q, H]."""
-        inverse = self.chains.ahead[links.chain, links.seen_regime]
-        level = 1 / inverse[..., 0]
-        if self.settings.noise_sigma:
-            rest = np.log(level * self._wave(links, time_s) / links.seen)
-            inverse = inverse * np.exp(rest[..., None] * self._decay)
-        else:
-            inverse = inverse * self._jitter
-        for h, steps in enumerate(HORIZONS):
-            inverse[..., h] /= self._wave(links, time_s + steps * self.settings.interval_s)
-        inverse[..., 0] = 1 / links.seen
+    def ahead(self, links: Links, time_s: Floats) -> NDArray[np.float32]:
+        """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N], in single precision."""
+        at = (links.chain * 3 + links.seen_regime).T
+        inverse = self._ahead.take(at, axis=1)
+        settings = self.settings
+        if settings.noise_sigma:
+            rest = -np.log(links.seen.T.astype(np.float32) * inverse[0])
+            if settings.diurnal_amplitude:
+                rest += np.log(self._wave(links, time_s)).T
+            inverse *= np.exp(rest * self._decay[:, None, None])
+        elif settings.bandwidth_half_width:
+            inverse *= self._jitter
+        if settings.diurnal_amplitude:
+            for h, steps in enumerate(HORIZONS):
+                inverse[h] /= np.asarray(self._wave(links, time_s + steps * settings.interval_s)).T
+        inverse[0] = 1 / links.seen.T
         return inverse
 
     def stay(self, links: Links) -> Floats:

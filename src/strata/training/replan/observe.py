@@ -87,14 +87,15 @@ def options(world: World) -> Options:
     legal = pool.exists[row] & (place >= 0)[:, None] & _fit(world, row, plan)
     legal[envs, plan] = True
     legal[:, 0] = ~runs
-    earns, links = _earnings(world, row, plan)
+    earns, links = _earnings(world, row)
     weights = world.preference
     worth = weights[:, :1] * pool.reference_s[row, None] + weights[:, 1:2] * pool.busy_s[row]
-    value = worth[:, :, None] * earns - (weights[:, 2:] * pool.usd[row])[:, :, None]
+    value = worth[:, :, None] * earns
     pause_s = np.where(pool.moves[row, plan], pool.moved_s[row, plan] + settings.restart_s, 0.0)
-    steps = settings.interval_s / pool.reference_s[row]
-    cost = pause_s / settings.interval_s * worth * earns[:, :, 0]
-    cost += weights[:, 2:] * pool.moved[row, plan] / steps[:, None]
+    cost = pause_s / settings.interval_s * value[:, :, 0]
+    if weights[:, 2].any():
+        value -= (weights[:, 2:] * pool.usd[row])[:, :, None]
+        cost += weights[:, 2:] * pool.moved[row, plan] * (pool.reference_s[row] / settings.interval_s)[:, None]
     cost[~runs] = 0.0
     return Options(value, cost, links, np.where(runs, plan, -1), legal, weights)
 
@@ -107,70 +108,78 @@ def _fit(world: World, row: Ints, plan: Ints) -> Bools | bool:
     return np.asarray((world.pool.needs[row] <= room[:, None, :]).all(axis=-1))
 
 
-def _earnings(world: World, row: Ints, plan: Ints) -> tuple[Floats, Floats]:
+def _earnings(world: World, row: Ints) -> tuple[Singles, Singles]:
     """Return 1 / step time [N, P, H] at each horizon, and the features of the links used [N, P, 4].
 
     Latency is taken as nominal. Single precision: a step time is good to about 1e-6.
     """
     pool, n, ahead = world.pool, world.num_envs, len(HORIZONS)
-    # Columns: 1/f as seen now and expected later, then the chance that the regime changes in one step.
-    seen = np.zeros((n, pool.num_pairs + 1, ahead + 1), dtype=np.float32)
-    seen[:, :-1, :ahead] = world.links_ahead
-    seen[:, :-1, ahead] = 1 - world.links_stay
+    # First axis: 1/f as seen now and expected later, then the chance that the regime changes in one step.
+    seen = np.zeros((ahead + 1, pool.num_pairs + 1, n), dtype=np.float32)
+    seen[:ahead, :-1] = world.links_ahead
+    seen[ahead, :-1] = 1 - world.links_stay.T
     if world.slots > 1:
-        others = world.users()
-        others[np.arange(n)[:, None], pool.pair[row, plan]] -= 1
-        seen[:, :, :ahead] *= np.maximum(others, 0)[:, :, None] + 1
+        seen[:ahead] *= _sharing(world, row).T
     slow = _slow(world, row)
-    earns, features = np.empty((n, pool.num_options, ahead)), np.ones((n, pool.num_options, len(LINK_FEATURES)))
+    earns = np.empty((n, pool.num_options, ahead), dtype=np.float32)
+    features = np.empty((n, pool.num_options, len(LINK_FEATURES)), dtype=np.float32)
     for first in range(0, n, _CHUNK):
         some = slice(first, first + _CHUNK)
-        worst, leaves, count, crossing, exposed = _along_links(world, seen[some], row[some])
         rows = row[some]
-        compute, hidden = pool.compute_s[rows, :, None], pool.hidden_s[rows, :, None]
-        fixed = pool.wait_s.sum(axis=-1)[rows, :, None]
-        exposed = np.maximum(exposed + pool.lag_s[rows, :, None] - slow[some] * hidden, 0.0)
-        earns[some] = 1 / (slow[some] * compute + fixed + crossing + exposed)
-        any_ = count > 0
-        features[some, :, 0] = np.where(any_, 1 / np.where(any_, worst[..., 0], 1.0), 1.0)
-        features[some, :, 1] = np.where(any_, 1 / np.where(any_, worst[..., ahead - 1], 1.0), 1.0)
-        features[some, :, 2] = 1 - leaves / np.maximum(count, 1)
-        features[some, :, 3] = 1 - worst[..., ahead]
+        worst, leaves, crossing, exposed = _along_links(world, seen[:, :, some], rows)
+        compute, fixed, hidden, lag, count = world.plan_terms[:, :, rows]
+        load = 1.0 if slow is None else slow[:, :, some]
+        exposed += lag - load * hidden
+        np.maximum(exposed, 0.0, out=exposed)
+        crossing += exposed
+        crossing += load * compute + fixed
+        earns[some] = np.divide(1.0, crossing, out=crossing).transpose(2, 1, 0)
+        alone = count == 0
+        worst[:ahead, alone] = 1.0
+        features[some, :, 0], features[some, :, 1] = 1 / worst[0].T, 1 / worst[ahead - 1].T
+        features[some, :, 2], features[some, :, 3] = (1 - leaves / np.maximum(count, 1)).T, 1 - worst[ahead].T
     return earns, features
 
 
+def _sharing(world: World, row: Ints) -> Ints:
+    """Return among how many jobs each pair would be shared if the job in turn used it [N, Q + 1]."""
+    envs, users = np.arange(world.num_envs), world.users()
+    users[envs[:, None], world.pool.pair[row, world.jobs.plan[envs, world.turn]]] -= 1
+    return np.asarray(np.maximum(users, 0) + 1)
+
+
 def _along_links(world: World, seen: Singles, row: Ints) -> tuple[Singles, ...]:
-    """Return, per option, over its links: the largest of the columns, the sum of the last column, their number,
-    Σ a / f and max m / f at each horizon."""
-    pool, n, columns = world.pool, len(row), seen.shape[2]
-    shape = (n, pool.num_options)
-    worst = np.zeros((*shape, columns), dtype=np.float32)
-    leaves, count = np.zeros((2, *shape), dtype=np.float32)
-    crossing, exposed = np.zeros((2, *shape, columns - 1), dtype=np.float32)
-    offset = (np.arange(n) * seen.shape[1])[:, None]
-    flat = seen.reshape(-1, columns)
+    """Return over the links of each option the largest of `seen`, the sum of its last entry, Σ a / f, max m / f.
+
+    Options and environments are the last axes here, so that each slot of links is one block of memory.
+    """
+    entries, pairs, n = seen.shape
+    shape = (world.pool.num_options, n)
+    worst = np.zeros((entries, *shape), dtype=np.float32)
+    leaves = np.zeros(shape, dtype=np.float32)
+    crossing, exposed = np.zeros((2, entries - 1, *shape), dtype=np.float32)
+    flat, env = seen.reshape(entries, pairs * n), np.arange(n)
     for slot in world.by_link:
-        pair = slot.pair[row]
-        some = slice(0, pair.shape[1])
-        column = flat.take(pair + offset, axis=0)  # [n, some, columns]
-        np.maximum(worst[:, some], column, out=worst[:, some])
-        leaves[:, some] += column[..., -1]
-        count[:, some] += pair < pool.num_pairs
-        level = column[..., :-1]
-        crossing[:, some] += slot.serial_s[row][..., None] * level
-        np.maximum(exposed[:, some], slot.steady_s[row][..., None] * level, out=exposed[:, some])
-    return worst, leaves, count, crossing, exposed
+        some = slice(0, len(slot.pair))
+        found = flat.take(slot.pair[:, row] * n + env, axis=1)  # [entries, some, n]
+        np.maximum(worst[:, some], found, out=worst[:, some])
+        leaves[some] += found[-1]
+        level = found[:-1]
+        crossing[:, some] += slot.serial_s[:, row] * level
+        level *= slot.steady_s[:, row]
+        np.maximum(exposed[:, some], level, out=exposed[:, some])
+    return worst, leaves, crossing, exposed
 
 
-def _slow(world: World, row: Ints) -> Floats:
-    """Return the load factor of each option at each horizon, [N, P, H]."""
+def _slow(world: World, row: Ints) -> Singles | None:
+    """Return the load factor of each option at each horizon, [H, P, N]; None where load does not change."""
     half = world.settings.load_half_width
     if not half:
-        return np.ones((world.num_envs, 1, 1))
+        return None
     used = world.pool.needs[row] > 0
-    slow = np.empty((*used.shape[:2], len(HORIZONS)))
-    slow[..., 0] = (used * world.load[:, None, :]).max(axis=-1, initial=1.0)
+    slow = np.empty((len(HORIZONS), *used.shape[1::-1]), dtype=np.float32)
+    slow[0] = (used * world.load[:, None, :]).max(axis=-1, initial=1.0).T
     # The largest of n independent max(1, u), u uniform in 1 +- half, is 1 + half (1 - (2 - 2^-n) / (n + 1)).
-    count = used.sum(axis=-1)
-    slow[..., 1:] = (1 + half * (1 - (2 - 0.5**count) / (count + 1)))[..., None]
+    count = used.sum(axis=-1).T
+    slow[1:] = 1 + half * (1 - (2 - 0.5**count) / (count + 1))
     return slow

@@ -18,7 +18,7 @@ Bools = NDArray[np.bool_]
 
 
 class ByLink(NamedTuple):
-    """The links of one slot [R, some]: pair, a and m of the first options; no later one has a link there."""
+    """The links of one slot [some, R]: pair, a and m of the first options; no later one has a link there."""
 
     pair: Ints
     serial_s: NDArray[np.float32]
@@ -87,13 +87,18 @@ class Pool:
     def by_link(self) -> list[ByLink]:
         """Return the links of all options, slot by slot, as far as any kind of job has options that use it."""
         used = np.asarray((self.pair < self.num_pairs).any(axis=0))  # [P, l]
-        return [
-            ByLink(self.pair[:, :count, slot].copy(), *(
-                np.asarray(table[:, :count, slot], dtype=np.float32) for table in (self.serial_s, self.steady_s)
-            ))
-            for slot in range(self.pair.shape[2])
-            if (count := int(np.flatnonzero(np.append(True, used[:, slot]))[-1]))
-        ]  # fmt: skip
+        found = []
+        for slot in range(self.pair.shape[2]):
+            some = slice(0, int(np.flatnonzero(np.append(True, used[:, slot]))[-1]))
+            wires = (np.asarray(t[:, some, slot].T, dtype=np.float32) for t in (self.serial_s, self.steady_s))
+            found.append(ByLink(self.pair[:, some, slot].T.copy(), *wires))
+        return [slot for slot in found if len(slot.pair)]
+
+    def terms(self) -> NDArray[np.float32]:
+        """Return compute, all latencies, O, y and the number of links of each option [5, P, R]."""
+        links = (self.pair < self.num_pairs).sum(axis=2)
+        rest = (self.compute_s, self.wait_s.sum(axis=2), self.hidden_s, self.lag_s, links)
+        return np.stack([table.T for table in rest]).astype(np.float32)
 
     @classmethod
     def of(cls, instances: Sequence[Instance]) -> Pool:

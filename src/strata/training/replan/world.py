@@ -134,7 +134,7 @@ class World:
         self.pool, self.num_envs, self.settings = pool, num_envs, settings
         self.slots = settings.slots
         self._link_world = LinkWorld(settings)
-        self.by_link = pool.by_link()
+        self.by_link, self.plan_terms = pool.by_link(), pool.terms()
         self._envs = np.arange(num_envs)
         self._begins = np.ones(num_envs, dtype=bool)
         trace = TRACES[settings.trace]
@@ -149,8 +149,8 @@ class World:
         return np.asarray(self.instance[:, None] * self.pool.num_kinds + self.jobs.kind)
 
     @property
-    def links_ahead(self) -> Floats:
-        """Return 1 / bandwidth relative to nominal as seen now and expected at HORIZONS, [N, Q, H]."""
+    def links_ahead(self) -> NDArray[np.float32]:
+        """Return 1 / bandwidth relative to nominal as seen now and expected at HORIZONS, [H, Q, N]."""
         return self._link_world.ahead(self.links, self.time_s[:, None])
 
     @property
