@@ -186,7 +186,7 @@ class LinkWorld:
         return np.asarray(1 + self.settings.diurnal_amplitude * np.sin(2 * np.pi * time_s / _DAY_S + links.phase))
 
     def ahead(self, links: Links, time_s: Floats) -> NDArray[np.float32]:
-        """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N], in single precision."""
+        """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N]; single precision."""
         at = (links.chain * 3 + links.seen_regime).T
         inverse = self._ahead.take(at, axis=1)
         settings = self.settings

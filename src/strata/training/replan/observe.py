@@ -97,7 +97,7 @@ def options(world: World) -> Options:
         value -= (weights[:, 2:] * pool.usd[row])[:, :, None]
         cost += weights[:, 2:] * pool.moved[row, plan] * (pool.reference_s[row] / settings.interval_s)[:, None]
     cost[~runs] = 0.0
-    return Options(value, cost, links, np.where(runs, plan, -1), legal, weights)
+    return Options(value, cost, links.astype(np.float64), np.where(runs, plan, -1), legal, weights)
 
 
 def _fit(world: World, row: Ints, plan: Ints) -> Bools | bool:
