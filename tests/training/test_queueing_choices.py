@@ -66,7 +66,7 @@ def test_jobs_behind_price_the_nodes_unless_they_may_not_overtake() -> None:
 
 
 def test_waiting_is_worth_a_domain_from_the_step_some_domain_has_room() -> None:
-    snapshot = asked((2, 2, 0), running=(runs(6, 0, 1.5 * STEP_S), runs(6, 1, 100 * STEP_S)))
+    snapshot = asked((2, 2, 0), running=(runs(6, 0, 1.2 * STEP_S), runs(6, 1, 100 * STEP_S)))
     assert choices(snapshot)[0].own == (0.0, 0.0, 4.0, 4.0, 4.0)
 
 
