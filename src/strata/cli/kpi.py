@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from strata.training.kpi.kpi import Kpi
+
 INTERRUPTED = 130
 GOAL_MISSED = 4
 
@@ -41,7 +43,8 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
         raise UsageError(f"no row is named {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
     ordered: list[str] = [name for name in NAMES if name in (names or NAMES)]
     study = Study(load_policy(file), time.perf_counter, quick=quick)
-    started, found, is_whole = time.perf_counter(), [], True
+    found: list[Kpi] = []
+    started, is_whole = time.perf_counter(), True
     with progress("measuring", total=len(ordered)) as show:
         try:
             measured = measure_all(

@@ -53,12 +53,12 @@ def compare_all(study: Study) -> Iterator[Compared]:
 
 def compare(study: Study, instance: Instance) -> Compared | None:
     """Return everything about one instance, None where no plan fits."""
-    front = study.front(instance.problem())
-    ours = study.decide(instance.problem())
+    problem = instance.problem()
+    items = study.candidates(problem)
+    front, ours = study.front(problem, items), study.decide(problem, items)
     answer = plan_training(instance.fleet, instance.job, clock=study.clock, rank=0)
     if ours is None or answer.best is None:
         return None
-    problem = instance.problem()
     context = study.context(num_devices=ours.plan.num_devices, seed=instance.seed)
     others = {name: BASELINES[name](problem, context) for name in NAMED}
     others[SYNC_DP] = uniform_data_parallel(study, problem)

@@ -19,7 +19,6 @@ from strata.training.kpi.kpi import Kpi, ends, summary
 from strata.training.kpi.searches import nsga2_front, random_front
 from strata.training.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Study
 from strata.training.preferences import preferences
-from strata.training.shortlist import shortlist
 
 TARGET: Final = 0.85
 HEADLINE: Final = "coverage_eps_1"
@@ -75,9 +74,11 @@ def _compare(study: Study, instance: Instance, exact: Floats) -> dict[str, dict[
         answers[name] = {**measures(found, exact), "plans": float(len(found)), "elapsed_s": elapsed_s}
 
     started = study.clock()
-    add("hi_ppo", points(study.front(instance.problem())), study.clock() - started)
-    started = study.clock()
-    add("all_candidates", points(shortlist(instance.problem(), most=MOST_PLANS)), study.clock() - started)
+    problem = instance.problem()
+    items = study.candidates(problem)
+    listed_s = study.clock() - started
+    add("hi_ppo", points(study.front(problem, items)), study.clock() - started)
+    add("all_candidates", points(items), listed_s)
     add("linear_weights_oracle", linear_oracle(exact, queries=QUERIES), 0.0)
     started = study.clock()
     context = study.context(seed=instance.seed)

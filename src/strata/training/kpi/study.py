@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,13 +47,17 @@ class Study:
         rng = np.random.default_rng(seed)
         return Context(Scales(), num_devices, rng, self.clock, self.clock() + SEARCH_LIMIT_S)
 
-    def decide(self, problem: Problem) -> Evaluated | None:
+    def decide(self, problem: Problem, items: Sequence[Evaluated] | None = None) -> Evaluated | None:
         """Return the policy's plan of a new job, for the job's own objective; None where nothing fits."""
-        return global_agent.decide(problem, policy=self.policy, clock=self.clock).best
+        return global_agent.decide(problem, policy=self.policy, clock=self.clock, items=items).best
 
-    def front(self, problem: Problem) -> list[Evaluated]:
-        """Return the policy's plans under QUERIES preferences, each once."""
-        items = shortlist(problem, most=MOST_PLANS)
-        if not items:
+    def candidates(self, problem: Problem) -> list[Evaluated]:
+        """Return the plans the policy picks from."""
+        return shortlist(problem, most=MOST_PLANS)
+
+    def front(self, problem: Problem, items: Sequence[Evaluated] | None = None) -> list[Evaluated]:
+        """Return the policy's plans under QUERIES preferences, each once; candidates may be given."""
+        found = self.candidates(problem) if items is None else items
+        if not found:
             return []
-        return global_agent.answers(problem, items, preferences(QUERIES), policy=self.policy)
+        return global_agent.answers(problem, found, preferences(QUERIES), policy=self.policy)

@@ -11,9 +11,14 @@ from strata.training.kpi import (
     algorithm,
     allocation_error,
     communication_cost_reduction,
+    coordination_time,
     inter_domain_latency,
+    intra_domain_latency,
+    load_stability,
+    network_degradation,
     pareto_coverage,
     training_time_reduction,
+    utilization_improvement,
 )
 from strata.training.kpi.compared import Compared, compare_all
 from strata.training.kpi.kpi import NAMES, Kpi
@@ -25,6 +30,11 @@ ALONE: Final[dict[str, Callable[[Study], Kpi]]] = {
     "algorithm": algorithm.measure,
     "pareto_coverage": pareto_coverage.measure,
     "inter_domain_latency_s": inter_domain_latency.measure,
+    "intra_domain_latency_s": intra_domain_latency.measure,
+    "utilization_improvement": utilization_improvement.measure,
+    "coordination_time_s": coordination_time.measure,
+    "load_stability": load_stability.measure,
+    "network_degradation": network_degradation.measure,
 }
 SHARING: Final[dict[str, Callable[[Study, list[Compared]], Kpi]]] = {
     "training_time_reduction": training_time_reduction.measure,
