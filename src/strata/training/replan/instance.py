@@ -129,13 +129,14 @@ def kind_of(
     """Return a job with up to `most` of these plans, those that are good in some state of the fleet's links."""
     model = StepModel(fleet, job)
     states = _states(rng, len(fleet.domains))
-    width = [int(np.count_nonzero(row >= 0)) for row in PlanResponse.of(model, plans).pair]
-    links = dict(zip(plans, width, strict=True))
-    plans = [plan for plan in plans if links[plan] <= MOST_LINKS]
-    picked = _diverse(PlanResponse.of(model, plans).step_s(states), plans, most)
+    response = PlanResponse.of(model, plans)
+    links = [int(np.count_nonzero(row >= 0)) for row in response.pair]
+    few = [i for i, count in enumerate(links) if count <= MOST_LINKS]
+    picked = [few[i] for i in _diverse(response.only(few).step_s(states), [plans[i] for i in few], most)]
     # Those with most links first: pools work through slots of links as far as there are any.
-    plans = sorted((plans[i] for i in picked), key=lambda plan: -links[plan])
-    response, reports = PlanResponse.of(model, plans), model.reports(plans)
+    picked.sort(key=lambda i: -links[i])
+    plans, response = [plans[i] for i in picked], response.only(picked)
+    reports = model.reports(plans)
     times = response.step_s(states)
     nominal = np.array([report.step_time_s for report in reports])
     alone = [s for s, plan in zip(nominal, plans, strict=True) if plan.kind == "single"]

@@ -14,5 +14,6 @@ PRESETS: Final = {
     "precursor": WorldSettings(precursor_share=0.75),
     "diurnal": WorldSettings(diurnal_amplitude=0.4),
     "stale": WorldSettings(observed_sigma=0.25, stale_steps=1, missing_share=0.02),
-    "multijob": WorldSettings(slots=4, jobs_per_hour=0.25, background_share=0.15, load_half_width=0.1),
+    "outage": WorldSettings(outages_per_day=1.0),
+    "multijob": WorldSettings(slots=4, jobs_per_hour=0.5, background_share=0.15, load_half_width=0.1),
 }

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ from numpy.typing import NDArray
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import PipelineTimes, StepModel
 from strata.simulate.collective import eta
+from strata.training.environment.network import scaled
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
+
+BAD: Final = 0.25
+"""Share of nominal bandwidth at which the rows of pipelines are made to meet the cost model once more."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -82,9 +86,25 @@ class PlanResponse:
         hidden, lag = np.array([row.hidden_s for row in rows]), np.array([row.lag_s for row in rows])
         nominal = np.array([report.step_time_s for report in model.reports(plans)])
         serial, steady, wait = links
+        crossing = serial.sum(axis=1)
+        # Pipelines: in bad times warm-ups are too short to fill their links; m takes what that costs.
+        pipes = [p for p, plan in enumerate(plans) if len(plan.pipelines) == 1 and rows[p].links]
+        bad = _slower(model, BAD).reports([plans[p] for p in pipes])
+        for p, report in zip(pipes, bad, strict=True):
+            for _ in range(2):  # A depends on m where links are waited for at nominal bandwidth too
+                busy = nominal[p] - crossing[p] - max(0.0, steady[p].max() + lag[p] - hidden[p])
+                waits = report.step_time_s - busy - crossing[p] / BAD
+                if waits > 0:
+                    steady[p] *= max(0.0, waits + hidden[p] - lag[p]) * BAD / steady[p].max()
         rest = step_s(np.zeros(len(rows)), hidden, serial, steady, wait, lag, 1.0)
         assert (nominal > rest).all(), "no time is left to compute"
         return cls(nominal - rest, hidden, lag, pair, serial, steady, wait)
+
+    def only(self, rows: Sequence[int]) -> PlanResponse:
+        """Return some of the rows."""
+        width = max(1, int(np.count_nonzero(self.pair[rows] >= 0, axis=1).max(initial=0)))
+        parts = (getattr(self, part.name)[rows] for part in fields(self))
+        return PlanResponse(*(part if part.ndim == 1 else part[:, :width] for part in parts))
 
     def __len__(self) -> int:
         return len(self.compute_s)
@@ -97,6 +117,11 @@ class PlanResponse:
             1 / padded[..., self.pair], slow=slow,
         )  # fmt: skip
         return np.asarray(found)
+
+
+def _slower(model: StepModel, factor: float) -> StepModel:
+    links = model.fleet.links.values()
+    return StepModel(model.fleet.with_links(scaled(link, bandwidth=factor) for link in links), model.job)
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ class WorldSettings:
     deadline_share, deadline_slack: of the jobs, those with a deadline, and how many times their run time on the
         best single domain it is away at most. deadline_penalty: in steps of efficiency.
     background_share: devices of each domain that small local jobs want on average, background_cap at most.
+    outages_per_day, outage_s: how often each domain is lost as a whole, and for how long on average.
     restart_s: pause of a switch that moves layers, on top of moving the weights.
     preference: weights of (efficiency, utilisation, communication cost); None draws them for every episode.
     """
@@ -52,6 +53,8 @@ class WorldSettings:
     deadline_penalty: float = 10.0
     background_share: float = 0.0
     background_cap: float = 0.25
+    outages_per_day: float = 0.0
+    outage_s: float = 3600.0
     restart_s: float = 60.0
     preference: tuple[float, float, float] | None = (1.0, 0.0, 0.0)
 

@@ -15,12 +15,13 @@ ended starts the next at the following step, which ignores its action and pays n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.training.replan.jobs import Chance, Jobs, Outcome
 from strata.training.replan.links import GRADES, LinkChance, LinkWorld
 from strata.training.replan.pool import Pool
 from strata.training.replan.response import step_s
@@ -44,90 +45,13 @@ _LOCAL_MEMORY: Final = 0.5
 """Share of a device's memory that a local job uses: assumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chance:
-    """What one step needs of chance. [N, ...]; uniform in [0, 1) unless said otherwise.
-
-    arrivals [N] and local [N, K]: numbers of jobs that arrive. job [N, 4]: kind, run time, deadline or not, slack
-    of the next head of a queue. begin [N, 2], chain [N, Q, 2], phase [N, Q] and preference [N, 3] (exponential):
-    used by environments whose episode starts; None where none does.
-    """
-
-    links: LinkChance
-    load: Floats
-    arrivals: Ints
-    local: Ints
-    local_size: Floats
-    job: Floats
-    begin: Floats | None = None
-    chain: Floats | None = None
-    phase: Floats | None = None
-    preference: Floats | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step brought, per environment.
-
-    reward   [N, 3]  efficiency (progress relative to the best single domain at nominal links), utilisation
-        (useful share of the time of the devices held), minus communication cost (egress a training step relative
-        to the job's dearest option); means over the J slots. A slot that a waiting job could use counts as
-        (0, 0, -1): to train nothing is not the cheapest way to train.
-    scalar   [N]     reward · preference
-    ended    [N]     this was the last step of the episode
-    started  [N]     the episode began at this step: the action was not used and the reward is 0
-    switched [N]     the job in turn changed its plan
-    finished, missed [N]  jobs that finished, and that did so (or ended the episode) past their deadline
-    """
-
-    reward: Floats
-    scalar: Floats
-    ended: Bools
-    started: Bools
-    switched: Bools
-    finished: Ints
-    missed: Ints
-
-
-@dataclass(slots=True)
-class Jobs:
-    """All jobs [N, J + 1]: J slots, then the head of the queue. An empty place has `left_s` 0.
-
-    kind: row of the pool less instance x C. plan: 0 while waiting. left_s: work, in seconds of the best single
-    domain at nominal links. due_s: time of the deadline, inf for none or once it is missed. pause_s: what is left
-    of a switch. moved: egress of a switch yet to be paid.
-    """
-
-    kind: Ints
-    plan: Ints
-    left_s: Floats
-    due_s: Floats
-    pause_s: Floats
-    moved: Floats
-
-    @classmethod
-    def none(cls, envs: int, slots: int) -> Jobs:
-        """Return empty places."""
-        shape = (envs, slots + 1)
-        kind, plan = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        return cls(kind, plan, np.zeros(shape), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape))
-
-    def clear(self, where: Any) -> None:
-        """Empty some places."""
-        for array, empty in (
-            (self.kind, 0), (self.plan, 0), (self.left_s, 0.0), (self.due_s, np.inf), (self.pause_s, 0.0),
-            (self.moved, 0.0),
-        ):  # fmt: skip
-            array[where] = empty
-
-
 class World:
     """N environments over the instances of a pool; all arrays have the environment first.
 
     instance [N]; row [N, J + 1]: row of the pool of each job's kind; time_s, step_index [N]; preference [N, 3];
     jobs, links; load, background [N, K]: load factor, devices held by local jobs; backlog_s [N, K]: device-seconds
-    of local jobs that wait or run; waiting [N]: jobs in the queue, head included; turn [N]: place of the job in
-    turn, J for the head of the queue, -1 where there is no job at all.
+    of local jobs that wait or run; up [N, K]: False for a domain that is gone; waiting [N]: jobs in the queue,
+    head included; turn [N]: place of the job in turn, J for the head of the queue, -1 where there is no job.
     """
 
     def __init__(self, pool: Pool, num_envs: int, *, settings: WorldSettings) -> None:
@@ -160,8 +84,8 @@ class World:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether devices can be taken by anybody else than the one job there is."""
-        return self.slots > 1 or self.settings.background_share > 0
+        """Whether devices can be lost, or held by anybody else than the one job there is."""
+        return self.slots > 1 or self.settings.background_share > 0 or self.settings.outages_per_day > 0
 
     def draw(self, rng: np.random.Generator, *, start: bool = False) -> Chance:
         """Draw what a step needs; with `start` also what the start of an episode needs."""
@@ -169,6 +93,7 @@ class World:
         pairs = (n, self.pool.num_pairs)
         links = LinkChance.draw(rng, pairs, settings)
         load = rng.random((n, k)) if settings.load_half_width else np.zeros((n, k))
+        outage = rng.random((n, k)) if settings.outages_per_day else np.ones((n, k))
         arriving = settings.jobs_per_hour * settings.interval_s / 3600
         arrivals = rng.poisson(arriving, n) if arriving else np.zeros(n, dtype=np.int64)
         local, size = np.zeros((n, k), dtype=np.int64), np.zeros((n, k))
@@ -178,9 +103,9 @@ class World:
             local, size = self._arrivals(rng, rate), rng.random((n, k))
         job = rng.random((n, 4)) if arriving or start else np.zeros((n, 4))
         if not start:
-            return Chance(links, load, arrivals, local, size, job)
+            return Chance(links, load, outage, arrivals, local, size, job)
         return Chance(
-            links, load, arrivals, local, size, job, rng.random((n, 2)), rng.random((*pairs, 2)),
+            links, load, outage, arrivals, local, size, job, rng.random(n), rng.random((*pairs, 2)),
             2 * np.pi * rng.random(pairs), rng.standard_exponential((n, 3)),
         )  # fmt: skip
 
@@ -194,6 +119,7 @@ class World:
         self.instance = np.zeros(n, dtype=np.int64)
         self.step_index, self.time_s = np.zeros(n, dtype=np.int64), np.zeros(n)
         self.preference, self.jobs = np.zeros((n, 3)), Jobs.none(n, self.slots)
+        self.up = np.ones((n, k), dtype=bool)
         self.load, self.background, self.backlog_s = np.ones((n, k)), np.zeros((n, k)), np.zeros((n, k))
         self.waiting, self.turn = np.zeros(n, dtype=np.int64), np.full(n, -1)
         self._begins[:] = True
@@ -210,12 +136,13 @@ class World:
     def advance(self, picks: Ints, chance: Chance) -> Outcome:
         """Run one interval under given chance: `step` is this after `draw`."""
         started = self._begins
-        switched = self._apply(np.asarray(picks), ~started)
+        switched, refused = self._apply(np.asarray(picks), ~started)
         reward, finished, missed = self._run()
         reward[started] = 0.0
         self.step_index = self.step_index + 1
         self.time_s = self.time_s + self.settings.interval_s
         self._link_world.step(self.links, chance.links, self.time_s[:, None])
+        self._lose(chance)
         self._move_domains(chance)
         self._arrive(chance)
         if started.any():
@@ -224,12 +151,12 @@ class World:
         self._begins = ended
         self._next_turn()
         scalar = (reward * self.preference).sum(axis=1)
-        return Outcome(reward, scalar, ended, started, switched & ~started, finished, missed)
+        return Outcome(reward, scalar, ended, started, switched, refused, finished, missed)
 
     def free(self) -> Floats:
         """Return the devices [N, K] that neither local jobs nor plans hold."""
         held = self._of_plans(self.pool.needs).sum(axis=1)
-        return np.asarray(self.pool.devices[self.instance] - self.background - held)
+        return np.asarray((self.pool.devices[self.instance] - self.background) * self.up - held)
 
     def utilisation(self) -> tuple[Floats, Floats, Floats]:
         """Return per domain [N, K] the share of devices and of memory in use, and the local jobs that wait."""
@@ -250,16 +177,23 @@ class World:
         """Return the entries of every job's present plan in a table of the pool, [N, J + 1, ...]."""
         return table[self.row, self.jobs.plan]
 
-    def _apply(self, picks: Ints, alive: Bools) -> Bools:
-        """Put the job in turn on its option, where that is another than it has; returns where it was."""
+    def _apply(self, picks: Ints, alive: Bools) -> tuple[Bools, Bools]:
+        """Put the job in turn on its option, where that is another than it has; returns where, and where not."""
         jobs, pool, place = self.jobs, self.pool, self.turn
         envs = self._envs
         before = jobs.plan[envs, place]
         changes: Bools = np.asarray(alive & (place >= 0) & (picks != before) & (picks > 0))
         assert pool.exists[self.row[envs, place], picks][changes].all(), "an option that does not exist"
         where = np.flatnonzero(changes)
+        refused = np.zeros_like(changes)
         if not len(where):
-            return changes
+            return changes, refused
+        if self.is_crowded:
+            row = self.row[where, place[where]]
+            room = self.free()[where] + pool.needs[row, before[where]]
+            refused[where] = (pool.needs[row, picks[where]] > room + 1e-9).any(axis=1)
+            changes &= ~refused
+            where = np.flatnonzero(changes)
         spot, pick, old = place[where], picks[where], before[where]
         row = self.row[where, spot]
         starts = old == 0
@@ -275,7 +209,7 @@ class World:
                 array[queued, slot] = array[queued, self.slots]
             jobs.clear((queued, self.slots))
             self.waiting[queued] -= 1
-        return changes
+        return changes, refused
 
     def _run(self) -> tuple[Floats, Ints, Ints]:
         """Run every slot for one interval; returns reward, jobs finished, deadlines missed."""
@@ -293,6 +227,7 @@ class World:
         steps = settings.interval_s / pool.reference_s[row]
         paid = np.where(running, usd + jobs.moved[:, :j] / steps, 0.0)
         jobs.moved[:, :j] = 0.0
+        there = jobs.left_s[:, :j] > 0
         jobs.left_s[:, :j] -= done
         over = running & (jobs.left_s[:, :j] <= 1e-9)
         now_s = self.time_s[:, None] + settings.interval_s
@@ -301,8 +236,8 @@ class World:
         jobs.due_s[late] = np.inf
         reward = np.stack([done / settings.interval_s, part * pool.busy_s[row, plan] / step, -paid], axis=-1)
         reward = reward.sum(axis=1)
-        idle = np.minimum(self.waiting, j - running.sum(axis=1))
-        reward[:, 2] -= idle
+        stopped = (there & ~running).sum(axis=1)
+        reward[:, 2] -= stopped + np.minimum(self.waiting, j - there.sum(axis=1))
         missed = late.sum(axis=1)
         reward[:, 0] -= settings.deadline_penalty * missed
         if over.any():
@@ -338,8 +273,23 @@ class World:
             done = self.background * settings.interval_s
             self.backlog_s = np.maximum(self.backlog_s - done, 0.0) + chance.local * each
             held = self._of_plans(self.pool.needs).sum(axis=1)
-            room = np.maximum(np.minimum(settings.background_cap * total, total - held), 0.0)
+            room = np.maximum(np.minimum(settings.background_cap * total, total - held), 0.0) * self.up
             self.background = np.floor(np.minimum(self.backlog_s / _DRAIN_S, room))
+
+    def _lose(self, chance: Chance) -> None:
+        """Let domains go and come back; jobs that ran there stop, and restart wherever they go next."""
+        settings, jobs = self.settings, self.jobs
+        if not settings.outages_per_day:
+            return
+        fails = settings.outages_per_day * settings.interval_s / 86400
+        back = min(1.0, settings.interval_s / settings.outage_s)
+        self.up = np.where(self.up, chance.outage >= fails, chance.outage < back)
+        if self.up.all():
+            return
+        self.background = self.background * self.up
+        stops = (self._of_plans(self.pool.needs) * ~self.up[:, None]).any(axis=-1)
+        jobs.plan[stops] = 0
+        jobs.pause_s[stops] = settings.restart_s
 
     def _arrive(self, chance: Chance) -> None:
         """Let jobs join the queue; where it has no head, the next one in it steps forward."""
@@ -383,14 +333,14 @@ class World:
             (np.where(where[:, None], fresh.factor, factor), np.where(where[:, None], fresh.regime, regime))
             for factor, regime in self.links.past
         ]
-        picked = (chance.begin[:, 0] * len(self.pool.instances)).astype(np.int64)
+        picked = (chance.begin * len(self.pool.instances)).astype(np.int64)
         self.instance = np.where(where, picked, self.instance)
         self.step_index = np.where(where, 0, self.step_index)
         self.time_s = np.where(where, 0.0, self.time_s)
         drawn = chance.preference / chance.preference.sum(axis=1, keepdims=True)
         fixed = self.settings.preference
         self.preference = np.where(where[:, None], drawn if fixed is None else np.array(fixed), self.preference)
-        self.load = np.where(where[:, None], 1.0, self.load)
+        self.load, self.up = np.where(where[:, None], 1.0, self.load), where[:, None] | self.up
         # Local jobs start at what they hold on average.
         usual = np.floor(self.settings.background_share * self.pool.devices[self.instance])
         usual = np.minimum(usual, np.floor(self.settings.background_cap * self.pool.devices[self.instance]))
