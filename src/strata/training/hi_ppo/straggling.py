@@ -78,13 +78,24 @@ def _episode(
     planned_s: float,
 ) -> Kept:
     earned, changes, stranded = 0.0, 0, 0
+    last: Site | None = None
+    rate = 0.0
     for site in sites:
+        # Decisions depend on the snapshot and the binding alone: nothing new is decided where neither changed.
+        if last is not None and _is_same(last, site):
+            earned, stranded = earned + rate, stranded + (rate == 0)
+            continue
         taken, downtime_s = way(site, current)
         if taken is None or not holds(part, site, taken):
-            stranded += 1
+            rate, last, stranded = 0.0, site, stranded + 1
             continue
+        last = site if taken.same_as(current) else None
         current = taken
-        changes += downtime_s > 0
         rate = planned_s / pace(part, site, current, is_exact=True).step_s
+        changes += downtime_s > 0
         earned += rate * (1 - downtime_s / site.interval_s)
     return Kept(earned / len(sites), changes, stranded)
+
+
+def _is_same(one: Site, other: Site) -> bool:
+    return np.array_equal(one.health, other.health) and np.array_equal(one.load, other.load)
