@@ -45,7 +45,18 @@ class Scorer(nn.Module):  # type: ignore[misc]
 
     def forward(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
         """Return the logits [B, P]."""
+        return self._logits(features, legal, *self._embedded(features, context, legal))
+
+    def value(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
+        """Return the expected return of each objective [B, 3]."""
+        return self._value(context, self._embedded(features, context, legal)[1])
+
+    def both(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits and the values of the same decisions for little more than one of them costs."""
         own, pooled = self._embedded(features, context, legal)
+        return self._logits(features, legal, own, pooled), self._value(context, pooled)
+
+    def _logits(self, features: Tensor, legal: Tensor, own: Tensor, pooled: Tensor) -> Tensor:
         mixed = silu(self.own(own) + self.pooled(pooled).unsqueeze(1))
         learned = self.score(mixed).squeeze(-1)
         exact = features[..., _BEHIND] - self.margin * features[..., _COST]
@@ -53,17 +64,16 @@ class Scorer(nn.Module):  # type: ignore[misc]
         logits = self.log_sharpness.exp() * (exact + learned)
         return torch.where(legal, logits, torch.full_like(logits, -1e9))
 
-    def value(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
-        """Return the expected return of each objective [B, 3]."""
-        _, pooled = self._embedded(features, context, legal)
+    def _value(self, context: Tensor, pooled: Tensor) -> Tensor:
         return torch.as_tensor(self.critic(torch.cat([pooled, context], dim=-1)))
 
     def _embedded(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
         """Return each option embedded [B, P, W], and mean, maximum and the option in use together [B, 3W]."""
         own = silu(self.option(features) + self.decision(context).unsqueeze(1))
         own = silu(self.hidden(own))
-        mask = legal.unsqueeze(-1).to(own.dtype)
-        mean = (own * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
-        most = (own + (mask - 1.0) * 1e4).amax(dim=1)
-        in_use = (own * features[..., FEATURES.index("in_use")].unsqueeze(-1)).sum(dim=1)
-        return own, torch.cat([mean, most, in_use], dim=-1)
+        share = legal.to(own.dtype)
+        share = share / share.sum(dim=1, keepdim=True).clamp(min=1.0)
+        in_use = features[..., FEATURES.index("in_use")]
+        sums = torch.bmm(torch.stack([share, in_use], dim=1), own)  # (B, 2, W)
+        most = own.masked_fill(~legal.unsqueeze(-1), -1e4).amax(dim=1)
+        return own, torch.cat([sums[:, 0], most, sums[:, 1]], dim=-1)

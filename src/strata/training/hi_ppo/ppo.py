@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ Lessons = Callable[[int], Env]
 
 
 class Network(Protocol):
-    """What is trained: a torch module; `hi_ppo/network.py` is ours. `critic` is the part only `value` uses."""
+    """What is trained: a torch module; `hi_ppo/network.py` is ours. `critic` is the part only the values use."""
 
     critic: Any
 
@@ -89,8 +89,8 @@ class Network(Protocol):
         """Return logits [B, P], -1e9 or less for what is not legal."""
         ...
 
-    def value(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
-        """Return [B, 3]: expected returns, in units of `Scale`."""
+    def both(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits, and values [B, 3]: expected returns in units of `Scale`."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
@@ -144,7 +144,7 @@ class Seen:
             torch.cat([pad(part.legal, (0, gap)) for part, gap in zip(parts, gaps, strict=True)]),
         )
 
-    def __getitem__(self, rows: Tensor | slice) -> Seen:
+    def __getitem__(self, rows: Tensor) -> Seen:
         return Seen(self.features[rows], self.context[rows], self.legal[rows])
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,6 +218,16 @@ def tchebycheff(preference: Tensor, value: Tensor, *, augmentation: float) -> Te
     return mixed / mixed.sum(dim=1, keepdim=True)
 
 
+class _Decided(NamedTuple):
+    """One step of all environments: see Batch; value [B, 3] in units of `Scale`."""
+
+    seen: Seen
+    picks: Tensor
+    log_prob: Tensor
+    preference: Tensor
+    value: Tensor
+
+
 class Worker:
     """Plays its own environments, and says where its network should go.
 
@@ -251,44 +261,47 @@ class Worker:
         self._shuffle.manual_seed(shuffle)
         generator = torch.Generator(self.device).manual_seed(sampling)
         options = self._options if self._options is not None else self._env.reset(rng)
-        decisions: list[tuple[Seen, Tensor, Tensor, Tensor]] = []
+        decisions: list[_Decided] = []
         rewards, done = [], []
         with torch.no_grad():
             for _ in range(self.config.steps):
-                seen = Seen.of(options, self.device)
-                log_probs = torch.log_softmax(self.network(*seen.parts()), dim=-1)
-                noise = torch.rand(log_probs.shape, generator=generator, device=self.device)
-                # The largest of log-probabilities and Gumbel noise is a draw from the softmax.
-                picks = (log_probs - torch.log(-torch.log(noise.clamp(1e-10, 1 - 1e-7)))).argmax(dim=1)
-                log_prob = log_probs.gather(1, picks[:, None]).squeeze(1)
-                decisions.append((seen, picks, log_prob, self._tensor(options.preference)))
-                options, reward, is_cut = self._env.step(picks.cpu().numpy(), rng)
+                decided = self._decide(options, generator)
+                options, reward, is_cut = self._env.step(decided.picks.cpu().numpy(), rng)
+                decisions.append(decided)
                 rewards.append(self._tensor(reward))
                 done.append(torch.as_tensor(is_cut, device=self.device))
             self._options = options
-            return self._learnt_from(decisions, Seen.of(options, self.device), rewards, done, scale)
+            last = self._decide(options, generator).value
+            return self._learnt_from(decisions, torch.stack(rewards), torch.stack(done), last, scale)
+
+    def _decide(self, options: Options, generator: torch.Generator) -> _Decided:
+        seen = Seen.of(options, self.device)
+        logits, value = self.network.both(*seen.parts())
+        log_probs = torch.log_softmax(logits, dim=-1)
+        noise = torch.rand(log_probs.shape, generator=generator, device=self.device)
+        # The largest of log-probabilities and Gumbel noise is a draw from the softmax.
+        picks = (log_probs - torch.log(-torch.log(noise.clamp(1e-10, 1 - 1e-7)))).argmax(dim=1)
+        log_prob = log_probs.gather(1, picks[:, None]).squeeze(1)
+        return _Decided(seen, picks, log_prob, self._tensor(options.preference), value)
 
     def _learnt_from(
-        self,
-        decisions: list[tuple[Seen, Tensor, Tensor, Tensor]],
-        last: Seen,
-        rewards: list[Tensor],
-        done: list[Tensor],
-        scale: Scale,
+        self, decisions: list[_Decided], reward: Tensor, done: Tensor, last: Tensor, scale: Scale
     ) -> Played:
-        """Turn what was played into the batch, with advantages and returns."""
-        config, count = self.config, sum(len(picks) for _, picks, _, _ in decisions)
-        reward = torch.stack(rewards)  # (T, B, 3)
+        """Turn what was played into the batch, with advantages and returns; `reward` and `done` as in `gae`."""
+        config, count = self.config, done.numel()
         mean, std = self._tensors(scale)
         if scale.updates == 0:
             mean = reward.mean(dim=(0, 1)) / (1 - config.gamma)  # what the scale will begin with
-        seen = Seen.joined([*(one[0] for one in decisions), last])
-        values = self.network.value(*seen.parts()).reshape(len(decisions) + 1, -1, NUM_OBJECTIVES) * std + mean
-        advantages = gae(reward, values, torch.stack(done), gamma=config.gamma, gae_lambda=config.gae_lambda)
+        values = torch.stack([*(one.value for one in decisions), last]) * std + mean  # (T + 1, B, 3)
+        advantages = gae(reward, values, done, gamma=config.gamma, gae_lambda=config.gae_lambda)
         returns = (advantages + values[:-1]).reshape(count, NUM_OBJECTIVES)
-        picks, log_prob, preference = (torch.cat([one[part] for one in decisions]) for part in (1, 2, 3))
         self._batch = Batch(
-            seen[:count], picks, log_prob, preference, advantages.reshape(count, NUM_OBJECTIVES), returns
+            seen=Seen.joined([one.seen for one in decisions]),
+            picks=torch.cat([one.picks for one in decisions]),
+            log_prob=torch.cat([one.log_prob for one in decisions]),
+            preference=torch.cat([one.preference for one in decisions]),
+            advantages=advantages.reshape(count, NUM_OBJECTIVES),
+            returns=returns,
         )
         moments = (reward.mean(dim=(0, 1)), returns.std(dim=0))
         mean_reward, return_std = (part.double().cpu().numpy() for part in moments)
@@ -304,10 +317,10 @@ class Worker:
         mine = batch[self._order.tensor_split(config.minibatches)[within].to(self.device)]
         mean, std = self._tensors(scale)
 
-        log_probs = torch.log_softmax(self.network(*mine.seen.parts()), dim=-1)
+        logits, value = self.network.both(*mine.seen.parts())
+        log_probs = torch.log_softmax(logits, dim=-1)
         log_ratio = log_probs.gather(1, mine.picks[:, None]).squeeze(1) - mine.log_prob
         ratio = log_ratio.exp()
-        value = self.network.value(*mine.seen.parts())
 
         # Each objective is brought to one unit first, and mixed only then: none is drowned by the size of another.
         spread = batch.advantages.std(dim=0) + 1e-8
@@ -340,24 +353,18 @@ class Worker:
 
 
 class Crew(Protocol):
-    """A `Worker`, or several that answer as one."""
+    """A `Worker`, or several that answer as one; the methods are those of Worker."""
 
     @property
     def network(self) -> Network:
         """What is trained, and gets the gradients."""
         ...
 
-    def begin(self, lesson: int) -> None:
-        """See Worker."""
-        ...
+    def begin(self, lesson: int) -> None: ...  # noqa: D102
 
-    def play(self, number: int, scale: Scale) -> Played:
-        """See Worker."""
-        ...
+    def play(self, number: int, scale: Scale) -> Played: ...  # noqa: D102
 
-    def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses:
-        """See Worker."""
-        ...
+    def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses: ...  # noqa: D102
 
 
 def optimizer_of(network: Network, config: Config) -> torch.optim.Adam:
