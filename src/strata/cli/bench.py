@@ -14,6 +14,7 @@ BENCHES: Final[Table] = {
     "planning": ("strata.cli.bench_planning:planning", "How long exact planning takes, by number of domains."),
     "simulate": ("strata.cli.bench_simulate:simulate", "How many plans a second the cost model answers."),
     "replan": ("strata.cli.bench_replan:replan", "Keep or switch under changing links: the ladder of rules."),
+    "learn": ("strata.cli.bench_learn:learn", "PPO steps a second, beside Stable-Baselines3."),
     "astra": ("strata.cli.bench_astra:astra", "Our ASTRA-compatible mode against runs of ASTRA-sim."),
 }
 
