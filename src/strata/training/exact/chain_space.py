@@ -46,7 +46,7 @@ class ChainSpace:
         self._path_tables: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
         self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
 
-    def _paths(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
+    def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Least (slowest link, Σ 1/B, Σ latency, Σ price) of a path over each mask, each on its own."""
         size = microbatch_size if self._curved else 1
         if size not in self._path_tables:
@@ -81,7 +81,7 @@ class ChainSpace:
         stages = np.array([problem.stages(d, setting) for d in self.domains])
         effort = problem.effort(setting)
         work, useful = effort.work_s[list(self.members)], effort.useful_s[list(self.members)]
-        slow, slow_sum, latency, price = self._paths(setting.microbatch_size)
+        slow, slow_sum, latency, price = self.path_costs(setting.microbatch_size)
         total_stages = self.inside @ stages
         valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
         valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0

@@ -6,7 +6,7 @@ never built; everything else is built and evaluated. What is left is the non-dom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -36,11 +36,17 @@ def vector(report: StepReport) -> tuple[float, float, float]:
 
 
 def front(
-    problem: Problem, *, clock: Clock, deadline: float, advance: Callable[[float], None] = lambda _share: None
+    problem: Problem,
+    *,
+    clock: Clock,
+    deadline: float,
+    start: Sequence[Evaluated] = (),
+    advance: Callable[[float], None] = lambda _share: None,
 ) -> tuple[list[Evaluated], bool]:
     """Return the non-dominated plans by step time, and whether the search was complete.
 
-    Raises UsageError for more than MOST_DOMAINS usable domains. `advance` is told the share done.
+    Raises UsageError for more than MOST_DOMAINS usable domains. Plans known before (`start`: legal, evaluated)
+    rule branches out from the beginning. `advance` is told the share done.
     """
     count = len(problem.fleet.domains)
     if count > MOST_DOMAINS:
@@ -52,8 +58,8 @@ def front(
     chains, shards = ChainSpace(problem, members), ShardSpace(problem, members)
     bounds, branches = _branches(problem, chains, shards)
     order = np.argsort(bounds[:, 0], kind="stable")
-    alive = np.ones(len(order), dtype=bool)
-    archive: list[Evaluated] = []
+    archive = [start[k] for k in efficient(_points(list(start)))] if start else []
+    alive = ~_dominated(bounds, _points(archive))
     built: list[TrainingPlan] = []
     for done, position in enumerate(order):
         if not alive[position]:

@@ -144,7 +144,13 @@ class Problem:
 
     def pair_costs(self, microbatch_size: int) -> PairCosts:
         """Return what joining domains costs for one microbatch's activations."""
-        return PairCosts.of(self.fleet, self.message_bytes(microbatch_size))
+        if microbatch_size not in self._pair_costs:
+            self._pair_costs[microbatch_size] = PairCosts.of(self.fleet, self.message_bytes(microbatch_size))
+        return self._pair_costs[microbatch_size]
+
+    @cached_property
+    def _pair_costs(self) -> dict[int, PairCosts]:
+        return {}
 
     def message_bytes(self, microbatch_size: int) -> float:
         """Return the least bytes one microbatch of one copy sends to the next stage."""

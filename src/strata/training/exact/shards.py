@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strata.simulate.collective import eta
 from strata.training.exact.problem import MICROBATCHES, POOL, Problem
 from strata.training.exact.routes import best_path
-from strata.training.exact.unit import Inner, Unit, Units
+from strata.training.exact.unit import FASTEST, Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
@@ -60,10 +60,20 @@ class _Capacity:
 class ShardSpace:
     """All ways to share a batch between two or more disjoint units of some domains."""
 
-    def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
-        """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only."""
-        self.problem, self.members = problem, members
-        self._units = Units(problem)
+    def __init__(
+        self,
+        problem: Problem,
+        members: tuple[int, ...],
+        *,
+        microbatches: tuple[int, ...] = MICROBATCHES,
+        shapes: int = FASTEST,
+    ) -> None:
+        """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only.
+
+        Fewer microbatch sizes, and fewer inner shapes of a unit, make a search faster and no longer exact.
+        """
+        self.problem, self.members, self.microbatches = problem, members, microbatches
+        self._units = Units(problem, fastest=shapes)
         self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
 
     @cached_property
@@ -127,7 +137,7 @@ class ShardSpace:
     def ways(self) -> tuple[Way, ...]:
         """Every (microbatch, recompute, compression, local steps) a sharing may use."""
         job = self.problem.job
-        return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
+        return tuple(product(self.microbatches, job.recompute, job.gradient_compression, (1, *job.local_steps)))
 
     def bounds(self) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
@@ -197,7 +207,7 @@ class ShardSpace:
         each = np.minimum(2 * (joined - 1) / joined * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
         best = np.inf
-        for microbatch_size, recompute in product(MICROBATCHES, job.recompute):
+        for microbatch_size, recompute in product(self.microbatches, job.recompute):
             table = self._capacity(microbatch_size, recompute)
             if not table.holds.any():
                 continue
@@ -236,18 +246,17 @@ class ShardSpace:
         if not np.isfinite(wire_s):
             return None
         hidden = min(inner.hidden_s for inner, _ in picked)
-        best_s = fastest_s + max(0.0, wire_s - hidden) / sharing.local_steps
-        levels = {inner.hidden_s for unit in ways for inner in unit if inner.hidden_s > hidden}
-        for level in sorted(levels):
-            if fastest_s + max(0.0, wire_s - level) / sharing.local_steps >= best_s:
-                continue
+        exposed_s = max(0.0, wire_s - hidden)
+        levels = np.unique([inner.hidden_s for unit in ways for inner in unit if inner.hidden_s > hidden])
+        if not exposed_s or not len(levels):
+            return plan
+        # No level is worth asking for that all units cannot reach.
+        levels = levels[levels <= min(max(inner.hidden_s for inner in unit) for unit in ways)]
+        total_s = _least_s(ways, batch, levels) + np.maximum(0.0, wire_s - levels) / sharing.local_steps
+        if len(levels) and total_s.min() < fastest_s + exposed_s / sharing.local_steps:
+            level = levels[int(np.argmin(total_s))]
             slow = [[inner for inner in unit if inner.hidden_s >= level] for unit in ways]
-            if not all(slow):
-                break
-            other, time_s = _share(slow, batch)
-            total_s = time_s + max(0.0, wire_s - level) / sharing.local_steps
-            if total_s < best_s:
-                best_s, plan = total_s, self._plan(sharing, other)
+            plan = self._plan(sharing, _share(slow, batch)[0])
         return plan
 
     def _plan(self, sharing: Sharing, picked: list[tuple[Inner, int]]) -> TrainingPlan:
@@ -268,13 +277,38 @@ class ShardSpace:
         )
 
 
-def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]], float]:
-    """Return per unit the shape and microbatches per copy that make the slowest unit fastest, and its time."""
+def _least_s(ways: list[list[Inner]], batch: int, levels: Floats) -> Floats:
+    """Return for each level the time within which shapes that hide so much [s] work through the batch."""
+    fill, period, samples = _figures(ways)
+    hidden = np.zeros_like(fill)
+    for row, unit in enumerate(ways):
+        hidden[row, : len(unit)] = [inner.hidden_s for inner in unit]
+    able = hidden >= levels[:, None, None]
+    low: Floats = np.zeros(len(levels))
+    once = np.where(able & (samples > 0), fill + period * batch / np.maximum(samples, 1e-300), np.inf)
+    high = once.min(axis=(1, 2), initial=np.inf)
+    while (high - low > 1e-4 * high).any():
+        middle = (low + high) / 2
+        counts = np.floor((middle[:, None, None] - fill) / period + 1 + 1e-9)
+        taken = np.where(able & (counts > 0), counts * samples, 0.0)
+        enough = taken.max(axis=2).sum(axis=1) >= batch
+        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+    return np.asarray(high)
+
+
+def _figures(ways: list[list[Inner]]) -> tuple[Floats, Floats, Floats]:
+    """Return fill, period and samples of each unit's shapes [unit, shape]; what fills the rows does no work."""
     fill, period, samples = (np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0))
     for row, unit in enumerate(ways):
         for column, inner in enumerate(unit):
             fill[row, column], period[row, column] = inner.fill_s, inner.period_s
             samples[row, column] = inner.samples
+    return fill, period, samples
+
+
+def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]], float]:
+    """Return per unit the shape and microbatches per copy that make the slowest unit fastest, and its time."""
+    fill, period, samples = _figures(ways)
 
     def taken(limit_s: float) -> Floats:
         counts = np.floor((limit_s - fill) / period + 1 + 1e-9)

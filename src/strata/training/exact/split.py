@@ -50,18 +50,21 @@ def split(prefixes: Sequence[Floats], room: Room | None = None) -> tuple[int, ..
 def least_shares(work: Floats) -> Floats:
     """Return one number W_i a row of `work` [N, L] such that Σ (time spent in row i) / W_i >= 1.
 
-    However the L layers are handed out over the rows. Rows that differ by one factor get their sums; where
-    factors differ from layer to layer, W_i is the least multiple of what every layer takes at its best.
+    However the L layers are handed out over the rows: W_i is the row's sum times Σ over layers of the least
+    share of its row that a layer is, which is 1 for rows that differ by one factor.
     """
-    best = work.min(axis=0)
-    ratio = np.divide(work, best, out=np.full_like(work, np.inf), where=best != 0).min(axis=1)
-    return np.asarray(best.sum() * np.where(np.isfinite(ratio), ratio, 0.0))
+    sums = work.sum(axis=1)
+    return np.asarray(sums * _shares(work, sums).min(axis=0).sum())
 
 
 def most_shares(use: Floats) -> Floats:
     """Return the same from above: numbers U_i with Σ (use in row i) / U_i <= 1."""
-    best = use.max(axis=0)
-    return np.asarray(best.sum() * np.divide(use, best, out=np.zeros_like(use), where=best != 0).max(axis=1))
+    sums = use.sum(axis=1)
+    return np.asarray(sums * _shares(use, sums).max(axis=0).sum())
+
+
+def _shares(values: Floats, sums: Floats) -> Floats:
+    return np.divide(values, sums[:, None], out=np.zeros_like(values), where=sums[:, None] > 0)
 
 
 def _floor(prefixes: Sequence[Floats]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -59,8 +60,9 @@ class Inner:
 class Units:
     """The inner shapes of every unit, built once per (unit, microbatch, recompute)."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
+        """Consider the `fastest` shapes of a unit that fit."""
+        self.problem, self.fastest = problem, fastest
         self._found: dict[tuple[Unit, int, Recompute], list[Inner]] = {}
         self._like: dict[tuple[object, int, Recompute], list[Inner]] = {}
 
@@ -92,16 +94,23 @@ class Units:
             ]
             yield from (self._timed(plan) for plan in plans)
             found += bool(plans)
-            if found == FASTEST:
+            if found == self.fastest:
                 return
 
-    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Setting]:
-        """Return the settings that use all of a unit and might fit its memory, the fastest first."""
+    @cached_property
+    def _settings(self) -> dict[tuple[int, Recompute], list[Setting]]:
+        found: dict[tuple[int, Recompute], list[Setting]] = {}
+        for setting in self.problem.settings:
+            found.setdefault((setting.microbatch_size, setting.recompute), []).append(setting)
+        return found
+
+    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Setting]:
+        """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
         problem, space = self.problem, ChainSpace(self.problem, unit)
-        found: dict[tuple[int, int], tuple[float, Setting]] = {}
-        for setting in problem.settings:
+        found: dict[tuple[int, int], tuple[float, int, Setting]] = {}
+        for setting in self._settings.get((microbatch_size, recompute), ()):
             shape = (setting.tensor_parallel, setting.copies)
-            if (setting.microbatch_size, setting.recompute) != (microbatch_size, recompute) or shape in found:
+            if shape in found:
                 continue
             stages = [problem.stages(domain, setting) for domain in space.domains]
             whole = all(
@@ -111,9 +120,10 @@ class Units:
             total = sum(stages)
             if not whole or 0 in stages or total > len(problem.job.layers):
                 continue
+            found[shape] = (self._pace(space, setting, stages) / setting.copies, total, setting)
+        for _, total, setting in sorted(found.values(), key=lambda item: item[0]):
             if space.may_fit(setting, np.array([total]))[0]:
-                found[shape] = (self._pace(space, setting, stages) / setting.copies, setting)
-        return [setting for _, setting in sorted(found.values(), key=lambda item: item[0])]
+                yield setting
 
     def _pace(self, space: ChainSpace, setting: Setting, stages: list[int]) -> float:
         """Return about how long a microbatch takes in steady state: whole layers, on average speed."""

@@ -1,0 +1,166 @@
+"""What pipelines would take, before they are built: closer than their bounds, and all at once.
+
+The bounds of `ChainSpace` split layers in fractions; here they are whole, memory caps how many a stage holds,
+and the gradient sum between copies and the optimizer are added. Estimates only: what is built is evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.problem import Problem
+from strata.workload.job import Recompute
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+HALVINGS: Final = 10
+"""Of the range in which the slowest stage's time lies: about a thousandth of a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """The model as like layers: how many, which one, and what embedding and head come to beside them."""
+
+    count: int
+    position: int
+    head: float
+    params: float
+    more_params: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Like:
+        layers = problem.job.layers
+        flops, group, counts = np.unique(layers.forward_flops, return_inverse=True, return_counts=True)
+        pick = int(np.argmax(counts * flops))
+        position, count = int(np.argmax(group == pick)), int(counts[pick])
+        params = float(layers.params[position])
+        head = float(layers.forward_flops.sum() / flops[pick]) - count if flops[pick] else 0.0
+        return cls(count, position, max(0.0, head), params, max(0.0, float(layers.params.sum()) - count * params))
+
+
+class ChainEstimates:
+    """Estimates of (time, -utilisation, money) of branches of a ChainSpace."""
+
+    def __init__(self, problem: Problem, chains: ChainSpace) -> None:
+        self.problem, self.chains = problem, chains
+        self.like = _Like.of(problem)
+        self._tables()
+
+    def _tables(self) -> None:
+        """Tabulate [setting, domain] what each domain brings."""
+        problem, domains, job = self.problem, self.problem.fleet.domains, self.problem.job
+        settings = problem.settings
+        by_shape: dict[object, tuple[Floats, ...]] = {}
+        rows = []
+        for setting in settings:
+            key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
+            if key not in by_shape:
+                effort = problem.effort(setting)
+                ranks = np.array([problem.ranks(d, setting) for d in domains], dtype=float)
+                slots = np.array([problem.slots(d, setting.tensor_parallel) for d in domains], dtype=float)
+                by_shape[key] = (effort.work_s, effort.useful_s, ranks, slots)
+            rows.append(by_shape[key])
+        self.work, self.useful, self.ranks, slots = (np.stack(column) for column in zip(*rows, strict=True))
+        self.copies = np.array([s.copies for s in settings], dtype=float)
+        caps = np.array([s.cap for s in settings], dtype=float)
+        self.stages = np.minimum(slots // self.copies[:, None], caps[:, None])
+        self.size = np.array([s.microbatch_size for s in settings], dtype=float)
+        self.full = np.array([s.recompute is Recompute.FULL for s in settings])
+        self.count = np.array([problem.microbatches(s) for s in settings], dtype=float)
+        self.load = self.copies * np.array([problem.message_bytes(s.microbatch_size) for s in settings])
+        price = [d.price_usd_per_device_hour for d in domains]
+        self.usd_per_s = np.array([0.0 if None in price else (p or 0.0) / 3600 for p in price])
+        self.limit = np.array([problem.model.memory_limit_bytes(d) for d in domains])
+        self.update = np.array(
+            [
+                2 * job.state_bytes_per_param / (d.accelerator.memory_bandwidth_bytes_per_s or np.inf)
+                for d in domains
+            ]
+        )
+        self.card = np.array([d.network_bandwidth_bytes_per_s / d.devices_per_node for d in domains])
+        self.inner = np.array([d.intra_bandwidth_bytes_per_s for d in domains])
+        self.node = np.array([d.devices_per_node for d in domains], dtype=float)
+
+    def values(self, setting: Ints, item: Ints) -> Floats:
+        """Return [3, N] for settings (positions) and rows of the chains' masks; inf where memory is short."""
+        found = np.empty((3, len(item)))
+        sizes = self.chains.inside.sum(axis=1)
+        members = np.argsort(1 - self.chains.inside, axis=1, kind="stable")
+        for size in np.unique(sizes[item]):
+            rows = np.flatnonzero(sizes[item] == size)
+            found[:, rows] = self._values(setting[rows], item[rows], members[item[rows], :size])
+        return found
+
+    def _values(self, setting: Ints, item: Ints, at: Ints) -> Floats:
+        """Return [3, N] for subsets of equal size, whose domains are `at` [N, size]."""
+        like, job, row = self.like, self.problem.job, setting[:, None]
+        stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
+        layer_s = whole_s / (like.count + like.head)
+        total, count, copies = stages.sum(axis=1), self.count[setting], self.copies[setting]
+        most = self._most(row, at, np.minimum((total + 1) / 2, count)[:, None])
+        slowest, layers = self._split(stages, layer_s, most)
+        possible = np.isfinite(slowest)
+        slowest = np.where(possible, slowest, 0.0)
+        share = stages * layers / np.maximum((stages * layers).sum(axis=1), 1.0)[:, None]
+        paths = {size: self.chains.path_costs(int(size)) for size in np.unique(self.size[setting])}
+        slow, slow_sum, latency, price = np.empty((4, len(item)))
+        for size, costs in paths.items():
+            mine = np.flatnonzero(self.size[setting] == size)
+            slow[mine], slow_sum[mine], latency[mine], price[mine] = (cost[item[mine]] for cost in costs)
+        load = self.load[setting]
+        work = (share * whole_s).sum(axis=1)
+        step_s = work + load * slow_sum + latency + (count - 1) * np.maximum(slowest, load * slow)
+        params = layers * like.params + np.where(total == 1, 1.0, 0.5)[:, None] * like.more_params
+        wire = np.where(copies[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
+        backward = layers * layer_s * np.where(self.full[row], 0.75, 2 / 3)
+        sync = 2 * (1 - 1 / copies[:, None]) * params / ranks * job.element_bytes / wire - backward
+        step_s = step_s + sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1)
+        step_s = np.where(possible, step_s, np.inf)
+        devices = stages * ranks * copies[:, None]
+        useful = (share * self.useful[row, at]).sum(axis=1) * count * copies
+        usd = (devices * self.usd_per_s[at]).sum(axis=1) * step_s + count * load * price
+        return np.stack([step_s, -useful / (devices.sum(axis=1) * step_s), usd])
+
+    def _most(self, row: Ints, at: Ints, in_flight: Floats) -> Floats:
+        """Return how many layers a stage in each domain can hold."""
+        job, layers, like = self.problem.job, self.problem.job.layers, self.like
+        size = self.size[row] / self.ranks[row, at]
+        zero = max(job.zero_stages)
+        alone = state_bytes(job, like.params, replicas=1, zero_stage=zero)
+        shared = state_bytes(job, like.params, replicas=1 << 40, zero_stage=zero)
+        state = (shared + (alone - shared) / self.copies[row]) / self.ranks[row, at]
+        whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
+        kept = size * np.where(self.full[row], input_only, whole)
+        again = np.where(self.full[row], size * whole, 0.0)
+        room = self.limit[at] - FIXED_BYTES - again
+        return np.asarray(np.maximum(0.0, np.floor(room / (state + in_flight * kept))))
+
+    def _split(self, stages: Floats, layer_s: Floats, most: Floats) -> tuple[Floats, Floats]:
+        """Return the slowest stage's time (inf: no room) and layers of a stage in each domain."""
+        like, rows = self.like, np.arange(len(stages))
+        last = layer_s.argmin(axis=1)  # the head goes where it is done fastest
+        each, total = layer_s[rows, last], stages.sum(axis=1)
+        pace = (stages / layer_s).sum(axis=1)
+        low, high = (like.count + like.head) / pace * (1 - 1e-9), (like.count + like.head + total) / pace + each
+        possible = (stages * most).sum(axis=1) >= like.count
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = self._held(middle, stages, layer_s, most, each, rows, last) >= like.count
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        layers = np.minimum(np.floor(high[:, None] / layer_s + 1e-9), most)
+        held = self._held(high, stages, layer_s, most, each, rows, last)
+        return np.where(possible & (held >= like.count), high, np.inf), layers
+
+    def _held(
+        self, limit_s: Floats, stages: Floats, layer_s: Floats, most: Floats, each: Floats, rows: Ints, last: Ints
+    ) -> Floats:
+        layers = np.minimum(np.floor(limit_s[:, None] / layer_s + 1e-9), most)
+        head = np.floor(limit_s / each + 1e-9) - np.maximum(0.0, np.floor(limit_s / each - self.like.head + 1e-9))
+        return np.asarray((stages * layers).sum(axis=1) - head)
