@@ -22,7 +22,7 @@ NAMED: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Compared:
     """ours: the policy's plan when asked for time alone; front: its plans under 64 preferences.
 

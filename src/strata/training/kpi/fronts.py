@@ -19,15 +19,18 @@ EPSILONS: Final = (0.0, 0.01, 0.02, 0.05)
 BEYOND_NADIR: Final = 0.1
 """The reference point of the hypervolume lies so much of the range beyond the nadir."""
 
+FLAT: Final = 1e-6
+"""An objective whose values differ by a smaller share than this has no extent; its unit is then this share."""
+
 SAME: Final = 1e-9
 """Two sums of the same floats in another order differ by less than this share."""
 
 
 def scaled(points: Floats, front: Floats) -> Floats:
-    """Return points in units of the front's range: its ideal is 0, its nadir 1 (0 without extent)."""
+    """Return points in units of the front's range: ideal 0, nadir 1 (without extent: FLAT of its size)."""
     low = front.min(axis=0)
     span = front.max(axis=0) - low
-    size = np.where(span > SAME * np.abs(front).max(axis=0), span, np.maximum(np.abs(low), 1e-300) / SAME)
+    size = np.where(span > FLAT * np.abs(front).max(axis=0), span, np.maximum(np.abs(low), 1e-300) * FLAT)
     return np.asarray((points - low) / size)
 
 

@@ -1,7 +1,8 @@
 """The instances every KPI is measured on, fixed before anything is measured.
 
-Seeds 900,000 and above belong to the KPIs: training and its own evaluation draw theirs from below (see
-`replan/presets.py`, `replan/random_tables.py`, `hi_ppo/record.py`), so no policy has seen one of these fleets.
+Seeds 900,000 to 979,999 belong to the KPIs. Training and its evaluation draw from streams that carry a key beside
+the seed (`hi_ppo/lessons.stream`), and its fleets have other sizes, cards and links (`replan/instance.py`): no
+policy has seen one of these.
 All fleets are `fleet/synthetic.random_fleet` of one kind of accelerator (seed 000 assumes like devices); all
 jobs are bundled ones, with and without local steps.
 """
@@ -9,6 +10,7 @@ jobs are bundled ones, with and without local steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -67,7 +69,7 @@ class Series:
         return Instance(seed, fleet, job(index))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instance:
     """A fleet and a job to be planned on it; each `problem` is made afresh, so that no cache helps."""
 
@@ -97,7 +99,11 @@ SITES_SEED: Final = 960_000
 
 def job(index: int) -> TrainingJob:
     """Return the job of an instance, by its position."""
-    name, local_steps = JOBS[index % len(JOBS)]
+    return _bundled(*JOBS[index % len(JOBS)])
+
+
+@cache
+def _bundled(name: str, local_steps: tuple[int, ...]) -> TrainingJob:
     return replace(load_job(str(job_path(name))), local_steps=local_steps, home=None)
 
 

@@ -72,9 +72,9 @@ def measure(study: Study) -> Kpi:
     return Kpi(
         name="load_stability",
         definition="share of (episode, decision) whose plan fits, takes at most 1.1 times the step of a "
-        "clairvoyant that pays for switches, lets no work pile up, and switches at most once in 4 decisions; "
+        "clairvoyant that pays for switches, lets no work pile up, switches at most once in 4 decisions; "
         "+-20 % load on each domain, drawn anew at every decision, and in all corners",
-        baseline="the clairvoyant; doing nothing and an oracle that takes the fastest plan of every state beside it",
+        baseline="the clairvoyant; beside it doing nothing, and an oracle that takes the fastest plan of every state",
         value=float(np.mean(rated)) if rated else None,
         target=TARGET,
         sense="at least",
