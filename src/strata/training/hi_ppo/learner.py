@@ -169,7 +169,7 @@ def _lesson(
 def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
     """Yield who plays: this process, or workers on Ray."""
     learning = run.learning
-    make = partial(_worker, learning, run.device)
+    make = partial(make_worker, learning, run.device)
     if run.workers == 1:
         yield make(network, 0)
     else:
@@ -179,7 +179,8 @@ def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
             yield crew
 
 
-def _worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
+def make_worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
+    """Return one of the workers of a run, by number."""
     lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus)
     return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device)
 

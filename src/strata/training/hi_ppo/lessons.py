@@ -159,5 +159,6 @@ class Exam:
             current = picks
         earned /= steps
         gaps = 1 - earned / self.exact
-        closed = (earned - self.myopic).sum() / (self.exact - self.myopic).sum()
+        won = float((self.exact - self.myopic).sum())
+        closed = (earned - self.myopic).sum() / won if won else 1.0  # where myopia costs nothing
         return Grade(float(gaps.mean()), float(gaps.max()), float(closed))
