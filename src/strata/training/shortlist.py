@@ -18,7 +18,7 @@ from strata.training.estimate import ChainEstimates
 from strata.training.exact.chain import build_chain
 from strata.training.exact.chain_space import ChainSpace
 from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.problem import POOL, Problem, Setting
 from strata.training.exact.routes import best_path, efficient
 from strata.training.exact.search import Evaluated
 from strata.training.exact.shards import ShardSpace
@@ -37,10 +37,9 @@ ALL_SUBSETS: Final = 8
 
 POOLS: Final = 2
 
-MICROBATCHES: Final = (1, 2, 4)
 FEW_MICROBATCHES: Final = (1, 4)
-SHAPES: Final = 8
-"""What sharings try: more of either is seldom better, and each costs."""
+FEW_SHAPES: Final = 6
+"""What is tried on large fleets: more of either is seldom better there, and each costs."""
 
 TRIES: Final = 12
 """Branches of single domains built for being the fastest or the cheapest, shared by all domains."""
@@ -106,11 +105,10 @@ class _Builder:
             else SomeChains(problem, first_pools(problem)[:POOLS], pairs=count <= 2 * ALL_SUBSETS)
         )
         large = count > ALL_SUBSETS
-        self.shards = ShardSpace(
-            problem,
-            members,
-            microbatches=FEW_MICROBATCHES if large else MICROBATCHES,
-            shapes=4 if large else SHAPES,
+        self.shards = (
+            ShardSpace(problem, members)
+            if count <= POOL
+            else ShardSpace(problem, members, microbatches=FEW_MICROBATCHES, shapes=FEW_SHAPES)
         )
         copies = sorted({setting.copies for setting in problem.settings})[:: 2 if large else 1]
         #: Positions in problem.settings: on a large fleet every second number of copies, and no large microbatch.
