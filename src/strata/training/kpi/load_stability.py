@@ -74,7 +74,7 @@ def measure(study: Study) -> Kpi:
         definition="share of (episode, decision) whose plan fits, takes at most 1.1 times the step of a "
         "clairvoyant that pays for switches, lets no work pile up, switches at most once in 4 decisions; "
         "+-20 % load on each domain, drawn anew at every decision, and in all corners",
-        baseline="the clairvoyant; beside it doing nothing, and an oracle that takes the fastest plan of every state",
+        baseline="the clairvoyant; beside it doing nothing, and an oracle that is always on the fastest plan",
         value=float(np.mean(rated)) if rated else None,
         target=TARGET,
         sense="at least",

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.training.baselines.context import Context
+from strata.training.exact.pareto import vector
 from strata.training.exact.problem import Problem
 from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import Policy
 from strata.training.objective import Scales
-from strata.training.preferences import preferences
+from strata.training.preferences import seeking
 from strata.training.shortlist import shortlist
 
 Clock = Callable[[], float]
@@ -56,8 +58,21 @@ class Study:
         return shortlist(problem, most=MOST_PLANS)
 
     def front(self, problem: Problem, items: Sequence[Evaluated] | None = None) -> list[Evaluated]:
-        """Return the policy's plans under QUERIES preferences, each once; candidates may be given."""
-        found = self.candidates(problem) if items is None else items
+        """Return the policy's plans under at most QUERIES preferences, each plan once.
+
+        Each preference aims into the largest gap the plans so far leave; candidates may be given.
+        """
+        found = self.candidates(problem) if items is None else list(items)
         if not found:
             return []
-        return global_agent.answers(problem, found, preferences(QUERIES), policy=self.policy)
+        scales = global_agent.scales_of(found)
+        asking = seeking(np.array(scales.ideal), np.array(scales.nadir))
+        taken: list[Evaluated] = []
+        weights: NDArray[np.float64] | None = next(asking)
+        while weights is not None and len(taken) < QUERIES:
+            taken += global_agent.answers(problem, found, weights[None], policy=self.policy)
+            try:
+                weights = asking.send(np.array(vector(taken[-1].report)))
+            except StopIteration:
+                weights = None
+        return list({item.plan: item for item in taken}.values())
