@@ -35,7 +35,8 @@ def _model(of: Any, **more: Any) -> type[FileModel]:
             keys[field.name] = (model, Field(default_factory=model))
         else:
             assert field.default is not MISSING
-            bound = _BOUNDS.get(field.name) or (Field(strict=True, gt=0) if kind is int else Field(gt=0))
+            above_0 = {int: Field(strict=True, gt=0), float: Field(gt=0)}.get(kind)
+            bound = _BOUNDS.get(field.name) or above_0 or Field()
             keys[field.name] = (Annotated[kind, bound], field.default)
     return create_model(of.__name__, __base__=FileModel, **keys)
 
