@@ -24,7 +24,7 @@ def learn() -> None:
 
 
 @learn.command()
-@click.option("--config", type=click.Path(), help="A HiPpoTraining file (`strata schema HiPpoTraining`).")
+@click.option("--config", type=click.Path(), help="YAML of kind HiPpoTraining: any keys of a record's `config`.")
 @click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True, help="More than 1: on Ray.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's.")
 @click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", show_default=True, help="Folder.")
