@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from site_builder import options
 
-from strata.training.hi_ppo.guard import SPANS, guard, summed_gain
-from strata.training.replan.options import HORIZONS
+from strata.training.hi_ppo.guard import guard
+from strata.training.replan.options import HORIZONS, SPANS
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -28,7 +28,7 @@ def drawn(seed, *, rows=20, count=6):
 def test_gains_are_summed_step_by_step_between_and_beyond_the_horizons():
     value = np.zeros((1, 2, 5))
     value[0, 1] = HORIZONS  # the gain k steps ahead is k, 8 from the eighth on
-    found = summed_gain(options(value, np.zeros((1, 2)), current=[0]))[0, 1]
+    found = options(value, np.zeros((1, 2)), current=[0]).summed_gain()[0, 1]
     assert found.tolist() == [sum(min(k, 8) for k in range(span)) for span in SPANS]
 
 
@@ -114,7 +114,7 @@ def test_what_passes_is_legal_and_no_switch_loses_at_every_span(seed):
     rows = np.arange(len(case))
     assert case.legal[rows, picks].all()
     can_keep = (case.current >= 0) & case.legal[rows, case.current]
-    pays = (summed_gain(case)[rows, picks] > case.cost[rows, picks, None]).any(axis=1)
+    pays = (case.summed_gain()[rows, picks] > case.cost[rows, picks, None]).any(axis=1)
     assert (pays | (picks == case.current) | ~can_keep).all()
 
 

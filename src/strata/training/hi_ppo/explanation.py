@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from strata.decision import Reason
-from strata.training.hi_ppo.features import CONTEXT, FEATURES, SPANS, features, summed_gain
+from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
 from strata.training.hi_ppo.policy import Policy
-from strata.training.replan.options import HORIZONS, Options
+from strata.training.replan.options import HORIZONS, SPANS, Options
 
 TOLD: Final = 5
 """Features named as what tipped a decision."""
@@ -115,5 +115,5 @@ def _tipped(policy: Policy, options: Options, pick: int, runner_up: int, lead: f
 def _keeping(options: Options, pick: int) -> dict[str, float]:
     """Return by span what the taken option is expected to earn more than staying, its switch paid."""
     best = float(np.abs(options.value[0, options.legal[0], 0]).max()) or 1.0
-    gain = summed_gain(options)[0, pick] / best
+    gain = (options.summed_gain() - options.cost[..., None])[0, pick] / best
     return {f"over_{span}_steps": float(value) for span, value in zip(SPANS, gain, strict=True)}

@@ -11,13 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.training.replan.options import Floats, Options
+from strata.training.replan.options import SPAN_SUMS, SPANS, Floats, Options
 
 VERSION: Final = 1
 """Of the meaning of features and context: a policy file of another version is refused."""
-
-SPANS: Final = (1, 2, 4, 8, 16)
-"""Numbers of steps over which the net gain of a switch is summed."""
 
 FEATURES: Final = (
     "gain_now", "gain_in_1", "gain_in_2", "gain_in_4", "gain_in_8",
@@ -32,18 +29,7 @@ CONTEXT: Final = (
     "mean_switch_cost", "best_gain_now",
 )  # fmt: skip
 
-# Steps 0..15 as mixtures of the horizons 0, 1, 2, 4, 8: linear between them, held after 8.
-_MIX: Final = np.array(
-    [np.interp(step, (0, 1, 2, 4, 8), np.eye(5)[horizon]) for step in range(max(SPANS)) for horizon in range(5)]
-).reshape(max(SPANS), 5)
-_SUMS: Final = np.stack([_MIX[:span].sum(axis=0) for span in SPANS])  # [span, horizon]
-
 _CLIP: Final = 4.0
-
-
-def summed_gain(options: Options) -> Floats:
-    """Return [B, P, 5]: what an option is expected to earn more than the one in use over SPANS steps, cost off."""
-    return np.asarray((options.value - _reference(options)[:, None]) @ _SUMS.T - options.cost[..., None])
 
 
 def features(options: Options) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -59,7 +45,7 @@ def features(options: Options) -> tuple[NDArray[np.float32], NDArray[np.float32]
     cost = options.cost[..., None] / scale
     in_use = np.arange(legal.shape[1]) == options.current[:, None]
     # Net gains a step, so that long spans stay of the size of short ones.
-    net = (gain @ _SUMS.T - cost) / np.array(SPANS)
+    net = (gain @ SPAN_SUMS - cost) / np.array(SPANS)
     parts = [gain, behind, cost, in_use[..., None], net, options.links]
     seen = np.where(legal[..., None], np.concatenate(parts, axis=-1), 0.0)
     others = legal & ~in_use

@@ -24,9 +24,8 @@ from strata.training.hi_ppo.explanation import Explanation, explain
 from strata.training.hi_ppo.policy import Policy, safe_policy
 from strata.training.objective import Scales, money, score
 from strata.training.replan.instance import moving
-from strata.training.replan.options import HORIZONS, Floats, Options
+from strata.training.replan.options import HORIZONS, Floats, Options, joined
 from strata.training.replan.response import PlanResponse
-from strata.training.replan.table_env import joined
 from strata.training.shortlist import shortlist
 from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan

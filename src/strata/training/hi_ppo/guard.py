@@ -10,31 +10,10 @@ from typing import Final
 import numpy as np
 
 from strata.decision import Reason
-from strata.training.replan.options import HORIZONS, Bools, Floats, Ints, Options
+from strata.training.replan.options import SPANS, Bools, Ints, Options
 from strata.training.replan.rules import Rule, hysteresis
 
-SPANS: Final = (1, 2, 4, 8, 16)
-"""Steps over which a switch may pay."""
-
-_AHEAD: Final = np.arange(max(SPANS))
-# [5, 5]: weight of the value at each horizon in the sum over each span; between horizons values are
-# interpolated, beyond the last one it is held.
-_WEIGHTS: Final = np.array([
-    [np.interp(_AHEAD[:span], HORIZONS, one).sum() for span in SPANS] for one in np.eye(len(HORIZONS))
-])  # fmt: skip
-
 SAFE: Final = hysteresis()
-
-
-def summed_gain(options: Options) -> Floats:
-    """Return [B, P, 5]: what each option earns more than the one in use over each of SPANS steps, cost aside.
-
-    Where none is in use the gain is over nothing.
-    """
-    rows = np.arange(len(options))
-    kept = options.value[rows, np.maximum(options.current, 0)]
-    kept = np.where((options.current >= 0)[:, None], kept, 0.0)
-    return np.asarray((options.value - kept[:, None, :]) @ _WEIGHTS)
 
 
 def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tuple[Reason | None, ...]]:
@@ -63,7 +42,7 @@ def guard(options: Options, picks: Ints, *, safe: Rule = SAFE) -> tuple[Ints, tu
     blind = (options.current >= 0) & options.legal[rows, kept] & ~known[rows, kept]
     chosen = np.where(blind, kept, chosen)
     reasons: list[Reason | None] = [None] * len(options)
-    gain = summed_gain(clean)
+    gain = clean.summed_gain()
     for row in np.flatnonzero(replaced).tolist():
         if missing[row]:
             reasons[row] = Reason("figures-not-finite", data={"count": int((options.legal & ~known)[row].sum())})
@@ -82,13 +61,13 @@ def loses(options: Options, picks: Ints) -> Bools:
     """Return [B]: whether a pick leaves a usable option in use for one that earns its cost at no span."""
     rows, kept = np.arange(len(options)), np.maximum(options.current, 0)
     can_keep = (options.current >= 0) & options.legal[rows, kept]
-    pays = (summed_gain(options)[rows, picks] > options.cost[rows, picks, None]).any(axis=1)
+    pays = (options.summed_gain()[rows, picks] > options.cost[rows, picks, None]).any(axis=1)
     return np.asarray(can_keep & (picks != options.current) & ~pays)
 
 
 def _behind(options: Options, picks: Ints, safe: Ints) -> Bools:
     """Return [B]: whether nothing is in use and a pick is worth less than the safe rule's over every span."""
-    rows, gain = np.arange(len(options)), summed_gain(options)
+    rows, gain = np.arange(len(options)), options.summed_gain()
     lead = gain[rows, picks] - options.cost[rows, picks, None]
     lead -= gain[rows, safe] - options.cost[rows, safe, None]
     return np.asarray((options.current < 0) & (lead < 0).all(axis=1))

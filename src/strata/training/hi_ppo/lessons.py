@@ -10,12 +10,12 @@ import numpy as np
 
 from strata.training.hi_ppo.ppo import Env
 from strata.training.replan import observe, rules
-from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.options import Bools, Floats, Ints, Options, joined
 from strata.training.replan.pool import Pool, make_pool
 from strata.training.replan.presets import PRESETS
 from strata.training.replan.random_tables import random_table
 from strata.training.replan.table import Choose, ReplanTable
-from strata.training.replan.table_env import TableEnv, joined
+from strata.training.replan.table_env import TableEnv
 from strata.training.replan.value_iteration import Solution, solve
 from strata.training.replan.world import World
 

@@ -16,7 +16,7 @@ from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
-from strata.training.hi_ppo.guard import guard, summed_gain
+from strata.training.hi_ppo.guard import guard
 from strata.training.hi_ppo.outlook import chances, expected
 from strata.training.hi_ppo.site import Floats, Site, nominal_site
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
@@ -128,7 +128,7 @@ def _decision(
     case: Case, menu: Sequence[Candidate], options: Options, row: int, pick: int, refused: Reason | None
 ) -> LocalDecision:
     chosen, values = menu[pick], options.value[row, : len(menu), 0]
-    gain = summed_gain(options)[row, :, -2] - options.cost[row]  # over 8 intervals
+    gain = options.summed_gain()[row, :, -2] - options.cost[row]  # over 8 intervals
     worth = gain[: len(menu)]
     considered = tuple(
         Alternative(

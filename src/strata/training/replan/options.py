@@ -7,8 +7,9 @@ reward tables, in the simulated world and live.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,15 @@ Bools = NDArray[np.bool_]
 
 HORIZONS: Final = (0, 1, 2, 4, 8)
 """Steps ahead at which the value of each option is expected; 0 is now."""
+
+SPANS: Final = (1, 2, 4, 8, 16)
+"""Numbers of steps over which values are summed."""
+
+_AHEAD: Final = np.arange(max(SPANS))
+SPAN_SUMS: Final[Floats] = np.array(
+    [[np.interp(_AHEAD[:span], HORIZONS, one).sum() for span in SPANS] for one in np.eye(len(HORIZONS))]
+)
+"""[5, 5]: value at HORIZONS @ SPAN_SUMS is its sum over SPANS, linear between horizons and held after the last."""
 
 LINK_FEATURES: Final = ("lowest_now", "lowest_in_8", "mean_stay", "least_stay")
 """Of the links an option uses: level now and in 8 steps relative to nominal, chance to be in the same regime
@@ -58,3 +68,34 @@ class Options:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def summed_gain(self) -> Floats:
+        """Return [B, P, 5]: what each option earns more than the one in use over SPANS, cost aside.
+
+        Where none is in use the gain is over nothing.
+        """
+        kept = self.value[np.arange(len(self)), np.maximum(self.current, 0)]
+        kept = np.where((self.current >= 0)[:, None], kept, 0.0)
+        return np.asarray((self.value - kept[:, None, :]) @ SPAN_SUMS)
+
+
+def joined(parts: Sequence[Options], most: int) -> Options:
+    """Return the decisions of several Options as one, the options padded to `most` with illegal ones."""
+
+    def padded(name: str) -> NDArray[Any]:
+        arrays = []
+        for part in parts:
+            array = getattr(part, name)
+            room = [(0, 0), (0, most - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
+            arrays.append(np.pad(array, room))
+        return np.concatenate(arrays)
+
+    return Options(
+        value=padded("value"),
+        cost=padded("cost"),
+        links=padded("links"),
+        current=np.concatenate([part.current for part in parts]),
+        legal=padded("legal"),
+        preference=np.concatenate([part.preference for part in parts]),
+        inside=parts[0].inside,
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.options import Bools, Floats, Ints, Options, joined
 from strata.training.replan.table import ReplanTable
 
 EPISODE_STEPS: Final = 128
@@ -76,25 +75,3 @@ class TableEnv:
 
 def _numbers(block: _Block) -> Ints:
     return np.asarray(np.ravel_multi_index(tuple(block.states.T), block.table.chains.shape))
-
-
-def joined(parts: Sequence[Options], most: int) -> Options:
-    """Return the decisions of several Options as one, the options padded to `most` with illegal ones."""
-
-    def padded(name: str) -> NDArray[Any]:
-        arrays = []
-        for part in parts:
-            array = getattr(part, name)
-            room = [(0, 0), (0, most - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
-            arrays.append(np.pad(array, room))
-        return np.concatenate(arrays)
-
-    return Options(
-        value=padded("value"),
-        cost=padded("cost"),
-        links=padded("links"),
-        current=np.concatenate([part.current for part in parts]),
-        legal=padded("legal"),
-        preference=np.concatenate([part.preference for part in parts]),
-        inside=parts[0].inside,
-    )
