@@ -55,6 +55,7 @@ SAMPLES = {
     "policy-version": {"found": "0", "wanted": 1},
     "fleet-too-large": {"domains": 40, "most": 32},
     "plan-gone": {"domains": "west"},
+    "ratios-without-plan": {"domains": "east+west"},
     "interval-over": {"iterations": 100},
     "domain-vanished": {"domain": "lab"},
 }  # fmt: skip

@@ -261,6 +261,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "Domains of the plan in use are missing, smaller, or out of reach; a new plan was chosen as if none ran.",
         "Nothing to do; check the fleet file if the domains should be there.",
     ),
+    "ratios-without-plan": Meaning(
+        "no plan follows these ratios over {domains}",
+        "Neither a pipeline with such shares of the layers nor such shares of the batch fits memory and links.",
+        "Ask the planner, which chooses among plans instead of ratios.",
+    ),
     "interval-over": Meaning(
         "{iterations} iterations since the last global decision",
         "The global agent looks at its plan every so many iterations.",

@@ -15,6 +15,7 @@ BENCHES: Final[Table] = {
     "simulate": ("strata.cli.bench_simulate:simulate", "How many plans a second the cost model answers."),
     "replan": ("strata.cli.bench_replan:replan", "Keep or switch under changing links: the ladder of rules."),
     "learn": ("strata.cli.bench_learn:learn", "PPO steps a second, beside Stable-Baselines3."),
+    "heads": ("strata.cli.bench_heads:heads", "Allocation ratios against candidate plans, as agents' actions."),
     "astra": ("strata.cli.bench_astra:astra", "Our ASTRA-compatible mode against runs of ASTRA-sim."),
 }
 
