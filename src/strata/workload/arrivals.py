@@ -3,9 +3,9 @@
 Figures of Seren, Kalos, Philly, Helios and PAI: `data/cluster_summary.csv` of AcmeTrace (Shanghai AI
 Laboratory, https://github.com/InternLM/AcmeTrace, CC-BY-4.0; Hu et al., NSDI 2024), which gives mean and median
 of run times and of GPUs. Openb: lifetimes of GPU pods in Alibaba's cluster-trace-gpu-v2023, p10, p50 and p90
-counted by us. Times are log-normal with the published median and mean (Openb: p50 and the mean of its outer
-quantiles), cut off at 30 days; medians and means are calibrated, the shape between them is assumed. No trace holds
-jobs that cross data centres.
+counted by us (a log-normal meets the outer two to 20 %). Times are log-normal with the published median and mean
+(Openb: p50 and the distance of the outer two), cut off at 30 days; medians and means are calibrated, the shape
+between them is assumed. No trace holds jobs that cross data centres.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Trace:
         return min(1.0, max(0.0, self.mean_devices / NODE_DEVICES - 1) / (mean - 1))
 
     def _z(self, time_s: float) -> float:
-        return math.log(time_s / self.median_s) / self.sigma if time_s > 0 else -math.inf
+        return math.log(time_s / self.median_s) / self.sigma if time_s > 1e-9 else -math.inf
 
 
 @cache
 def _sigma(median_s: float, mean_s: float) -> float:
-    """Bisect E[X | X < longest] = mean; the median moves by less than 0.1 %."""
+    """Bisect E[X | X < longest] = mean; the median moves by less than 0.5 %."""
     edge, low, high = math.log(LONGEST_S / median_s), 1e-3, 6.0
     for _ in range(60):
         sigma = (low + high) / 2

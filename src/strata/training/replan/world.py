@@ -15,7 +15,6 @@ ended starts the next at the following step, which ignores its action and pays n
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -66,6 +65,7 @@ class World:
         #: Device-seconds of small local jobs, by quantile.
         self._local_s = trace.run_time_s(grid)
         self._trace = trace
+        self.instance = np.zeros(num_envs, dtype=np.int64)
 
     @property
     def row(self) -> Ints:
@@ -100,7 +100,7 @@ class World:
         if settings.background_share:
             wanted_s = settings.background_share * self.pool.devices * settings.interval_s
             rate = wanted_s / self._local_s.mean()  # [I, K]
-            local, size = self._arrivals(rng, rate), rng.random((n, k))
+            local, size = rng.poisson(rate[self.instance]), rng.random((n, k))
         job = rng.random((n, 4)) if arriving or start else np.zeros((n, 4))
         if not start:
             return Chance(links, load, outage, arrivals, local, size, job)
@@ -109,12 +109,12 @@ class World:
             2 * np.pi * rng.random(pairs), rng.standard_exponential((n, 3)),
         )  # fmt: skip
 
-    def _arrivals(self, rng: np.random.Generator, rate: Floats) -> Ints:
-        instance = getattr(self, "instance", np.zeros(self.num_envs, dtype=np.int64))
-        return rng.poisson(rate[instance])
-
     def reset(self, rng: np.random.Generator) -> None:
         """Begin an episode in every environment."""
+        self.begin(self.draw(rng, start=True))
+
+    def begin(self, chance: Chance) -> None:
+        """Begin an episode in every environment, under given chance: `reset` is this after `draw`."""
         n, k = self.num_envs, self.pool.num_domains
         self.instance = np.zeros(n, dtype=np.int64)
         self.step_index, self.time_s = np.zeros(n, dtype=np.int64), np.zeros(n)
@@ -122,10 +122,8 @@ class World:
         self.up = np.ones((n, k), dtype=bool)
         self.load, self.background, self.backlog_s = np.ones((n, k)), np.zeros((n, k)), np.zeros((n, k))
         self.waiting, self.turn = np.zeros(n, dtype=np.int64), np.full(n, -1)
-        self._begins[:] = True
-        chance = self.draw(rng, start=True)
         self.links = self._fresh_links(chance)
-        self._begin(self._begins, chance)
+        self._begin(np.ones(n, dtype=bool), chance)
         self._begins = np.zeros(n, dtype=bool)
         self._next_turn()
 
@@ -138,7 +136,8 @@ class World:
         started = self._begins
         switched, refused = self._apply(np.asarray(picks), ~started)
         reward, finished, missed = self._run()
-        reward[started] = 0.0
+        for part in (reward, finished, missed):
+            part[started] = 0
         self.step_index = self.step_index + 1
         self.time_s = self.time_s + self.settings.interval_s
         self._link_world.step(self.links, chance.links, self.time_s[:, None])
@@ -218,7 +217,7 @@ class World:
         running = plan > 0
         step = self._step_s(row, plan)
         awake = np.maximum(0.0, 1 - jobs.pause_s[:, :j] / settings.interval_s) * running
-        jobs.pause_s[:, :j] = np.maximum(0.0, jobs.pause_s[:, :j] - settings.interval_s)
+        jobs.pause_s[:, :j] = np.maximum(0.0, jobs.pause_s[:, :j] - settings.interval_s * running)
         speed = pool.reference_s[row] / step
         # What the last part of a job does not need of the interval is not counted.
         done = np.minimum(awake * speed * settings.interval_s, jobs.left_s[:, :j])
@@ -359,8 +358,3 @@ class World:
         at = np.take_along_axis(there, order, axis=1)
         found = np.take_along_axis(order, at.argmax(axis=1)[:, None], axis=1)[:, 0]
         self.turn = np.where(at.any(axis=1), found, -1)
-
-
-def with_settings(world: World, **changes: Any) -> World:
-    """Return another world over the same pool with some settings changed."""
-    return World(world.pool, world.num_envs, settings=replace(world.settings, **changes))
