@@ -56,6 +56,17 @@ def test_a_policy_is_trained_and_exported_with_its_record(tmp_path: Path, config
 
 
 @pytest.mark.real("torch")
+def test_a_resumed_run_goes_on_as_it_began(tmp_path: Path, config: str) -> None:
+    out = ("--out", str(tmp_path / "run"), "--device", "cpu", "-o", "json")
+    assert _call("learn", "train", "--config", config, "--updates", "1", *out).exit_code == 0
+    resumed = _call("learn", "train", "--resume", "--updates", "3", *out)
+    assert json.loads(resumed.stdout)["updates"] == 3
+    refused = _call("learn", "train", "--resume", "--seed", "1", *out)
+    assert refused.exit_code == 2
+    assert "leave --seed away" in refused.output
+
+
+@pytest.mark.real("torch")
 def test_unknown_keys_of_a_training_file_are_told_with_their_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,6 +193,27 @@ def test_first_the_critic_learns_alone() -> None:
     assert moved == {name for name, _ in network.named_parameters() if name.startswith("critic")}
 
 
+def test_an_update_stops_where_the_policy_has_moved_far() -> None:
+    import torch
+
+    from strata.training.hi_ppo import ppo
+    from strata.training.hi_ppo.network import Scorer
+
+    torch.manual_seed(0)
+    config = ppo.Config(steps=8, critic_first=0, epochs=10, learning_rate=0.05, clip=10.0)
+    asked = []
+
+    class Counting(ppo.Worker):
+        def gradients(self, minibatch: int, scale: ppo.Scale, *, only_critic: bool) -> ppo.Losses:
+            asked.append(minibatch)
+            return super().gradients(minibatch, scale, only_critic=only_critic)
+
+    network = Scorer(width=16)
+    worker = Counting(network, lambda _lesson: Bandit(32), config, seed=(1,))
+    ppo.update(worker, ppo.optimizer_of(network, config), ppo.Scale(), config, number=0, progress=0.0)
+    assert 1 < len(asked) < config.epochs * config.minibatches
+
+
 def test_decisions_of_different_sizes_are_padded_with_illegal_options() -> None:
     from strata.training.hi_ppo.network import Scorer
     from strata.training.hi_ppo.ppo import Seen

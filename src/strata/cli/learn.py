@@ -48,7 +48,8 @@ def train(
 
     After every lesson it sits an exam on tables that no training sees; --out/checkpoint.pt holds the best policy
     so far and all it takes to go on, also after Ctrl-C. With one worker on a CPU the same seed gives the same
-    weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS.
+    weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS. --resume goes on from the last
+    exam; of a --config then only `updates` and `patience` count.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -58,14 +59,18 @@ def train(
     need("torch", extra="train")
     if workers > 1:
         need("ray", extra="train")
-    from strata.training.hi_ppo.checkpoint import Learning
+    from strata.training.hi_ppo.checkpoint import Learning, read_checkpoint
     from strata.training.hi_ppo.learner import CHECKPOINT
     from strata.training.hi_ppo.learner import learn as run_learning
     from strata.training.hi_ppo.schema import load_learning
 
-    told = load_learning(config) if config else Learning()
-    told = replace(told, seed=told.seed if seed is None else seed, updates=updates or told.updates)
+    if resume and seed is not None:
+        raise click.UsageError("--resume goes on with the seed it began with: leave --seed away")
     file = Path(out) / CHECKPOINT
+    told = read_checkpoint(file).learning if resume else Learning()
+    if config:
+        told = load_learning(config)
+    told = replace(told, seed=told.seed if seed is None else seed, updates=updates or told.updates)
     try:
         with _saying() as say:
             run = run_learning(
