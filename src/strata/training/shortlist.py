@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from strata.training.estimate import ChainEstimates
 from strata.training.exact.chain import build_chain
-from strata.training.exact.chain_space import ChainSpace
+from strata.training.exact.chain_space import ALL_ORDERS, ChainSpace
 from strata.training.exact.pareto import vector
 from strata.training.exact.problem import POOL, Problem, Setting
-from strata.training.exact.routes import best_path, efficient
+from strata.training.exact.routes import best_path, efficient, efficient_routes
 from strata.training.exact.search import Evaluated
 from strata.training.exact.shards import ShardSpace
 from strata.training.exact.some_chains import SomeChains
@@ -313,6 +313,9 @@ class _Builder:
             return [picked]
         costs = self.problem.pair_costs(setting.microbatch_size)
         load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
+        if len(picked) <= ALL_ORDERS:
+            orders = efficient_routes(costs, picked, load_bytes=load)[:ALL_ORDERS]
+            return [*orders, *(order[::-1] for order in orders)]
         fast, _ = best_path(load * costs.slowness_sum + costs.latency_sum, picked)
         cheap, cost = best_path(costs.price_sum, picked)
         if not np.isfinite(cost):
