@@ -47,7 +47,7 @@ def ticking():
 
 
 def study(**more):
-    return Study(safe_policy(), ticking(), quick=True, **more)
+    return Study(safe_policy(), ticking(), ticking(), quick=True, **more)
 
 
 def plan(*domains, local_steps=1):

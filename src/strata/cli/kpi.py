@@ -42,7 +42,7 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
     if unknown:
         raise UsageError(f"no row is named {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
     ordered: list[str] = [name for name in NAMES if name in (names or NAMES)]
-    study = Study(load_policy(file), time.perf_counter, quick=quick)
+    study = Study(load_policy(file), time.perf_counter, time.process_time, quick=quick)
     found: list[Kpi] = []
     started, is_whole = time.perf_counter(), True
     with progress("measuring", total=len(ordered)) as show:

@@ -30,6 +30,7 @@ TARGET_S: Final = 2.0
 def measure(study: Study) -> Kpi:
     """Return the row; its value is the 99th percentile over all events that wake both levels."""
     taken: dict[str, list[float]] = defaultdict(list)
+    cpu_s: dict[str, list[float]] = defaultdict(list)
     woken: dict[str, list[bool]] = defaultdict(list)
     instances = COORDINATION.draw(quick=study.quick)
     for done, instance in enumerate(instances, 1):
@@ -38,11 +39,12 @@ def measure(study: Study) -> Kpi:
         first = coordinator.respond(Standing(), instance.job, fleet=instance.fleet, sites=sites, iteration=0)
         if first.standing.plan is not None:
             for name, (fleet, after, iteration) in events(instance, sites, first.standing).items():
-                started = study.clock()
+                started, cpu_started = study.clock(), study.cpu_clock()
                 response = coordinator.respond(
                     first.standing, instance.job, fleet=fleet, sites=after, iteration=iteration
                 )
                 taken[name].append(study.clock() - started)
+                cpu_s[name].append(study.cpu_clock() - cpu_started)
                 woken[name].append(bool(response.woken))
         study.advance(done / len(instances))
     both = [s for name in taken for s, is_woken in zip(taken[name], woken[name], strict=True) if is_woken]
@@ -61,6 +63,7 @@ def measure(study: Study) -> Kpi:
                 name: {
                     "p50_s": float(np.quantile(values, 0.5)),
                     "p99_s": float(np.quantile(values, 0.99)),
+                    "cpu_p99_s": float(np.quantile(cpu_s[name], 0.99)),
                     "woke_the_inter_domain_agent": float(np.mean(woken[name])),
                     "events": len(values),
                 }

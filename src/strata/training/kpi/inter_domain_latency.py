@@ -49,13 +49,15 @@ def measure(study: Study) -> Kpi:
     headline: list[float] = []
     for done, count in enumerate(LATENCY.domains, 1):
         instances = [LATENCY.with_domains(count, repeat) for repeat in range(REPEATS[study.quick])]
-        taken, plans = _timed(study, instances)
+        taken, cpu_s, plans = _timed(study, instances)
         if count == HEADLINE_DOMAINS:
             headline = taken
         table[str(count)] = {
             "p50_s": float(np.quantile(taken, 0.5)),
             "p99_s": float(np.quantile(taken, 0.99)),
             "most_s": max(taken),
+            "cpu_p50_s": float(np.quantile(cpu_s, 0.5)),
+            "cpu_p99_s": float(np.quantile(cpu_s, 0.99)),
             "decisions": len(taken),
             **_beside(study, instances[: BESIDE[study.quick]], plans),
         }
@@ -79,13 +81,15 @@ def measure(study: Study) -> Kpi:
     )
 
 
-def _timed(study: Study, instances: Sequence[Instance]) -> tuple[list[float], list[Evaluated | None]]:
-    taken, plans = [], []
+def _timed(study: Study, instances: Sequence[Instance]) -> tuple[list[float], list[float], list[Evaluated | None]]:
+    """Return wall seconds, CPU seconds and the plan of each decision."""
+    taken, cpu_s, plans = [], [], []
     for instance in instances:
-        started = study.clock()
+        started, cpu_started = study.clock(), study.cpu_clock()
         plans.append(study.decide(instance.problem()))
         taken.append(study.clock() - started)
-    return taken, plans
+        cpu_s.append(study.cpu_clock() - cpu_started)
+    return taken, cpu_s, plans
 
 
 def _beside(

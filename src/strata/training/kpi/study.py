@@ -32,10 +32,14 @@ SEARCH_LIMIT_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Study:
-    """One run of the table. `advance` is told the share of a row that is done; `seed` is of the resampling."""
+    """One run of the table. clock: wall time; cpu_clock: of this process alone, which other work does not slow.
+
+    `advance` is told the share of a row that is done; `seed` is of the resampling.
+    """
 
     policy: Policy
     clock: Clock
+    cpu_clock: Clock
     quick: bool = False
     seed: int = 0
     advance: Callable[[float], None] = field(default=lambda _share: None, compare=False)

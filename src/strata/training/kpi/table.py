@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from strata.training.hi_ppo.policy import BUNDLED
 from strata.training.kpi import (
     algorithm,
     allocation_error,
@@ -69,7 +70,7 @@ def answer(kpis: list[Kpi], study: Study, *, elapsed_s: float, is_whole: bool) -
     return {
         "kpis": [kpi.to_dict() for kpi in kpis],
         "policy": {
-            "file": study.policy.file or None,
+            "file": _shown_file(study.policy.file),
             "trained_at": record.get("trained_at"),
             "seed": record.get("seed"),
         },
@@ -77,3 +78,8 @@ def answer(kpis: list[Kpi], study: Study, *, elapsed_s: float, is_whole: bool) -
         "interrupted": not is_whole,
         "elapsed_s": elapsed_s,
     }
+
+
+def _shown_file(file: str) -> str | None:
+    """Return a policy's file, the bundled one without the folder this installation happens to lie in."""
+    return f"bundled {BUNDLED.name}" if file == str(BUNDLED) else file or None
