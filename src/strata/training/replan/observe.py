@@ -87,29 +87,31 @@ def options(world: World) -> Options:
     legal = pool.exists[row] & (place >= 0)[:, None] & _fit(world, row, plan)
     legal[envs, plan] = True
     legal[:, 0] = ~runs
-    earns, links = _earnings(world, row)
     weights = world.preference
     worth = weights[:, :1] * pool.reference_s[row, None] + weights[:, 1:2] * pool.busy_s[row]
-    value = worth[:, :, None] * earns
+    value, links = _values(world, row, worth)
     pause_s = np.where(pool.moves[row, plan], pool.moved_s[row, plan] + settings.restart_s, 0.0)
     cost = pause_s / settings.interval_s * value[:, :, 0]
     if weights[:, 2].any():
         value -= (weights[:, 2:] * pool.usd[row])[:, :, None]
         cost += weights[:, 2:] * pool.moved[row, plan] * (pool.reference_s[row] / settings.interval_s)[:, None]
     cost[~runs] = 0.0
-    return Options(value, cost, links.astype(np.float64), np.where(runs, plan, -1), legal, weights)
+    return Options(value, cost, links, np.where(runs, plan, -1), legal, weights)
 
 
 def _fit(world: World, row: Ints, plan: Ints) -> Bools | bool:
     """Return which options [N, P] find their devices free, those of the plan in use counted as free."""
     if not world.is_crowded:
         return True
-    room = world.free() + world.pool.needs[row, plan] + 1e-9
-    return np.asarray((world.pool.needs[row] <= room[:, None, :]).all(axis=-1))
+    room = world.free() + world.pool.needs[row, plan] + 1e-3
+    fits = np.ones((world.pool.num_options, world.num_envs), dtype=bool)
+    for needs, free in zip(world.needs, room.T, strict=True):
+        fits &= needs[:, row] <= free
+    return fits.T
 
 
-def _earnings(world: World, row: Ints) -> tuple[Singles, Singles]:
-    """Return 1 / step time [N, P, H] at each horizon, and the features of the links used [N, P, 4].
+def _values(world: World, row: Ints, worth: Floats) -> tuple[Floats, Floats]:
+    """Return worth [N, P] / step time at each horizon [N, P, H], and the features of the links used [N, P, 4].
 
     Latency is taken as nominal. Single precision: a step time is good to about 1e-6.
     """
@@ -121,8 +123,8 @@ def _earnings(world: World, row: Ints) -> tuple[Singles, Singles]:
     if world.slots > 1:
         seen[:ahead] *= _sharing(world, row).T
     slow = _slow(world, row)
-    earns = np.empty((n, pool.num_options, ahead), dtype=np.float32)
-    features = np.empty((n, pool.num_options, len(LINK_FEATURES)), dtype=np.float32)
+    values = np.empty((n, pool.num_options, ahead))
+    features = np.empty((n, pool.num_options, len(LINK_FEATURES)))
     for first in range(0, n, _CHUNK):
         some = slice(first, first + _CHUNK)
         rows = row[some]
@@ -133,12 +135,12 @@ def _earnings(world: World, row: Ints) -> tuple[Singles, Singles]:
         np.maximum(exposed, 0.0, out=exposed)
         crossing += exposed
         crossing += load * compute + fixed
-        earns[some] = np.divide(1.0, crossing, out=crossing).transpose(2, 1, 0)
+        values[some] = np.divide(worth[some].T.astype(np.float32), crossing, out=crossing).transpose(2, 1, 0)
         alone = count == 0
         worst[:ahead, alone] = 1.0
         features[some, :, 0], features[some, :, 1] = 1 / worst[0].T, 1 / worst[ahead - 1].T
         features[some, :, 2], features[some, :, 3] = (1 - leaves / np.maximum(count, 1)).T, 1 - worst[ahead].T
-    return earns, features
+    return values, features
 
 
 def _sharing(world: World, row: Ints) -> Ints:
@@ -176,10 +178,14 @@ def _slow(world: World, row: Ints) -> Singles | None:
     half = world.settings.load_half_width
     if not half:
         return None
-    used = world.pool.needs[row] > 0
-    slow = np.empty((len(HORIZONS), *used.shape[1::-1]), dtype=np.float32)
-    slow[0] = (used * world.load[:, None, :]).max(axis=-1, initial=1.0).T
+    slow = np.empty((len(HORIZONS), world.pool.num_options, world.num_envs), dtype=np.float32)
+    slow[0] = 1.0
+    count = np.zeros(slow.shape[1:], dtype=np.int64)
+    for needs, load in zip(world.needs, world.load.T.astype(np.float32), strict=True):
+        used = needs[:, row] > 0
+        np.maximum(slow[0], used * load, out=slow[0])
+        count += used
     # The largest of n independent max(1, u), u uniform in 1 +- half, is 1 + half (1 - (2 - 2^-n) / (n + 1)).
-    count = used.sum(axis=-1).T
-    slow[1:] = 1 + half * (1 - (2 - 0.5**count) / (count + 1))
+    n = np.arange(len(world.needs) + 1)
+    slow[1:] = (1 + half * (1 - (2 - 0.5**n) / (n + 1)))[count]
     return slow

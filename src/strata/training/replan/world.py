@@ -58,6 +58,8 @@ class World:
         self.slots = settings.slots
         self._link_world = LinkWorld(settings)
         self.by_link, self.plan_terms = pool.by_link(), pool.terms()
+        #: Devices [K, P, R].
+        self.needs = np.ascontiguousarray(pool.needs.T, dtype=np.float32)
         self._envs = np.arange(num_envs)
         self._begins = np.ones(num_envs, dtype=bool)
         trace = TRACES[settings.trace]
@@ -174,7 +176,7 @@ class World:
 
     def _of_plans(self, table: NDArray[Any]) -> NDArray[Any]:
         """Return the entries of every job's present plan in a table of the pool, [N, J + 1, ...]."""
-        return table[self.row, self.jobs.plan]
+        return _entries(table, self.row, self.jobs.plan)
 
     def _apply(self, picks: Ints, alive: Bools) -> tuple[Bools, Bools]:
         """Put the job in turn on its option, where that is another than it has; returns where, and where not."""
@@ -246,20 +248,21 @@ class World:
     def _step_s(self, row: Ints, plan: Ints) -> Floats:
         """Return the step time of each slot's plan on the links as they are, shared [N, J]; inf without a plan."""
         pool = self.pool
-        pair = pool.pair[row, plan]
+        pair = _entries(pool.pair, row, plan)
         inverse = np.zeros((self.num_envs, pool.num_pairs + 1))
         inverse[:, :-1] = self.users()[:, :-1] / self.links.factor
         flat = pair + (self._envs * inverse.shape[1])[:, None, None]
-        wait, lag = pool.wait_s[row, plan], pool.lag_s[row, plan]
+        wait, lag = _entries(pool.wait_s, row, plan), _entries(pool.lag_s, row, plan)
         if self.settings.latency_half_width:
             late = np.pad(self.links.lateness, ((0, 0), (0, 1))).ravel()[flat]
             wait, lag = wait * late, lag * late.max(axis=-1)
         slow: Any = 1.0
         if self.settings.load_half_width:
-            slow = ((pool.needs[row, plan] > 0) * self.load[:, None, :]).max(axis=-1, initial=1.0)
+            slow = ((_entries(pool.needs, row, plan) > 0) * self.load[:, None, :]).max(axis=-1, initial=1.0)
         return np.asarray(step_s(
-            pool.compute_s[row, plan], pool.hidden_s[row, plan], pool.serial_s[row, plan],
-            pool.steady_s[row, plan], wait, lag, inverse.ravel()[flat], slow=slow,
+            _entries(pool.compute_s, row, plan), _entries(pool.hidden_s, row, plan),
+            _entries(pool.serial_s, row, plan), _entries(pool.steady_s, row, plan), wait, lag,
+            inverse.ravel().take(flat), slow=slow,
         ))  # fmt: skip
 
     def _move_domains(self, chance: Chance) -> None:
@@ -358,3 +361,8 @@ class World:
         at = np.take_along_axis(there, order, axis=1)
         found = np.take_along_axis(order, at.argmax(axis=1)[:, None], axis=1)[:, 0]
         self.turn = np.where(at.any(axis=1), found, -1)
+
+
+def _entries(table: NDArray[Any], row: Ints, plan: Ints) -> NDArray[Any]:
+    """Return table[row, plan]: by one index into its rows, which is twice as fast."""
+    return np.asarray(table.reshape(-1, *table.shape[2:]).take(row * table.shape[1] + plan, axis=0))
