@@ -2,7 +2,8 @@
 
 A ratio says how much of the job a domain gets, not how: of the layers where the domains form one pipeline, of
 the batch where each holds a copy of the model. Both are made, by largest remainder, in the inner shapes that
-look best, and the cost model says which is better. K domains of the problem; a share of 0 leaves a domain out.
+look best, and the cost model says which has the shorter step; limits on cost and throughput are not asked.
+K domains of the problem; a share of 0 leaves a domain out.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ equal time, moved where memory asks for it; between domains the given numbers st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -32,6 +32,16 @@ ATTEMPTS: Final = 24
 """Settings built at most for those wanted: some do not fit memory."""
 
 _SCHEDULES: Final = (Schedule.LATENCY_AWARE, Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A setting, the domains in pipeline order, and how many layers and stages each of them has."""
+
+    setting: Setting
+    order: tuple[int, ...]
+    layers: tuple[int, ...]
+    stages: tuple[int, ...]
 
 
 class Layered:
@@ -115,80 +125,72 @@ class Layered:
 
     def _build(self, setting: Setting, layers: Counts) -> TrainingPlan | None:
         """Return the plan of a setting under the first schedule that fits memory, or None."""
-        problem = self.problem
-        order = self._order(setting, layers)
-        stages = [min(problem.stages(problem.fleet.domains[i], setting), layers[i]) for i in order]
-        count, total = problem.microbatches(setting), sum(stages)
+        problem, shape = self.problem, self._shape(setting, layers)
+        count, total = problem.microbatches(setting), sum(shape.stages)
+        cut = self._cut(shape)
+        assert cut is not None, "every stage has a layer, and memory is not asked"
+        zeros = problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]
         for schedule in _SCHEDULES:
-            crosses = len(order) > 1
+            crosses = len(shape.order) > 1
             if schedule not in problem.job.schedules or (schedule is Schedule.LATENCY_AWARE and not crosses):
                 continue
             warmup = [min(w, count - 1) for w in classic_warmup(total)]
             if schedule is Schedule.GPIPE:
                 warmup = [count - 1] * total
-            zeros = problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]
-            cut = self._cut(setting, order, layers, stages, None, 0)
-            assert cut is not None, "every stage has a layer, and memory is not asked"
-            plan = self._plan(setting, order, stages, cut, warmup, schedule)
+            plan = self._plan(shape, cut, warmup, schedule)
             if schedule is Schedule.LATENCY_AWARE:
                 times = stack([problem.model.times(plan, plan.pipelines[0])])
                 warmup = [int(w) for w in np.minimum(latency_aware_warmup(times, count)[0], count - 1)]
-                plan = self._plan(setting, order, stages, cut, warmup, schedule)
+                plan = self._plan(shape, cut, warmup, schedule)
             for zero in zeros:
                 plan = replace(plan, zero_stage=zero)
                 if problem.model.fits(plan):
                     return plan
-            in_flight = [min(w + 1, count) for w in warmup]
-            moved = self._cut(setting, order, layers, stages, in_flight, max(zeros))
+            moved = self._cut(shape, [min(w + 1, count) for w in warmup], max(zeros))
             if moved is not None:
-                plan = self._plan(setting, order, stages, moved, warmup, schedule)
-                return replace(plan, zero_stage=max(zeros))
+                return replace(self._plan(shape, moved, warmup, schedule), zero_stage=max(zeros))
         return None
 
-    def _order(self, setting: Setting, layers: Counts) -> tuple[int, ...]:
+    def _shape(self, setting: Setting, layers: Counts) -> _Shape:
+        problem, work_s = self.problem, self.problem.effort(setting).work_s / len(self.problem.job.layers)
         members = tuple(i for i, count in enumerate(layers) if count)
-        work_s = self.problem.effort(setting).work_s / len(self.problem.job.layers)
-        period = max(
-            -(-layers[i] // self.problem.stages(self.problem.fleet.domains[i], setting)) * float(work_s[i])
-            for i in members
-        )
+        stages = {i: min(problem.stages(problem.fleet.domains[i], setting), layers[i]) for i in members}
         order, _ = best_route(
-            self.problem.pair_costs(setting.microbatch_size), members,
-            message_bytes=self.problem.message_bytes(setting.microbatch_size), copies=setting.copies,
-            period_s=period, microbatches=self.problem.microbatches(setting),
+            problem.pair_costs(setting.microbatch_size), members,
+            message_bytes=problem.message_bytes(setting.microbatch_size), copies=setting.copies,
+            period_s=max(-(-layers[i] // stages[i]) * float(work_s[i]) for i in members),
+            microbatches=problem.microbatches(setting),
         )  # fmt: skip
-        return order
+        return _Shape(setting, order, tuple(layers[i] for i in order), tuple(stages[i] for i in order))
 
-    def _cut(
-        self, setting: Setting, order: Counts, layers: Counts, stages: list[int],
-        in_flight: list[int] | None, zero: int,
-    ) -> list[int] | None:  # fmt: skip
+    def _cut(self, shape: _Shape, in_flight: Sequence[int] | None = None, zero: int = 0) -> list[int] | None:
         """Return layers a stage [S]; with `in_flight` microbatches [S] such as fit memory, or None."""
         found: list[int] = []
         first, stage = 0, 0
-        for i, count in zip(order, stages, strict=True):
+        for i, layers, count in zip(shape.order, shape.layers, shape.stages, strict=True):
             domain = self.problem.fleet.domains[i]
             depths = None if in_flight is None else tuple(in_flight[stage : stage + count])
-            key = (self.problem.kinds[domain.name], setting, first, layers[i], count, depths, zero)
+            key = (self.problem.kinds[domain.name], shape.setting, first, layers, count, depths, zero)
             if key not in self._splits:
-                self._splits[key] = self._cut_one(setting, domain, first, layers[i], count, depths, zero)
+                span = slice(first, first + layers + 1)
+                self._splits[key] = self._split(shape.setting, domain, span, count, depths, zero)
             part = self._splits[key]
             if part is None:
                 return None
             found += part
-            first, stage = first + layers[i], stage + count
+            first, stage = first + layers, stage + count
         return found
 
-    def _cut_one(
-        self, setting: Setting, domain: Domain, first: int, layers: int, stages: int,
+    def _split(
+        self, setting: Setting, domain: Domain, span: slice, stages: int,
         in_flight: tuple[int, ...] | None, zero: int,
     ) -> tuple[int, ...] | None:  # fmt: skip
         ranks = self.problem.ranks(domain, setting)
         times = self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
-        assert times is not None, "domains of unknown speed are excluded before"
-        prefix = times.work[first : first + layers + 1] - times.work[first]
+        assert times is not None, "a domain whose speed is not known takes for ever, and is never chosen"
+        work = times.work[span] - times.work[span.start]
         if in_flight is None:
-            return split([prefix] * stages)
+            return split([work] * stages)
         rooms = [
             StageRoom(
                 self.problem.job, tensor_parallel=ranks, replicas=setting.copies,
@@ -197,32 +199,15 @@ class Layered:
             )
             for depth in in_flight
         ]  # fmt: skip
-        return split([prefix] * stages, lambda stage, begin: rooms[stage].layers(first + begin))
+        return split([work] * stages, lambda stage, begin: rooms[stage].layers(span.start + begin))
 
-    def _plan(
-        self, setting: Setting, order: Counts, stages: list[int], cut: list[int], warmup: list[int],
-        schedule: Schedule,
-    ) -> TrainingPlan:  # fmt: skip
-        return TrainingPlan(
-            pipelines=(
-                Pipeline(
-                    tuple(self._stages(setting, order, stages, cut, warmup)),
-                    setting.copies,
-                    self.problem.microbatches(setting),
-                ),
-            ),
-            microbatch_size=setting.microbatch_size,
-            schedule=schedule,
-            recompute=setting.recompute,
-        )
-
-    def _stages(
-        self, setting: Setting, order: Counts, stages: list[int], cut: list[int], warmup: list[int]
-    ) -> Iterator[Stage]:
-        first = 0
-        where = [
-            self.problem.fleet.domains[i] for i, count in zip(order, stages, strict=True) for _ in range(count)
-        ]
+    def _plan(self, shape: _Shape, cut: list[int], warmup: list[int], schedule: Schedule) -> TrainingPlan:
+        domains = [self.problem.fleet.domains[i] for i in shape.order]
+        where = [d for d, count in zip(domains, shape.stages, strict=True) for _ in range(count)]
+        stages, first = [], 0
         for domain, layers, depth in zip(where, cut, warmup, strict=True):
-            yield Stage(domain.name, first, layers, self.problem.ranks(domain, setting), depth)
+            stages.append(Stage(domain.name, first, layers, self.problem.ranks(domain, shape.setting), depth))
             first += layers
+        setting = shape.setting
+        pipeline = Pipeline(tuple(stages), setting.copies, self.problem.microbatches(setting))
+        return TrainingPlan((pipeline,), setting.microbatch_size, schedule, setting.recompute)
