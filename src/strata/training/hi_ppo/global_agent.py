@@ -32,6 +32,9 @@ from strata.workload.plan import TrainingPlan
 
 Clock = Callable[[], float]
 
+CANDIDATES: Final = 96
+"""Plans a decision is between: more of them are more time, and hardly ever the best one."""
+
 INTERVAL_S: Final = 300.0
 RESTART_S: Final = 60.0
 """Stopping, loading and warming up a job on other domains, weights moved aside: 30 to 180 s are reported
@@ -96,7 +99,7 @@ def decide(
     """
     started = clock()
     notes = []
-    candidates = list(shortlist(problem) if items is None else items)
+    candidates = list(shortlist(problem, most=CANDIDATES) if items is None else items)
     current = -1
     if in_use is not None:
         current, candidates = _with(problem, in_use.plan, candidates)
