@@ -8,7 +8,7 @@ from strata.decision import Trust
 from strata.simulate.report import StepReport
 from strata.training.exact.problem import Problem
 from strata.training.exact.search import Evaluated
-from strata.training.hi_ppo.policy import safe_policy
+from strata.training.hi_ppo.policy import Policy, safe_policy
 from strata.training.kpi import allocation_error, communication_cost_reduction, training_time_reduction
 from strata.training.kpi.compared import SYNC_DP, Compared, compare
 from strata.training.kpi.instances import Instance
@@ -234,3 +234,18 @@ def test_the_exact_planner_and_the_study_see_the_same_problem():
     assert best is not None
     assert ours is not None
     assert ours.report.step_time_s >= best.report.step_time_s - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        ({"updates": 3, "evaluation": {"update": 2}}, "PPO"),
+        ({"updates": 3, "evaluation": {"update": 0}}, "imitation"),
+        ({}, "not recorded"),
+    ],
+)
+def test_the_algorithm_is_what_the_record_says(record, value):
+    policy = Policy("file.onnx", record, session=object())
+    [kpi] = measure_all(Study(policy, ticking(), ticking()), names=("algorithm",))
+    assert kpi.value == value
+    assert kpi.met is (value == "PPO")
