@@ -65,7 +65,7 @@ class Chance:
     job: Floats
     begin: Floats | None = None
     chain: Floats | None = None
-    phase: Floats | None = None
+    phase: NDArray[np.float32] | None = None
     preference: Floats | None = None
 
 

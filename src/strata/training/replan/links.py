@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from strata.training.replan.options import HORIZONS
 from strata.training.replan.settings import WorldSettings
 
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 GRADES: Final = 8
@@ -87,38 +88,45 @@ class Links:
 
     chain: Ints
     regime: Ints
-    noise: Floats
-    phase: Floats
-    factor: Floats
-    lateness: Floats
-    seen: Floats
+    noise: Singles
+    phase: Singles
+    factor: Singles
+    lateness: Singles
+    seen: Singles
     seen_regime: Ints
     lost: NDArray[np.bool_]
-    past: list[tuple[Floats, Ints]]
+    past: list[tuple[Singles, Ints]]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkChance:
     """What a step of the links needs of chance, all [N, Q]: uniform draws in [0, 1) and normal ones."""
 
-    regime: Floats
-    noise: Floats
-    width: Floats
-    late: Floats
-    measured: Floats
-    missing: Floats
+    regime: Singles
+    noise: Singles
+    width: Singles
+    late: Singles
+    measured: Singles
+    missing: Singles
 
     @classmethod
     def draw(cls, rng: np.random.Generator, shape: tuple[int, int], settings: WorldSettings) -> LinkChance:
         """Draw only what these settings use; the rest is zeros."""
-        none = np.zeros(shape)
+        none = np.zeros(shape, dtype=np.float32)
+
+        def uniform(wanted: object) -> Singles:
+            return rng.random(shape, dtype=np.float32) if wanted else none
+
+        def normal(wanted: object) -> Singles:
+            return rng.standard_normal(shape, dtype=np.float32) if wanted else none
+
         return cls(
-            rng.random(shape) if settings.regimes or settings.precursor_share else none,
-            rng.standard_normal(shape) if settings.noise_sigma else none,
-            rng.random(shape) if settings.bandwidth_half_width else none,
-            rng.random(shape) if settings.latency_half_width else none,
-            rng.standard_normal(shape) if settings.observed_sigma else none,
-            rng.random(shape) if settings.missing_share else none + 1.0,
+            uniform(settings.regimes or settings.precursor_share),
+            normal(settings.noise_sigma),
+            uniform(settings.bandwidth_half_width),
+            uniform(settings.latency_half_width),
+            normal(settings.observed_sigma),
+            uniform(settings.missing_share),
         )
 
 
@@ -131,13 +139,18 @@ class LinkWorld:
         self._keep = math.exp(-elapsed)
         self._fresh = settings.noise_sigma * math.sqrt(-math.expm1(-2 * elapsed))
         self._decay = np.exp(-elapsed * np.array(HORIZONS)).astype(np.float32)
-        #: [H, G x 3]
+        # Tables by chain x 3 + regime, in single precision: a step is mostly looking them up.
+        flat = self.chains.cumulative.reshape(-1, 2).T.astype(np.float32)
+        self._edges, self._middles = list(flat), list(self.chains.middle.T.astype(np.float32))
+        self._levels, self._stay = (
+            table.astype(np.float32).ravel() for table in (self.chains.levels, self.chains.stay)
+        )
         self._ahead = self.chains.ahead.reshape(-1, len(HORIZONS)).T.astype(np.float32)
         half = settings.bandwidth_half_width
         #: Expected 1 / u of the uniform noise.
         self._jitter = math.log((1 + half) / (1 - half)) / (2 * half) if half else 1.0
 
-    def start(self, chance: LinkChance, chain: Ints, phase: Floats) -> Links:
+    def start(self, chance: LinkChance, chain: Ints, phase: Singles) -> Links:
         """Return links at the start of an episode, stationary; `chain` and `phase` stay as they are."""
         regime = (chance.regime[..., None] >= self.chains.start[chain]).sum(axis=-1)
         noise = self.settings.noise_sigma * chance.noise
@@ -148,15 +161,17 @@ class LinkWorld:
     def step(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
         """Move one interval on, to `time_s` [N, 1]."""
         if self.settings.regimes or self.settings.precursor_share:
-            edges = self.chains.cumulative[links.chain, links.regime]
-            links.regime = (chance.regime >= edges[..., 0]).astype(np.int64) + (chance.regime >= edges[..., 1])
+            at = links.chain * 3 + links.regime
+            first, second = (edge.take(at) for edge in self._edges)
+            links.regime = (chance.regime >= first).astype(np.int64) + (chance.regime >= second)
         if self.settings.noise_sigma:
             links.noise = links.noise * self._keep + self._fresh * chance.noise
         self._measure(links, chance, time_s)
 
     def _measure(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
-        settings, chains = self.settings, self.chains
-        factor = chains.levels[links.chain, links.regime] * self._wave(links, time_s)
+        settings = self.settings
+        wave = self._wave(links, time_s)
+        factor = self._levels.take(links.chain * 3 + links.regime) * wave
         if settings.noise_sigma:
             factor = factor * np.exp(links.noise - settings.noise_sigma**2 / 2)
         if settings.bandwidth_half_width:
@@ -172,26 +187,27 @@ class LinkWorld:
             links.lost = chance.missing < settings.missing_share
             seen = np.where(links.lost, links.seen, seen)
         links.seen = seen
-        level = seen / self._wave(links, time_s)
-        middle = chains.middle[links.chain]
-        links.seen_regime = (level < middle[..., 0]).astype(np.int64) + (level < middle[..., 1])
+        level = seen / wave
+        first, second = (middle.take(links.chain) for middle in self._middles)
+        links.seen_regime = (level < first).astype(np.int64) + (level < second)
         if settings.precursor_share:
             # A warning is not in the bandwidth (loss and delay rise first): it is seen as late as the rest.
             warned = (links.chain >= GRADES) & (regime == WARNING) & (links.seen_regime == 0)
             links.seen_regime = np.where(warned, WARNING, links.seen_regime)
 
-    def _wave(self, links: Links, time_s: Floats) -> Floats | float:
+    def _wave(self, links: Links, time_s: Floats) -> Any:
         if not self.settings.diurnal_amplitude:
             return 1.0
-        return np.asarray(1 + self.settings.diurnal_amplitude * np.sin(2 * np.pi * time_s / _DAY_S + links.phase))
+        angle = (2 * np.pi * time_s / _DAY_S).astype(np.float32) + links.phase
+        return 1 + self.settings.diurnal_amplitude * np.sin(angle)
 
-    def ahead(self, links: Links, time_s: Floats) -> NDArray[np.float32]:
+    def ahead(self, links: Links, time_s: Floats) -> Singles:
         """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N]; single precision."""
         at = (links.chain * 3 + links.seen_regime).T
         inverse = self._ahead.take(at, axis=1)
         settings = self.settings
         if settings.noise_sigma:
-            rest = -np.log(links.seen.T.astype(np.float32) * inverse[0])
+            rest = -np.log(links.seen.T * inverse[0])
             if settings.diurnal_amplitude:
                 rest += np.log(self._wave(links, time_s)).T
             inverse *= np.exp(rest * self._decay[:, None, None])
@@ -199,10 +215,10 @@ class LinkWorld:
             inverse *= self._jitter
         if settings.diurnal_amplitude:
             for h, steps in enumerate(HORIZONS):
-                inverse[h] /= np.asarray(self._wave(links, time_s + steps * settings.interval_s)).T
+                inverse[h] /= self._wave(links, time_s + steps * settings.interval_s).T
         inverse[0] = 1 / links.seen.T
         return inverse
 
-    def stay(self, links: Links) -> Floats:
+    def stay(self, links: Links) -> Singles:
         """Return the chance that each pair is in the same regime a step later, as far as is seen [N, Q]."""
-        return np.asarray(self.chains.stay[links.chain, links.seen_regime])
+        return self._stay.take(links.chain * 3 + links.seen_regime)

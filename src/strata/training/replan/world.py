@@ -80,7 +80,7 @@ class World:
         return self._link_world.ahead(self.links, self.time_s[:, None])
 
     @property
-    def links_stay(self) -> Floats:
+    def links_stay(self) -> NDArray[np.float32]:
         """Return the chance [N, Q] that each pair's regime is the same a step later."""
         return self._link_world.stay(self.links)
 
@@ -108,7 +108,7 @@ class World:
             return Chance(links, load, outage, arrivals, local, size, job)
         return Chance(
             links, load, outage, arrivals, local, size, job, rng.random(n), rng.random((*pairs, 2)),
-            2 * np.pi * rng.random(pairs), rng.standard_exponential((n, 3)),
+            (2 * np.pi * rng.random(pairs)).astype(np.float32), rng.standard_exponential((n, 3)),
         )  # fmt: skip
 
     def reset(self, rng: np.random.Generator) -> None:
