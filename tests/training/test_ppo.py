@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,17 @@ import pytest
 from strata.training.replan.options import Bools, Floats, Ints, Options
 
 pytestmark = pytest.mark.real("torch")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small networks on several threads wait for each other, on a busy machine for minutes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _options(value: Floats, current: Ints, cost: float, preference: tuple[float, ...] = (1, 0, 0)) -> Options:
@@ -216,7 +228,7 @@ def test_an_update_stops_where_the_policy_has_moved_far() -> None:
 
 def test_decisions_of_different_sizes_are_padded_with_illegal_options() -> None:
     from strata.training.hi_ppo.network import Scorer
-    from strata.training.hi_ppo.ppo import Seen
+    from strata.training.hi_ppo.seen import Seen
 
     rng = np.random.default_rng(0)
     small, large = (
@@ -229,3 +241,17 @@ def test_decisions_of_different_sizes_are_padded_with_illegal_options() -> None:
     alone, padded = network(*small.parts()), network(*both.parts())
     np.testing.assert_allclose(padded[:4, :2].detach().numpy(), alone.detach().numpy(), rtol=1e-5)
     assert (padded[:4, 2:] < -1e8).all()
+
+
+def test_running_decisions_by_width_changes_nothing() -> None:
+    from strata.training.hi_ppo.network import Scorer
+    from strata.training.hi_ppo.seen import Seen, by_width
+
+    rng = np.random.default_rng(0)
+    parts = [
+        Seen.of(_options(rng.uniform(0.5, 1.0, (3, count)), np.zeros(3, dtype=np.int64), 0.3), "cpu")
+        for count in (7, 2, 5, 3)
+    ]
+    seen, network = Seen.joined(parts), Scorer(width=16)
+    for found, wanted in zip(by_width(network.both, seen), network.both(*seen.parts()), strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), wanted.detach().numpy(), rtol=1e-4, atol=1e-6)

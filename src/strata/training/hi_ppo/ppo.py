@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from strata.training.hi_ppo.features import features
+from strata.training.hi_ppo.seen import Seen, by_width
 from strata.training.replan.options import Bools, Floats, Ints, Options
 
 NUM_OBJECTIVES = 3
@@ -116,40 +116,6 @@ class Scale:
         new_mean = (1 - share) * np.array(self.mean) + share * played.reward / (1 - config.gamma)
         new_std = (1 - share) * np.array(self.std) + share * np.maximum(played.return_std, 1e-4)
         return Scale(tuple(map(float, new_mean)), tuple(map(float, new_std)), self.updates + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the network sees of N decisions: features [N, P, F], context [N, C], legal [N, P]."""
-
-    features: Tensor
-    context: Tensor
-    legal: Tensor
-
-    @classmethod
-    def of(cls, options: Options, device: str) -> Seen:
-        """Return the features of options, on the device."""
-        of_option, of_decision = features(options)
-        return cls(*(torch.as_tensor(part, device=device) for part in (of_option, of_decision, options.legal)))
-
-    @classmethod
-    def joined(cls, parts: list[Seen]) -> Seen:
-        """Return all of these behind each other, filled up to as many options as the longest has."""
-        widest = max(part.legal.shape[1] for part in parts)
-        gaps = [widest - part.legal.shape[1] for part in parts]
-        pad = torch.nn.functional.pad
-        return cls(
-            torch.cat([pad(part.features, (0, 0, 0, gap)) for part, gap in zip(parts, gaps, strict=True)]),
-            torch.cat([part.context for part in parts]),
-            torch.cat([pad(part.legal, (0, gap)) for part, gap in zip(parts, gaps, strict=True)]),
-        )
-
-    def __getitem__(self, rows: Tensor) -> Seen:
-        return Seen(self.features[rows], self.context[rows], self.legal[rows])
-
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the arguments of a network."""
-        return self.features, self.context, self.legal
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +242,7 @@ class Worker:
 
     def _decide(self, options: Options, generator: torch.Generator) -> _Decided:
         seen = Seen.of(options, self.device)
-        logits, value = self.network.both(*seen.parts())
+        logits, value = by_width(self.network.both, seen)
         log_probs = torch.log_softmax(logits, dim=-1)
         noise = torch.rand(log_probs.shape, generator=generator, device=self.device)
         # The largest of log-probabilities and Gumbel noise is a draw from the softmax.
@@ -317,7 +283,7 @@ class Worker:
         mine = batch[self._order.tensor_split(config.minibatches)[within].to(self.device)]
         mean, std = self._tensors(scale)
 
-        logits, value = self.network.both(*mine.seen.parts())
+        logits, value = by_width(self.network.both, mine.seen)
         log_probs = torch.log_softmax(logits, dim=-1)
         log_ratio = log_probs.gather(1, mine.picks[:, None]).squeeze(1) - mine.log_prob
         ratio = log_ratio.exp()
