@@ -41,7 +41,7 @@ LEVELS: Final = (1.0, 0.5, 0.15)
 MIDDLE_SPEED: Final = 4.0
 """Links are so many times as fast as those of `random_fleet` (a leased 4 to 40 Gbps), a factor of 5 either way."""
 
-CANDIDATES: Final = 64
+CANDIDATES: Final = 48
 
 MOST_LINKS: Final = 10
 """Plans that use more pairs of domains than this (direct sums between six or more) are left out: every option

@@ -116,12 +116,13 @@ def _values(world: World, row: Ints, worth: Floats) -> tuple[Floats, Floats]:
     Latency is taken as nominal. Single precision: a step time is good to about 1e-6.
     """
     pool, n, ahead = world.pool, world.num_envs, len(HORIZONS)
-    # First axis: 1/f as seen now and expected later, then the chance that the regime changes in one step.
-    seen = np.zeros((ahead + 1, pool.num_pairs + 1, n), dtype=np.float32)
-    seen[:ahead, :-1] = world.links_ahead
-    seen[ahead, :-1] = 1 - world.links_stay.T
+    # First axis: the chance that the regime changes in one step, then 1/f at each of `order`.
+    order = [0, ahead - 1, *range(1, ahead - 1)]
+    seen = np.zeros((1 + ahead, pool.num_pairs + 1, n), dtype=np.float32)
+    seen[0, :-1] = 1 - world.links_stay.T
+    seen[1:, :-1] = world.links_ahead[order]
     if world.slots > 1:
-        seen[:ahead] *= _sharing(world, row).T
+        seen[1:] *= _sharing(world, row).T
     slow = _slow(world, row)
     values = np.empty((n, pool.num_options, ahead))
     features = np.empty((n, pool.num_options, len(LINK_FEATURES)))
@@ -130,16 +131,16 @@ def _values(world: World, row: Ints, worth: Floats) -> tuple[Floats, Floats]:
         rows = row[some]
         worst, leaves, crossing, exposed = _along_links(world, seen[:, :, some], rows)
         compute, fixed, hidden, lag, count = world.plan_terms[:, :, rows]
-        load = 1.0 if slow is None else slow[:, :, some]
+        load = 1.0 if slow is None else slow[order, :, some]
         exposed += lag - load * hidden
         np.maximum(exposed, 0.0, out=exposed)
         crossing += exposed
         crossing += load * compute + fixed
-        values[some] = np.divide(worth[some].T.astype(np.float32), crossing, out=crossing).transpose(2, 1, 0)
-        alone = count == 0
-        worst[:ahead, alone] = 1.0
-        features[some, :, 0], features[some, :, 1] = 1 / worst[0].T, 1 / worst[ahead - 1].T
-        features[some, :, 2], features[some, :, 3] = (1 - leaves / np.maximum(count, 1)).T, 1 - worst[ahead].T
+        np.divide(worth[some].T.astype(np.float32), crossing, out=crossing)
+        values[some][..., order] = crossing.transpose(2, 1, 0)
+        worst[1:, count == 0] = 1.0
+        features[some, :, 0], features[some, :, 1] = 1 / worst[1].T, 1 / worst[2].T
+        features[some, :, 2], features[some, :, 3] = (1 - leaves / np.maximum(count, 1)).T, 1 - worst[0].T
     return values, features
 
 
@@ -151,22 +152,22 @@ def _sharing(world: World, row: Ints) -> Ints:
 
 
 def _along_links(world: World, seen: Singles, row: Ints) -> tuple[Singles, ...]:
-    """Return over the links of each option the largest of `seen`, the sum of its last entry, Σ a / f, max m / f.
+    """Return over the links of each option the largest of `seen`[:3], the sum of `seen`[0], Σ a / f, max m / f.
 
     Options and environments are the last axes here, so that each slot of links is one block of memory.
     """
     entries, pairs, n = seen.shape
     shape = (world.pool.num_options, n)
-    worst = np.zeros((entries, *shape), dtype=np.float32)
+    worst = np.zeros((3, *shape), dtype=np.float32)
     leaves = np.zeros(shape, dtype=np.float32)
     crossing, exposed = np.zeros((2, entries - 1, *shape), dtype=np.float32)
     flat, env = seen.reshape(entries, pairs * n), np.arange(n)
     for slot in world.by_link:
         some = slice(0, len(slot.pair))
         found = flat.take(slot.pair[:, row] * n + env, axis=1)  # [entries, some, n]
-        np.maximum(worst[:, some], found, out=worst[:, some])
-        leaves[some] += found[-1]
-        level = found[:-1]
+        np.maximum(worst[:, some], found[:3], out=worst[:, some])
+        leaves[some] += found[0]
+        level = found[1:]
         crossing[:, some] += slot.serial_s[:, row] * level
         level *= slot.steady_s[:, row]
         np.maximum(exposed[:, some], level, out=exposed[:, some])

@@ -153,7 +153,8 @@ def _dearest_usd(kind: Kind) -> float:
     return float(kind.egress_usd.max()) or 1.0
 
 
-VARIANTS: Final = 4
+VARIANTS: Final = 5
+"""Instances on the same sites with links of other speed: plans are searched once for all of them."""
 
 
 def make_pool(
