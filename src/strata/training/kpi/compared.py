@@ -54,8 +54,7 @@ def compare_all(study: Study) -> Iterator[Compared]:
 def compare(study: Study, instance: Instance) -> Compared | None:
     """Return everything about one instance, None where no plan fits."""
     problem = instance.problem()
-    items = study.candidates(problem)
-    front, ours = study.front(problem, items), study.decide(problem, items)
+    front, ours = study.front(problem), study.decide(problem)
     answer = plan_training(instance.fleet, instance.job, clock=study.clock, rank=0)
     if ours is None or answer.best is None:
         return None
