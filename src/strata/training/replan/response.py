@@ -11,7 +11,8 @@ microbatch, O = (M-1) x what a stage computes meanwhile (GPipe and latency-aware
 latencies, O the last backward, all three / H. A makes T at nominal links what the cost model says.
 
 A link is a pair of domains: both directions share one state. Away from nominal links this is a model of a
-model: warm-ups, ring orders and shares stay those chosen at nominal links, as they would in a running job.
+model: warm-ups, ring orders and shares stay those chosen at nominal links, as they would in a running job, where
+the cost model picks the best ring anew; so sums between domains look slower here when few of their links are bad.
 """
 
 from __future__ import annotations
