@@ -18,6 +18,7 @@ from strata.decision import REASONS
 from strata.errors import StrataError
 from strata.files import FileModel, json_schema
 from strata.fleet.schema import SeedNetworkFile
+from strata.training.kpi.page import markdown
 
 FOLDER = Path(__file__).parent
 WIDTH = 80
@@ -83,11 +84,18 @@ def commands() -> str:
     return _page("Command line", lines)
 
 
+def kpis() -> str:
+    """Return the page of the last KPI table that was kept in kpi.json (`strata kpi -o json`)."""
+    answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
+    return _page("The seeds' KPIs, measured", markdown(answer))
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "reasons.md": reasons,
     "exit-codes.md": exit_codes,
     "schemas.md": schemas,
     "cli.md": commands,
+    "kpi.md": kpis,
 }
 
 
