@@ -24,7 +24,11 @@ def learn() -> None:
 
 
 @learn.command()
-@click.option("--config", type=click.Path(), help="YAML of kind HiPpoTraining: any keys of a record's `config`.")
+@click.option(
+    "--config",
+    type=click.Path(),
+    help="YAML of kind HiPpoTraining instead of the bundled recipe; any keys of a record's `config`.",
+)
 @click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True, help="More than 1: on Ray.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's.")
 @click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", show_default=True, help="Folder.")
@@ -59,17 +63,15 @@ def train(
     need("torch", extra="train")
     if workers > 1:
         need("ray", extra="train")
-    from strata.training.hi_ppo.checkpoint import Learning, read_checkpoint
+    from strata.training.hi_ppo.checkpoint import read_checkpoint
     from strata.training.hi_ppo.learner import CHECKPOINT
     from strata.training.hi_ppo.learner import learn as run_learning
-    from strata.training.hi_ppo.schema import load_learning
+    from strata.training.hi_ppo.schema import RECIPE, load_learning
 
     if resume and seed is not None:
         raise click.UsageError("--resume goes on with the seed it began with: leave --seed away")
     file = Path(out) / CHECKPOINT
-    told = read_checkpoint(file).learning if resume else Learning()
-    if config:
-        told = load_learning(config)
+    told = read_checkpoint(file).learning if resume and not config else load_learning(config or RECIPE)
     told = replace(told, seed=told.seed if seed is None else seed, updates=updates or told.updates)
     try:
         with _saying() as say:
@@ -86,6 +88,7 @@ def train(
         "seed": run.learning.seed, "updates": run.update, "steps": run.steps, "elapsed_s": run.elapsed_s,
         "best": {
             "update": best.update, "mean_gap": best.mean_gap, "worst_gap": best.worst_gap, "closed": best.closed,
+            "worlds": best.worlds,
         },
     }  # fmt: skip
     emit(answer, output, lambda console: _show_run(console, run, str(file)))
@@ -101,6 +104,8 @@ def _show_run(console: Console, run: Run, file: str) -> None:
         f"best after {best.update} updates: gap to the exact solution {best.mean_gap:.2%} on average, "
         f"{best.worst_gap:.2%} at worst; {best.closed:.0%} of what it wins over the myopic rule"
     )
+    if run.learning.worlds:
+        console.print(f"in simulated worlds {best.worlds:+.2%} against the better fixed rule in each")
     console.print(f"next: strata learn export {file} --out policy.onnx")
 
 

@@ -46,6 +46,10 @@ class Learning:
     exam_tables: int = 48
     exam_episodes: int = 32
     exam_steps: int = 96
+    exam_instances: int = 8
+    """Fleets in each world of the exam."""
+    recall_tables: int = 0
+    """Fresh solved tables imitated for one round after each lesson, so that worlds do not displace them."""
     warm_start_tables: int = 96
     """Solved tables to imitate first; 0: PPO starts from the safe rule."""
     width: int = 64
@@ -81,6 +85,12 @@ class Point:
     value_loss: float = 0.0
     entropy: float = 0.0
     kl: float = 0.0
+    worlds: float = 0.0
+
+    @property
+    def missed(self) -> float:
+        """What counts: the mean gap on tables, less what is won in worlds."""
+        return self.mean_gap - self.worlds
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +115,8 @@ class Run:
 
     @property
     def best_point(self) -> Point:
-        """The exam of the best weights: the least mean gap, the first of equals."""
-        return min(self.curve, key=lambda point: point.mean_gap)
+        """The exam of the best weights: the least `missed`, the first of equals."""
+        return min(self.curve, key=lambda point: point.missed)
 
     @property
     def is_stale(self) -> bool:

@@ -46,10 +46,10 @@ def greedy(network: Scorer) -> Choose:
     """Return the policy that takes the option of the largest logit."""
 
     def choose(options: Options) -> Ints:
-        seen, context = features(options)
+        inputs = (*features(options), options.legal)
         with torch.no_grad():
-            logits = network(torch.from_numpy(seen), torch.from_numpy(context), torch.from_numpy(options.legal))
-        return np.asarray(logits.argmax(dim=1).numpy())
+            logits = network(*(torch.as_tensor(part, device=_device(network)) for part in inputs))
+        return np.asarray(logits.argmax(dim=1).cpu().numpy())
 
     return choose
 
@@ -64,7 +64,7 @@ def imitate(
 ) -> None:
     """Fit the network to exact solutions. `progress` is told each round and its loss (regret, share of value)."""
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
-    rounds = settings.rounds
+    rounds, device = settings.rounds, _device(network)
     for number in range(rounds):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * 0.5 * (1 + np.cos(np.pi * number / rounds)) + 1e-5
@@ -75,12 +75,16 @@ def imitate(
             order = rng.permutation(count)
             for start in range(0, count - settings.batch + 1, settings.batch):
                 rows = order[start : start + settings.batch]
-                loss, regret = _loss(network, *(torch.from_numpy(part[rows]) for part in samples))
+                loss, regret = _loss(network, *(torch.as_tensor(part[rows], device=device) for part in samples))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 losses.append(regret)
         progress(number, float(np.mean(losses)))
+
+
+def _device(network: Scorer) -> torch.device:
+    return next(network.parameters()).device
 
 
 def _loss(network: Scorer, seen: Tensor, context: Tensor, legal: Tensor, regret: Tensor) -> tuple[Tensor, float]:

@@ -21,9 +21,18 @@ from strata.errors import UsageError
 from strata.training.hi_ppo import ppo
 from strata.training.hi_ppo.checkpoint import Learning, Point, Run, read_checkpoint, write_checkpoint
 from strata.training.hi_ppo.imitate import imitate
-from strata.training.hi_ppo.lessons import WARM_START, Exam, lesson, solved_tables, stream
+from strata.training.hi_ppo.lessons import (
+    RECALL,
+    WARM_START,
+    Exam,
+    lesson,
+    random_tables,
+    solved_tables,
+    stream,
+)
 from strata.training.hi_ppo.network import Scorer
 from strata.training.hi_ppo.record import device_name
+from strata.training.replan.value_iteration import solve
 
 CHECKPOINT: Final = "checkpoint.pt"
 
@@ -68,14 +77,15 @@ def learn(
         )
     deadline = clock() + 60 * minutes if minutes is not None else float("inf")
     with _one_thread(device):
-        exam = Exam.of(learning.exam_tables, episodes=learning.exam_episodes, steps=learning.exam_steps)
         if resume:
             run = read_checkpoint(file)
             goes_on = replace(run.learning, updates=learning.updates, patience=learning.patience)
             run = replace(
                 run, learning=goes_on, ended="", device=device, device_name=device_name(device), workers=workers
             )
+            exam = _exam(run.learning)
         else:
+            exam = _exam(learning)
             run = _warm_start(learning, exam, device=device, workers=workers, clock=clock, say=say)
             write_checkpoint(file, run)
         network = Scorer(width=run.learning.width)
@@ -112,7 +122,7 @@ def _warm_start(
     grade = exam.sit(ppo.greedy(network, device="cpu"))
     weights = _on_cpu(network.state_dict())
     elapsed_s = clock() - began
-    first = Point(0, 0, elapsed_s, 0.0, grade.mean_gap, grade.worst_gap, grade.closed)
+    first = Point(0, 0, elapsed_s, 0.0, grade.mean_gap, grade.worst_gap, grade.closed, worlds=grade.worlds)
     return Run(
         learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
     )
@@ -144,17 +154,19 @@ def _lesson(
         steps += played.steps
         rate = played.steps / max(clock() - before, 1e-9)
         say(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
+    if learning.recall_tables:
+        _recall(network, learning, run.update // learning.lesson)
     grade = exam.sit(ppo.greedy(network, device=run.device))
     elapsed_s = run.elapsed_s + clock() - began
     point = Point(
         last, steps, elapsed_s, float(played.reward[0]), grade.mean_gap, grade.worst_gap, grade.closed,
-        losses.policy, losses.value, losses.entropy, losses.kl,
+        losses.policy, losses.value, losses.entropy, losses.kl, grade.worlds,
     )  # fmt: skip
     weights = _on_cpu(network.state_dict())
     after = replace(
         run,
         weights=weights,
-        best=weights if point.mean_gap < run.best_point.mean_gap else run.best,
+        best=weights if point.missed < run.best_point.missed else run.best,
         optimizer=_on_cpu(optimizer.state_dict()),
         scale=scale,
         update=last,
@@ -163,6 +175,21 @@ def _lesson(
         curve=(*run.curve, point),
     )
     return replace(after, ended="patience" if after.is_stale else "")
+
+
+def _exam(learning: Learning) -> Exam:
+    return Exam.of(
+        learning.exam_tables, episodes=learning.exam_episodes, steps=learning.exam_steps,
+        worlds=learning.worlds, instances=learning.exam_instances,
+    )  # fmt: skip
+
+
+def _recall(network: Scorer, learning: Learning, number: int) -> None:
+    """Imitate exact solutions for one round, at PPO's own step size."""
+    rng = stream(learning.seed, RECALL, number)
+    solutions = [solve(table) for table in random_tables(learning.recall_tables, rng)]
+    settings = replace(learning.imitation, rounds=1, learning_rate=learning.ppo.learning_rate)
+    imitate(network, solutions, settings=settings, rng=rng)
 
 
 @contextmanager

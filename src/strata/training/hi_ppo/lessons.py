@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from strata.training.replan.table_env import TableEnv
 from strata.training.replan.value_iteration import Solution, solve
 from strata.training.replan.world import World
 
-LESSON, WARM_START, EXAM, FLEETS = 1, 2, 3, 4
+LESSON, WARM_START, EXAM, FLEETS, RECALL = 1, 2, 3, 4, 6
 """Kinds of random streams: tables drawn from one are never drawn from another."""
 
 
@@ -120,19 +121,51 @@ class Grade:
     mean_gap: float
     worst_gap: float
     closed: float
+    worlds: float = 0.0
+    """What it earns more in simulated worlds than the better fixed rule in each, as a share, on average."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorldExam:
+    """A preset on fleets no training sees, and what the better of the fixed rules earns there a step."""
+
+    preset: str
+    pool: Pool
+    episodes: int
+    steps: int
+    rule: float
+
+    @classmethod
+    def of(cls, preset: str, *, instances: int, episodes: int, steps: int) -> Self:
+        """Return the exam in one preset."""
+        place = list(PRESETS).index(preset)
+        pool = make_pool(int(stream(0, EXAM, place).integers(2**31)), instances=instances)
+        blank = cls(preset, pool, episodes, steps, 0.0)
+        return replace(blank, rule=max(blank.earned(rules.hysteresis()), blank.earned(rules.mpc())))
+
+    def earned(self, choose: Choose) -> float:
+        """Return the reward a step of a policy; all see the same course of links and arrivals."""
+        world = World(self.pool, self.episodes, settings=replace(PRESETS[self.preset], episode_steps=self.steps))
+        rng = stream(0, EXAM, len(PRESETS))
+        world.reset(rng)
+        total = 0.0
+        for _ in range(self.steps):
+            total += float(world.step(choose(observe.options(world)), rng).scalar.mean())
+        return total / self.steps
 
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Tables with paths of the links [tables, T, E], and what the exact and the myopic rule earn there a step."""
+    """Tables with paths of the links [tables, T, E], what the exact and the myopic rule earn there; and worlds."""
 
     tables: tuple[ReplanTable, ...]
     paths: Ints
     exact: Floats
     myopic: Floats
+    worlds: tuple[WorldExam, ...] = ()
 
     @classmethod
-    def of(cls, count: int, *, episodes: int, steps: int) -> Exam:
+    def of(cls, count: int, *, episodes: int, steps: int, worlds: Sequence[str] = (), instances: int = 1) -> Exam:
         """Return the exam every policy sits, whatever it was trained with."""
         rng = stream(0, EXAM)
         tables = random_tables(count, rng, name="held-out")
@@ -142,6 +175,7 @@ class Exam:
             np.stack(paths),
             np.array([solve(table).follow(states)[1] for table, states in zip(tables, paths, strict=True)]),
             np.array([table.follow(rules.myopic, states)[1] for table, states in zip(tables, paths, strict=True)]),
+            tuple(WorldExam.of(name, instances=instances, episodes=episodes, steps=steps) for name in worlds),
         )
 
     def sit(self, choose: Choose) -> Grade:
@@ -161,4 +195,5 @@ class Exam:
         gaps = 1 - earned / self.exact
         won = float((self.exact - self.myopic).sum())
         closed = (earned - self.myopic).sum() / won if won else 1.0  # where myopia costs nothing
-        return Grade(float(gaps.mean()), float(gaps.max()), float(closed))
+        more = [world.earned(choose) / world.rule - 1 for world in self.worlds]
+        return Grade(float(gaps.mean()), float(gaps.max()), float(closed), float(np.mean(more)) if more else 0.0)

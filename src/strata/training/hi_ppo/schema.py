@@ -6,6 +6,7 @@ Keys, types and defaults are those of `Learning`, so they are written once.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from pydantic import Field, create_model
@@ -16,9 +17,13 @@ from strata.training.hi_ppo import ppo
 from strata.training.hi_ppo.checkpoint import Learning
 from strata.training.hi_ppo.imitate import ImitationSettings
 
+RECIPE: Final = Path(__file__).with_name("recipe.yaml")
+"""What the bundled policy was trained with."""
+
 _BOUNDS: Final[dict[str, Any]] = {
     "seed": Field(strict=True, ge=0), "warm_start_tables": Field(strict=True, ge=0),
-    "critic_first": Field(strict=True, ge=0), "entropy": Field(ge=0), "augmentation": Field(ge=0),
+    "critic_first": Field(strict=True, ge=0), "recall_tables": Field(strict=True, ge=0),
+    "entropy": Field(ge=0), "augmentation": Field(ge=0),
     "gamma": Field(gt=0, lt=1), "gae_lambda": Field(ge=0, le=1), "astray": Field(ge=0, le=1),
 }  # fmt: skip
 """Where it is not simply above 0."""
@@ -48,7 +53,7 @@ HiPpoTrainingFile: Final = _model(
 )
 
 
-def load_learning(path: str) -> Learning:
+def load_learning(path: str | Path) -> Learning:
     """Read a training file. Raises BadFile with every fault."""
     document = read_document(path)
     told = document.check(HiPpoTrainingFile).model_dump(exclude={"api_version", "kind"})
