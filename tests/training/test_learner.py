@@ -157,3 +157,23 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
         assert rewards.shape == (7, 3)
         assert len(options) == env.num_envs == 7
     assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
+
+
+def test_what_tables_taught_is_recalled_after_each_lesson_and_worlds_count_in_the_exam(tmp_path: Path) -> None:
+    told = _small(
+        updates=2, warm_start_tables=2, recall_tables=2, worlds=("regimes",), world_envs=4, world_instances=1,
+        exam_instances=1,
+    )  # fmt: skip
+    run = _learn(tmp_path / "a", told)
+    assert all(point.missed == point.mean_gap - point.worlds for point in run.curve)
+    assert any(point.worlds != 0.0 for point in run.curve)
+    forgetful = _learn(tmp_path / "b", replace(told, recall_tables=0))
+    assert not _same(run.weights, forgetful.weights)
+
+
+def test_the_bundled_recipe_is_a_training_file() -> None:
+    from strata.training.hi_ppo.schema import RECIPE, load_learning
+
+    told = load_learning(RECIPE)
+    assert told.worlds
+    assert told.recall_tables
