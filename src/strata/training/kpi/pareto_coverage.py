@@ -105,7 +105,7 @@ def _guards(found: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], 
     guards["share_of_instances_that_reach_it"] = (
         float(np.mean([one["hi_ppo"][HEADLINE] >= TARGET for one in found])) if found else None
     )
-    guards["budget"] = {"preferences": QUERIES, "plans_evaluated": MOST_PLANS}
+    guards["budget"] = {"preferences": QUERIES, "vectors_of_other_searches": MOST_PLANS}
     if found:
         ours = guards["hi_ppo"][HEADLINE]
         guards["not_better_than"] = [

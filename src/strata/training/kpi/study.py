@@ -16,6 +16,7 @@ from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import Policy
 from strata.training.objective import Scales
+from strata.training.other_orders import other_orders
 from strata.training.preferences import seeking
 from strata.training.shortlist import shortlist
 
@@ -25,7 +26,7 @@ QUERIES: Final = 64
 """Preferences a front is asked with: the budget of facts §3."""
 
 MOST_PLANS: Final = 256
-"""Candidate plans the policy picks from, and the plan evaluations every other method is given."""
+"""Plans of the shortlist, and the vectors every other search may evaluate."""
 
 SEARCH_LIMIT_S: Final = 120.0
 
@@ -58,8 +59,9 @@ class Study:
         return global_agent.decide(problem, policy=self.policy, clock=self.clock, items=items).best
 
     def candidates(self, problem: Problem) -> list[Evaluated]:
-        """Return the plans the policy picks from."""
-        return shortlist(problem, most=MOST_PLANS)
+        """Return the plans a front is picked from: the shortlist, and its best pipelines in other orders."""
+        items = shortlist(problem, most=MOST_PLANS)
+        return [*items, *other_orders(problem, items)]
 
     def front(self, problem: Problem, items: Sequence[Evaluated] | None = None) -> list[Evaluated]:
         """Return the policy's plans under at most QUERIES preferences, each plan once.

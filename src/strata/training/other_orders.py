@@ -1,0 +1,65 @@
+"""The same pipelines in other orders of their domains: what a front of time and money needs beside a shortlist.
+
+A shortlist holds a pipeline in its fastest and cheapest orders and a few between. Over five domains and more,
+most of a front may be one pipeline in orders that trade link time for link price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from strata.training.exact.chain import build_chain
+from strata.training.exact.pareto import MOST_DOMAINS, vector
+from strata.training.exact.problem import Problem, Setting
+from strata.training.exact.routes import efficient, efficient_routes
+from strata.training.exact.search import Evaluated
+from strata.training.objective import within_limits
+from strata.workload.plan import TrainingPlan
+
+FEWEST: Final = 5
+"""Of fewer domains a shortlist holds all orders."""
+
+
+def other_orders(problem: Problem, items: Sequence[Evaluated]) -> list[Evaluated]:
+    """Return the non-dominated pipelines among `items` in all orders worth it, those already there left out."""
+    if not items:
+        return []
+    known = {item.plan for item in items}
+    shapes: dict[tuple[Setting, tuple[int, ...]], None] = {}
+    for index in efficient(np.array([vector(item.report) for item in items])):
+        plan = items[index].plan
+        setting = _setting(problem, plan) if FEWEST <= len(plan.domains) <= MOST_DOMAINS else None
+        if setting is not None:
+            shapes[setting, tuple(sorted(problem.fleet.index(name) for name in plan.domains))] = None
+    plans: dict[TrainingPlan, None] = {}
+    for setting, members in shapes:
+        load = problem.message_bytes(setting.microbatch_size) * setting.copies
+        for order in efficient_routes(problem.pair_costs(setting.microbatch_size), members, load_bytes=load):
+            for way in (order, order[::-1]):
+                built = build_chain(problem, setting, way)
+                plans |= {plan: None for plan in built if isinstance(plan, TrainingPlan) and plan not in known}
+    fresh = list(plans)
+    return [
+        Evaluated(plan, report, report.step_time_s)
+        for plan, report in zip(fresh, problem.model.reports(fresh), strict=True)
+        if np.isfinite(report.step_time_s) and within_limits(problem.job, report)
+    ]
+
+
+def _setting(problem: Problem, plan: TrainingPlan) -> Setting | None:
+    """Return the inner shape a single pipeline was built with, None for any other plan."""
+    if len(plan.pipelines) != 1:
+        return None
+    [pipeline] = plan.pipelines
+    ranks = max(stage.tensor_parallel for stage in pipeline.stages)
+    held = {name: sum(stage.domain == name for stage in pipeline.stages) for name in plan.domains}
+    for setting in problem.settings:
+        shape = (setting.microbatch_size, setting.copies, setting.recompute, setting.tensor_parallel)
+        if shape == (plan.microbatch_size, pipeline.replicas, plan.recompute, ranks) and all(
+            problem.stages(problem.fleet.domain(name), setting) == count for name, count in held.items()
+        ):
+            return setting
+    return None
