@@ -166,9 +166,17 @@ def test_what_tables_taught_is_recalled_after_each_lesson_and_worlds_count_in_th
     )  # fmt: skip
     run = _learn(tmp_path / "a", told)
     assert all(point.missed == point.mean_gap - point.worlds for point in run.curve)
-    assert any(point.worlds != 0.0 for point in run.curve)
     forgetful = _learn(tmp_path / "b", replace(told, recall_tables=0))
     assert not _same(run.weights, forgetful.weights)
+
+
+def test_a_world_of_the_exam_tells_a_random_policy_from_the_better_fixed_rule() -> None:
+    from strata.training.hi_ppo.lessons import WorldExam
+    from strata.training.replan import rules
+
+    exam = WorldExam.of("regimes", instances=1, episodes=4, steps=16)
+    assert exam.earned(rules.random(np.random.default_rng(0))) < exam.rule
+    assert max(exam.earned(rules.hysteresis()), exam.earned(rules.mpc())) == exam.rule
 
 
 def test_the_bundled_recipe_is_a_training_file() -> None:
