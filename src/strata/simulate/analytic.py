@@ -58,6 +58,7 @@ class StepModel:
     def __init__(self, fleet: Fleet, job: TrainingJob) -> None:
         self.fleet, self.job = fleet, job
         self._layers: dict[tuple[str, int, int, Recompute], LayerSums | None] = {}
+        self._like: dict[object, LayerSums | None] = {}
         self._sums: dict[object, AllReduce] = {}
         self._exact: dict[TrainingPlan, tuple[Floats, StepReport]] = {}
         self._details: dict[TrainingPlan, StepReport] = {}
@@ -68,10 +69,14 @@ class StepModel:
         """Return prefix sums of layer times in `domain`, or None where its speed is not known."""
         key = (domain.name, tensor_parallel, microbatch_size, recompute)
         if key not in self._layers:
-            self._layers[key] = layer_times(
-                self.job, domain, tensor_parallel=tensor_parallel,
-                microbatch_size=microbatch_size, recompute=recompute,
-            )  # fmt: skip
+            # Like devices in like nodes take the same time, whatever their domain.
+            like = (domain.accelerator, domain.intra_bandwidth_bytes_per_s, domain.intra_latency_s, *key[1:])
+            if like not in self._like:
+                self._like[like] = layer_times(
+                    self.job, domain, tensor_parallel=tensor_parallel,
+                    microbatch_size=microbatch_size, recompute=recompute,
+                )  # fmt: skip
+            self._layers[key] = self._like[like]
         return self._layers[key]
 
     def memory_limit_bytes(self, domain: Domain) -> float:

@@ -106,12 +106,21 @@ def best_all_reduce(size_bytes: float, bandwidth_bytes_per_s: Floats, latency_s:
     np.divide(1.0, bandwidth_bytes_per_s, out=seconds_per_byte, where=away & (bandwidth_bytes_per_s > 0))
     seconds_per_byte[away & (bandwidth_bytes_per_s <= 0)] = math.inf
     latency = np.where(away, latency_s, 0.0)
-    found = (
-        _ring(size_bytes, seconds_per_byte, latency),
-        _direct(size_bytes, seconds_per_byte, latency),
-        _star(size_bytes, seconds_per_byte, latency),
+    others = (_direct(size_bytes, seconds_per_byte, latency), _star(size_bytes, seconds_per_byte, latency))
+    fastest = min(others, key=lambda option: option.time_s)
+    if _ring_at_best_s(size_bytes, seconds_per_byte, latency) > fastest.time_s:
+        return fastest  # the search for the best ring is what takes time here
+    return min(_ring(size_bytes, seconds_per_byte, latency), fastest, key=lambda option: option.time_s)
+
+
+def _ring_at_best_s(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> float:
+    """Return what no ring can beat: every member sends over its best link, and receives over its best."""
+    members, none = len(latency), np.diag(np.full(len(latency), math.inf))
+    slowest, longest = (
+        max(float((matrix + none).min(axis=0).max()), float((matrix + none).min(axis=1).max()))
+        for matrix in (seconds_per_byte, latency)
     )
-    return min(found, key=lambda option: option.time_s)
+    return 2 * (members - 1) * (size_bytes / members * slowest + longest) * (1 - 1e-12)
 
 
 def _ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> AllReduce:
