@@ -25,6 +25,23 @@ HALVINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Paces:
+    """How fast N pipelines work, arrays [N]: M microbatches take path + (M - 1) × period + after.
+
+    hidden_s is the backward of the shortest stage, useful_s the device-seconds of use in a microbatch of one
+    copy, usd_per_s the price of the devices. period_s is inf where memory is short.
+    """
+
+    period_s: Floats
+    path_s: Floats
+    after_s: Floats
+    hidden_s: Floats
+    devices: Floats
+    useful_s: Floats
+    usd_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class _Like:
     """The model as like layers: how many, which one, and what embedding and head come to beside them."""
 
@@ -67,10 +84,10 @@ class ChainEstimates:
                 slots = np.array([problem.slots(d, setting.tensor_parallel) for d in domains], dtype=float)
                 by_shape[key] = (effort.work_s, effort.useful_s, ranks, slots)
             rows.append(by_shape[key])
-        self.work, self.useful, self.ranks, slots = (np.stack(column) for column in zip(*rows, strict=True))
+        self.work, self.useful, self.ranks, self.slots = (np.stack(column) for column in zip(*rows, strict=True))
         self.copies = np.array([s.copies for s in settings], dtype=float)
         caps = np.array([s.cap for s in settings], dtype=float)
-        self.stages = np.minimum(slots // self.copies[:, None], caps[:, None])
+        self.stages = np.minimum(self.slots // self.copies[:, None], caps[:, None])
         self.size = np.array([s.microbatch_size for s in settings], dtype=float)
         self.full = np.array([s.recompute is Recompute.FULL for s in settings])
         self.count = np.array([problem.microbatches(s) for s in settings], dtype=float)
@@ -100,33 +117,77 @@ class ChainEstimates:
 
     def _values(self, setting: Ints, item: Ints, at: Ints) -> Floats:
         """Return [3, N] for subsets of equal size, whose domains are `at` [N, size]."""
+        route: Floats = np.empty((4, len(item)))
+        for size in np.unique(self.size[setting]):
+            mine = np.flatnonzero(self.size[setting] == size)
+            route[:, mine] = [cost[item[mine]] for cost in self.chains.path_costs(int(size))]
+        found = self.paces(setting, at, route)
+        count, copies = self.count[setting], self.copies[setting]
+        possible = np.isfinite(found.period_s)
+        step_s = found.path_s + (count - 1) * np.where(possible, found.period_s, 0.0) + found.after_s
+        usd = found.usd_per_s * step_s + count * self.load[setting] * route[3]
+        unused = -found.useful_s * count * copies / (found.devices * step_s)
+        return np.stack([np.where(possible, step_s, np.inf), unused, usd])
+
+    def paces(self, setting: Ints, at: Ints, route: Floats) -> Paces:
+        """Return the paces of pipelines over the domains `at` [N, size], all of one size.
+
+        route: [4, N] slowest link, Σ 1/B, Σ latency, Σ price between them.
+        """
         like, job, row = self.like, self.problem.job, setting[:, None]
         stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
         layer_s = whole_s / (like.count + like.head)
-        total, count, copies = stages.sum(axis=1), self.count[setting], self.copies[setting]
-        most = self._most(row, at, np.minimum((total + 1) / 2, count)[:, None])
+        total, copies = stages.sum(axis=1), self.copies[setting]
+        most = self._most(row, at, np.minimum((total + 1) / 2, self.count[setting])[:, None])
         slowest, layers = self._split(stages, layer_s, most)
-        possible = np.isfinite(slowest)
-        slowest = np.where(possible, slowest, 0.0)
-        share = stages * layers / np.maximum((stages * layers).sum(axis=1), 1.0)[:, None]
-        paths = {size: self.chains.path_costs(int(size)) for size in np.unique(self.size[setting])}
-        slow, slow_sum, latency, price = np.empty((4, len(item)))
-        for size, costs in paths.items():
-            mine = np.flatnonzero(self.size[setting] == size)
-            slow[mine], slow_sum[mine], latency[mine], price[mine] = (cost[item[mine]] for cost in costs)
+        held = np.maximum(stages * layers, 0.0)
+        share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
         load = self.load[setting]
-        work = (share * whole_s).sum(axis=1)
-        step_s = work + load * slow_sum + latency + (count - 1) * np.maximum(slowest, load * slow)
         params = layers * like.params + np.where(total == 1, 1.0, 0.5)[:, None] * like.more_params
         wire = np.where(copies[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
         backward = layers * layer_s * np.where(self.full[row], 0.75, 2 / 3)
         sync = 2 * (1 - 1 / copies[:, None]) * params / ranks * job.element_bytes / wire - backward
-        step_s = step_s + sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1)
-        step_s = np.where(possible, step_s, np.inf)
         devices = stages * ranks * copies[:, None]
-        useful = (share * self.useful[row, at]).sum(axis=1) * count * copies
-        usd = (devices * self.usd_per_s[at]).sum(axis=1) * step_s + count * load * price
-        return np.stack([step_s, -useful / (devices.sum(axis=1) * step_s), usd])
+        return Paces(
+            period_s=np.maximum(slowest, load * route[0]),
+            path_s=(share * whole_s).sum(axis=1) + load * route[1] + route[2],
+            after_s=sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1),
+            hidden_s=backward.min(axis=1),
+            devices=devices.sum(axis=1),
+            useful_s=(share * self.useful[row, at]).sum(axis=1),
+            usd_per_s=(devices * self.usd_per_s[at]).sum(axis=1),
+        )
+
+    def screen(self, settings: Ints) -> tuple[Floats, Ints, Ints]:
+        """Return values [3, N] of all branches of some settings that might fit, their settings and their items.
+
+        Coarser than `values`: layers in fractions, and memory as `ChainSpace.may_fit` sees it.
+        """
+        inside = self.chains.inside.astype(float).T
+        stages, work, ranks = self.stages[settings], self.work[settings], self.ranks[settings]
+        total, layers = stages @ inside, len(self.problem.job.layers)
+        unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
+        held = np.stack(
+            [
+                self.chains.may_fit(self.problem.settings[k], np.arange(layers + 1))
+                for k in settings
+            ]
+        )  # fmt: skip
+        sizes, group = np.unique(self.size[settings], return_inverse=True)
+        routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])  # [size, 4, mask]
+        fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
+        rows, items = np.nonzero((unable == 0) & (total <= layers) & fits & np.isfinite(routes[group, 0]))
+        slow, slow_sum, latency, price = routes[group[rows], :, items].T
+        each = np.divide(stages, work, out=np.zeros_like(work), where=np.isfinite(work))
+        pace, copies = (each @ inside)[rows, items], self.copies[settings[rows]]
+        useful = ((each * np.where(each > 0, self.useful[settings], 0.0)) @ inside)[rows, items] / pace
+        devices = ((stages * ranks) @ inside)[rows, items] * copies
+        usd_per_s = ((stages * ranks * self.usd_per_s) @ inside)[rows, items] * copies
+        count, load = self.count[settings[rows]], self.load[settings[rows]]
+        path_s = total[rows, items] / pace + load * slow_sum + latency
+        step_s = path_s + (count - 1) * np.maximum(1 / pace, load * slow)
+        usd = usd_per_s * step_s + count * load * price
+        return np.stack([step_s, -useful * count * copies / (devices * step_s), usd]), settings[rows], items
 
     def _most(self, row: Ints, at: Ints, in_flight: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold."""

@@ -126,7 +126,7 @@ class ShardSpace:
         return bandwidth
 
     @cached_property
-    def _between(self) -> Floats:
+    def between(self) -> Floats:
         """Bandwidth [unit, unit] from all domains of one to all of the other."""
         domains = np.zeros((len(self.units), len(self.problem.fleet.domains)))
         for k, unit in enumerate(self.units):
@@ -153,7 +153,7 @@ class ShardSpace:
         member = np.zeros((len(self.groups), len(self.units)), dtype=bool)
         for row, group in enumerate(self.groups):
             member[row, [position[unit] for unit in group]] = True
-        between = self._between
+        between = self.between
         # [group, unit]: seconds per byte out of a unit into its group, and in.
         with np.errstate(divide="ignore"):
             out, into = (1 / (member @ wires) for wires in (between.T, between))
@@ -202,7 +202,7 @@ class ShardSpace:
         with np.errstate(divide="ignore"):
             out, into = (
                 1 / np.sort(wires, axis=1)[:, ::-1].cumsum(axis=1).max(axis=0)[: count - 1]
-                for wires in (self._between, self._between.T)
+                for wires in (self.between, self.between.T)
             )
         each = np.minimum(2 * (joined - 1) / joined * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)

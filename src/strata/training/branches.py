@@ -1,0 +1,158 @@
+"""All that could be built for a job, with estimates of what each would bring: what a shortlist is chosen from.
+
+A branch is a setting on a set of domains (a pipeline), or a way to share the batch between units of domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.training.estimate import ChainEstimates
+from strata.training.exact.chain import build_chain
+from strata.training.exact.chain_space import ALL_ORDERS, ChainSpace
+from strata.training.exact.problem import POOL, Problem, Setting
+from strata.training.exact.routes import best_path, efficient_routes
+from strata.training.exact.shards import ShardSpace
+from strata.training.exact.some_chains import SomeChains
+from strata.training.exact.wide import first_pools
+from strata.training.sharing_estimate import SharingEstimates
+from strata.workload.job import Schedule
+from strata.workload.plan import TrainingPlan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ALL_SUBSETS: Final = 8
+"""Up to so many domains all their subsets are looked at; above, pairs and the subsets of pools."""
+
+POOLS: Final = 2
+
+FEW_MICROBATCHES: Final = (1, 4)
+"""What is tried on large fleets: more is seldom better there."""
+
+PROMISING: Final = 6000
+"""Pipelines over several domains that are estimated closely: the best under each of LEANINGS at first glance."""
+
+LEANINGS: Final = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 1], [2, 1, 0], [1, 0, 1], [0, 2, 1]], dtype=float)
+"""Weights of log time, log idleness and log money."""
+
+SCHEDULES: Final = (Schedule.LATENCY_AWARE, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Estimates [3, N] of (time, -utilisation, money), and where each comes from.
+
+    setting: [N] position in problem.settings, -1 for a sharing. item: [N] row of the chains' masks, or
+    way × groups + group. single: [N] whether it is a pipeline in one domain.
+    """
+
+    values: Floats
+    setting: Ints
+    item: Ints
+    single: NDArray[np.bool_]
+
+
+class Builder:
+    """The branches of a problem, and the plans of each."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        count = len(problem.fleet.domains)
+        members, large = tuple(range(count)), count > ALL_SUBSETS
+        self.chains: ChainSpace = (
+            SomeChains(problem, first_pools(problem)[:POOLS], pairs=count <= 2 * ALL_SUBSETS)
+            if large
+            else ChainSpace(problem, members)
+        )
+        self.shards = (
+            ShardSpace(problem, members)
+            if count <= POOL
+            else ShardSpace(problem, members, microbatches=FEW_MICROBATCHES)
+        )
+        # The fastest schedule first: where it fits, no other is built.
+        self.schedules = tuple(sorted(problem.job.schedules, key=SCHEDULES.index))
+
+    @cached_property
+    def branches(self) -> Branches:
+        """All branches worth a look."""
+        estimates = ChainEstimates(self.problem, self.chains)
+        values, setting, item = self._pipelines(estimates)
+        shared, ways, groups = SharingEstimates(self.problem, self.shards, estimates).values()
+        sharing = ways * len(self.shards.groups) + groups
+        single = (self.chains.inside.sum(axis=1) == 1)[item]
+        return Branches(
+            np.concatenate([values, shared], axis=1),
+            np.concatenate([setting, np.full(len(ways), -1)]),
+            np.concatenate([item, sharing]),
+            np.concatenate([single, np.zeros(len(ways), dtype=bool)]),
+        )
+
+    def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints]:
+        """Return the pipelines that promise most at first glance, estimated closely where that is possible."""
+        values, setting, item = estimates.screen(self._settings())
+        several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
+        if len(several) > PROMISING:
+            logs = np.log(np.maximum(np.abs(values[:, several]), 1e-300))
+            each = PROMISING // len(LEANINGS)
+            scores = LEANINGS @ (logs * np.array([[1.0], [-1.0], [1.0]]))
+            near = np.ones(len(item), dtype=bool)
+            near[several] = False
+            for score in scores:
+                near[several[np.argpartition(score, each)[:each]]] = True
+            values, setting, item = values[:, near], setting[near], item[near]
+        closer = estimates.values(setting, item)
+        fits = np.isfinite(closer[0])
+        # Where no estimate fits a domain's memory, the first glance is what there is: building tells.
+        if not fits.any():
+            return values, setting, item
+        return closer[:, fits], setting[fits], item[fits]
+
+    def _settings(self) -> Ints:
+        """Return positions in problem.settings; of every second number of copies on a large fleet."""
+        settings = self.problem.settings
+        if len(self.problem.fleet.domains) <= ALL_SUBSETS:
+            return np.arange(len(settings))
+        copies = sorted({setting.copies for setting in settings})[::2]
+        picked = [
+            number
+            for number, setting in enumerate(settings)
+            if setting.copies in copies and setting.microbatch_size in FEW_MICROBATCHES
+        ]
+        return np.array(picked, dtype=np.int64)
+
+    def plans(self, row: int) -> list[TrainingPlan]:
+        """Return the plans of one branch: a pipeline by the fastest and the cheapest route, both ways round."""
+        number, item = int(self.branches.setting[row]), int(self.branches.item[row])
+        if number < 0:
+            plan = self.shards.build(self.shards.sharing(*divmod(item, len(self.shards.groups))))
+            return [] if plan is None else [plan]
+        return list(self._chain_plans(self.problem.settings[number], int(self.chains.masks[item])))
+
+    def _chain_plans(self, setting: Setting, mask: int) -> Iterator[TrainingPlan]:
+        picked = tuple(i for i in range(len(self.chains.members)) if mask >> i & 1)
+        for order in self._orders(setting, picked):
+            for plan in build_chain(self.problem, setting, order, schedules=self.schedules):
+                if isinstance(plan, TrainingPlan):
+                    yield plan
+                    break
+
+    def _orders(self, setting: Setting, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
+        if len(picked) == 1:
+            return [picked]
+        costs = self.problem.pair_costs(setting.microbatch_size)
+        load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
+        if len(picked) <= ALL_ORDERS:
+            orders = efficient_routes(costs, picked, load_bytes=load)[:ALL_ORDERS]
+            return [*orders, *(order[::-1] for order in orders)]
+        fast, _ = best_path(load * costs.slowness_sum + costs.latency_sum, picked)
+        cheap, cost = best_path(costs.price_sum, picked)
+        if not np.isfinite(cost):
+            return []
+        return list(dict.fromkeys([fast, fast[::-1], cheap, cheap[::-1]]))

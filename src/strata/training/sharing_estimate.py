@@ -1,0 +1,182 @@
+"""What sharings of the batch between units would take, before any is built: all ways and groups at once.
+
+The bounds of `ShardSpace` build the shapes of every unit and add up all its links; here shapes are estimated,
+and the gradient sum is the fastest of direct, star and (at best) ring. Estimates only.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.collective import eta
+from strata.training.estimate import ChainEstimates
+from strata.training.exact.problem import Problem
+from strata.training.exact.shards import ShardSpace
+from strata.training.exact.unit import Unit
+from strata.workload.job import Recompute
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Key = tuple[int, Recompute]
+
+SHAPES: Final = 8
+"""Shapes of a unit that are tabulated for each microbatch and recomputation: the fastest."""
+
+GRID: Final = 160
+STEP: Final = 1.05
+"""Time limits at which the units' samples are tabulated: over a range of 2,000, read between linearly."""
+
+
+class SharingEstimates:
+    """Estimates of (time, -utilisation, money) of the sharings of a ShardSpace."""
+
+    def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainEstimates) -> None:
+        self.problem, self.shards, self.chains = problem, shards, chains
+        position = {unit: k for k, unit in enumerate(shards.units)}
+        self.member = np.zeros((len(shards.groups), len(shards.units)), dtype=bool)
+        for row, group in enumerate(shards.groups):
+            self.member[row, [position[unit] for unit in group]] = True
+
+    def values(self) -> tuple[Floats, Ints, Ints]:
+        """Return [3, N], and the way and the group of each; sharings that cannot be are left out."""
+        if not len(self.member) or not self.shards.ways:
+            return np.empty((3, 0)), *np.empty((2, 0), dtype=np.int64)
+        wire_s, sent_usd = self._wires
+        work = {key: self._work_s(key) for key in {way[:2] for way in self.shards.ways}}
+        step_s, usd = [], []
+        for size, recompute, factor, steps in self.shards.ways:
+            work_s, hidden_s = work[size, recompute]
+            step_s.append(work_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
+            usd.append(sent_usd / (factor * steps))
+        times, sent = np.stack(step_s), np.stack(usd)
+        ways, groups = np.nonzero(np.isfinite(times))
+        found = times[ways, groups]
+        rate, usd_per_s = self._rates
+        used = np.minimum(1.0, self.problem.job.global_batch / np.maximum(rate[groups] * found, 1e-300))
+        return np.stack([found, -used, found * usd_per_s[groups] + sent[ways, groups]]), ways, groups
+
+    @cached_property
+    def _rates(self) -> tuple[Floats, Floats]:
+        """Samples a second of each group if all its devices did useful work only, and their price a second."""
+        domains, problem = self.problem.fleet.domains, self.problem
+        setting = problem.settings[0]
+        useful = problem.effort(setting).useful_s / setting.microbatch_size
+        devices = np.array([d.num_devices for d in domains], dtype=float)
+        known = np.isfinite(useful) & (useful > 0)
+        rate = np.divide(devices, useful, out=np.zeros_like(devices), where=known)
+        inside = np.zeros((len(self.shards.units), len(domains)))
+        for k, unit in enumerate(self.shards.units):
+            inside[k, list(unit)] = 1.0
+        inside = self.member @ inside
+        return inside @ rate, inside @ (devices * self.chains.usd_per_s)
+
+    @cached_property
+    def _wires(self) -> tuple[Floats, Floats]:
+        """Time and money of one gradient sum of each group (see `simulate.collective`)."""
+        fleet, job, member = self.problem.fleet, self.problem.job, self.member
+        first = [unit[0] for unit in self.shards.units]
+        size = float(job.layers.params_before[-1]) * job.element_bytes
+        with np.errstate(divide="ignore"):
+            slow = 1 / self.shards.between
+        worst = np.maximum(slow, slow.T)
+        pair = np.where(member[:, :, None] & member[:, None, :], worst, np.nan)
+        pair[:, range(len(first)), range(len(first))] = np.nan
+        count, outside = member.sum(axis=1), ~member
+        late = fleet.latency_s()[np.ix_(first, first)]
+        late = np.where(np.isfinite(late), late, 0.0)
+        late_s = 2 * np.where(member[:, :, None] & member[:, None, :], late, 0.0).max(axis=(1, 2))
+        slowest = np.where(outside, 0.0, np.nan_to_num(pair, nan=0.0, posinf=np.inf).max(axis=2))
+        rate = np.where(outside, 0.0, 1 / np.maximum(slowest, 1e-30))
+        direct_s = np.where(
+            np.isfinite(slowest).all(axis=1), 2 * size / np.maximum(rate.sum(axis=1), 1e-300), np.inf
+        )
+        star_s = 2 * size * np.where(outside, np.inf, slowest).min(axis=1)
+        # A ring gives each member two neighbours: it is no faster than the second best link of any.
+        near = np.sort(np.where(np.isnan(pair), np.inf, pair), axis=2)
+        second = near[:, :, 1] if near.shape[2] > 1 else near[:, :, 0]
+        second = np.where(count[:, None] == 2, near[:, :, 0], second)
+        ring_s = 2 * (count - 1) / count * size * np.where(outside, 0.0, second).max(axis=1)
+        all_s = np.stack([direct_s + late_s, star_s + late_s, ring_s + (count - 1) * late_s])
+        price = fleet.price_usd_per_byte()[np.ix_(first, first)]
+        price = np.where(np.isfinite(price), price, 0.0)
+        np.fill_diagonal(price, 0.0)
+        both = member @ (price + price.T)  # [group, unit]: USD a byte sent to all others and back
+        chunk = size * rate / np.maximum(rate.sum(axis=1, keepdims=True), 1e-300)
+        hub = np.where(outside, np.inf, slowest).argmin(axis=1)
+        usd = np.stack(
+            [
+                (chunk * both).sum(axis=1),
+                size * both[np.arange(len(member)), hub],
+                size / count * np.where(member, both, 0.0).sum(axis=1),
+            ]
+        )
+        best = all_s.argmin(axis=0)
+        rows = np.arange(len(member))
+        return all_s[best, rows], usd[best, rows]
+
+    def _work_s(self, key: Key) -> tuple[Floats, Floats]:
+        """Return how long each group computes, its units sharing the batch, and what its backwards hide."""
+        samples, fill, period, hidden = self._shapes[key]
+        batch, member = self.problem.job.global_batch, self.member
+        rate = (samples / period).max(axis=1)
+        limits = batch / max(float(rate.sum()), 1e-300) * STEP ** np.arange(GRID)
+        done = np.maximum(0.0, np.floor((limits[:, None, None] - fill) / period + 1)) * samples
+        together = member @ done.max(axis=2).T  # [group, limit]
+        enough = together >= batch
+        at = np.maximum(enough.argmax(axis=1), 1)
+        rows = np.arange(len(member))
+        low, high = together[rows, at - 1], together[rows, at]
+        part = np.clip((batch - low) / np.maximum(high - low, 1e-300), 0.0, 1.0)
+        work_s = limits[at - 1] + part * (limits[at] - limits[at - 1])
+        able = enough[:, -1] & (member @ (rate == 0) == 0)
+        return np.where(able, work_s, np.inf), np.where(member, hidden, np.inf).min(axis=1)
+
+    @cached_property
+    def _shapes(self) -> dict[Key, tuple[Floats, Floats, Floats, Floats]]:
+        """Samples, fill and period [unit, SHAPES] of the fastest shapes, and what the fastest one hides [unit]."""
+        units, settings = self.shards.units, self.problem.settings
+        keys = {way[:2] for way in self.shards.ways}
+        numbers = np.array([k for k, s in enumerate(settings) if (s.microbatch_size, s.recompute) in keys])
+        key_of = [(s.microbatch_size, s.recompute) for s in settings]
+        found = {}
+        for key in keys:
+            blank = np.zeros((len(units), SHAPES)), np.zeros((len(units), SHAPES)), np.ones((len(units), SHAPES))
+            found[key] = (*blank, np.zeros(len(units)))
+        for row, unit in enumerate(units):
+            mine = numbers[self._whole(numbers, unit)]
+            if not len(mine):
+                continue
+            at = np.tile(np.array(unit), (len(mine), 1))
+            paces = self.chains.paces(mine, at, self._route(unit, len(mine)))
+            made = self.chains.size[mine] * self.chains.copies[mine]
+            rate = np.where(np.isfinite(paces.period_s), made / paces.period_s, 0.0)
+            order = np.argsort(-rate, kind="stable")
+            for key in keys:
+                best = [k for k in order if key_of[mine[k]] == key and rate[k] > 0][:SHAPES]
+                samples, fill, period, hidden = found[key]
+                samples[row, : len(best)] = made[best]
+                fill[row, : len(best)] = (paces.path_s + paces.after_s)[best]
+                period[row, : len(best)] = paces.period_s[best]
+                hidden[row] = paces.hidden_s[best[0]] if best else 0.0
+        return found
+
+    def _whole(self, numbers: Ints, unit: Unit) -> NDArray[np.bool_]:
+        """Whether each setting uses all that a unit has."""
+        at = list(unit)
+        most = self.chains.slots[numbers][:, at] // self.chains.copies[numbers, None]
+        stages = self.chains.stages[numbers][:, at]
+        total = stages.sum(axis=1)
+        return np.asarray(((stages == most) & (stages > 0)).all(axis=1) & (total <= len(self.problem.job.layers)))
+
+    def _route(self, unit: Unit, count: int) -> Floats:
+        """Return what a unit's links cost [4, count], for the smallest message."""
+        costs, here, there = self.problem.pair_costs(1), list(unit[:-1]), list(unit[1:])
+        route = [
+            costs.slowness[here, there].max(initial=0.0),
+            *(each[here, there].sum() for each in (costs.slowness_sum, costs.latency_sum, costs.price_sum)),
+        ]
+        return np.tile(np.array(route)[:, None], (1, count))
