@@ -35,6 +35,7 @@ SAMPLES = {
     "tokens-penalty": {"steps": 50, "eta": 1.05},
     "schedule-memory": {"need": "91GiB", "have": "74.5GiB"},
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
+    "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},
     "astra-links-differ": {"dimension": "domains", "low": "3Gbps, 50ms", "high": "5Gbps, 30ms"},
     "astra-diagonal": {"source": "stage 1 (a)", "dest": "stage 2 (b)"},
     "astra-unequal-domains": {"what": "copies", "values": "2, 3"},

@@ -158,6 +158,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The time limit passed before the search could close the gap; the best plan so far is shown.",
         "Raise --time-limit.",
     ),
+    "layers-do-not-fit": Meaning(
+        "{nodes} nodes hold {have} of {need} layers in the roomiest pipeline",
+        "No pipeline of the pool's nodes holds all layers of the model, so nothing can be served.",
+        "Add nodes, quantise the model, or leave less memory for the KV cache.",
+    ),
     "astra-links-differ": Meaning(
         "ASTRA-sim has one link for all of {dimension}, and these run from {low} to {high}",
         "Its analytical backends know one bandwidth and one latency a dimension; the plan's links differ by pair "

@@ -1,0 +1,125 @@
+"""`strata bench serving`: lay out the pools of a case file and score the plans by the neutral model."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strata.cli.output import emit, output_option, progress, rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.serving.cases import Case
+
+
+@click.command()
+@click.argument("cases", type=click.Path(), metavar="CASES.json")
+@click.option(
+    "--goal",
+    type=click.Choice(["both", "throughput", "latency"]),
+    default="both",
+    show_default=True,
+    help="What one plan is to be good in.",
+)
+@click.option("--strategy", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Stop each search after so long; the best plan so far is given.",
+)
+@output_option
+def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, output: str) -> None:
+    """Lay out every pool of CASES.json (nodes, capacities, round trips) as pipelines.
+
+    tokens_per_s and decode_ms are by the neutral model of the file: the slowest stage sets the pace, and decoding
+    is the mean over tokens of all stages and hops, the closing one too. No plan exceeds bound (tokens/s); gap is
+    what the plan may miss of it. A pool that cannot hold the model has no pipelines, and reasons.
+    """
+    from strata.serving.allocate import allocate
+    from strata.serving.cases import read_cases
+    from strata.serving.goal import Goal
+
+    found, answers = read_cases(cases), []
+    with progress("planning", total=len(found)) as advance:
+        for done, case in enumerate(found):
+            started = time.perf_counter()
+            allocation = allocate(
+                case.pool,
+                strategy,
+                goal=Goal(goal),
+                time_limit_s=math.inf if time_limit is None else time_limit,
+            )
+            seconds = time.perf_counter() - started
+            served = bool(allocation.pipelines)
+            answer: dict[str, Any] = {
+                "id": case.id,
+                "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],
+                "tokens_per_s": allocation.worth.tokens_per_s,
+                "decode_ms": allocation.worth.decode_s * 1e3 if served else None,
+                "bound": allocation.bound_tokens_per_s,
+                "gap": allocation.gap,
+                "seconds": seconds,
+                "trust": "analytic",
+                "reasons": [reason.to_dict() for reason in allocation.reasons],
+            }
+            if case.parallax is not None:
+                answer["parallax"] = {
+                    "tokens_per_s": case.parallax.tokens_per_s,
+                    "decode_ms": case.parallax.decode_s * 1e3,
+                }
+            answers.append(answer)
+            advance(done + 1)
+    emit({"cases": answers}, output, lambda terminal: _show(terminal, answers, found))
+
+
+def _show(terminal: Console, answers: list[dict[str, Any]], cases: list[Case]) -> None:
+    body = []
+    for answer, case in zip(answers, cases, strict=True):
+        peer = answer.get("parallax")
+        gap = answer["gap"]
+        body.append(
+            (
+                answer["id"],
+                str(len(case.pool.nodes)),
+                str(len(answer["pipelines"])),
+                f"{answer['tokens_per_s']:.0f}",
+                "-" if gap is None else f"{gap:.1%}",
+                _ratio(answer, peer, "tokens_per_s"),
+                "-" if answer["decode_ms"] is None else f"{answer['decode_ms']:.1f}",
+                _ratio(answer, peer, "decode_ms"),
+                f"{answer['seconds']:.2f}",
+            )
+        )
+    headers = ("case", "nodes", "pipes", "tokens/s", "gap", "x peer", "decode ms", "x peer", "s")
+    terminal.print(rows(headers, body, right=range(1, len(headers))))
+    for answer in answers:
+        for reason in answer["reasons"]:
+            terminal.print(f"{answer['id']}: {reason['text']}", style="yellow")
+    groups = {"all cases": 0, "16+ nodes and 64+ layers": 1}
+    for title, large in groups.items():
+        pairs = [
+            (answer, answer["parallax"])
+            for answer, case in zip(answers, cases, strict=True)
+            if "parallax" in answer
+            and answer["pipelines"]
+            and (not large or (len(case.pool.nodes) >= 16 and case.pool.num_layers >= 64))
+        ]
+        if pairs:
+            tokens, decode = (
+                math.exp(sum(math.log(a[key] / b[key]) for a, b in pairs) / len(pairs))
+                for key in ("tokens_per_s", "decode_ms")
+            )
+            terminal.print(
+                f"{title} ({len(pairs)}): {tokens:.3f}x tokens/s, {decode:.3f}x decode (geometric means)"
+            )
+    if any("parallax" in answer for answer in answers):
+        terminal.print("peer: Parallax's stored plan of the most tokens/s. Figures: analytic.")
+
+
+def _ratio(answer: dict[str, Any], peer: dict[str, float] | None, key: str) -> str:
+    return "-" if peer is None or answer[key] is None else f"{answer[key] / peer[key]:.3f}"

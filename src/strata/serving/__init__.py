@@ -1,0 +1,1 @@
+"""Serving: layers onto nodes, requests onto pipelines."""

@@ -1,0 +1,55 @@
+"""The door of layer allocation: a pool, a strategy and a goal in; an allocation with its bound and gap out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from strata.decision import Reason
+from strata.serving.allocation import Allocation, Pipeline, pipeline, score
+from strata.serving.auto import auto
+from strata.serving.bound import bound_tokens_per_s
+from strata.serving.dynamic import least_latency, most_throughput
+from strata.serving.goal import Goal
+from strata.serving.greedy import greedy
+from strata.serving.pool import Pool
+from strata.serving.room import roomiest, why_none
+from strata.serving.split import least_bottleneck
+
+Strategy = Literal["auto", "dp", "greedy"]
+
+
+def allocate(
+    pool: Pool,
+    strategy: Strategy = "auto",
+    *,
+    goal: Goal = Goal.BOTH,
+    time_limit_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Allocation:
+    """Return pipelines for a pool. Never raises for an odd one: no pipelines then, and the reasons.
+
+    The answer depends on the pool alone, not on the order its nodes joined in, and not on the machine's speed
+    unless the time limit cuts the search short (the reasons say so). `dp` has two objectives: latency for
+    that goal, throughput for the others; `greedy` has none.
+    """
+    started = clock()
+    reasons = why_none(pool)
+    if reasons:
+        return Allocation((), score(pool, ()), 0.0, reasons)
+    pipelines: list[Pipeline]
+    if strategy == "greedy":
+        pipelines = greedy(pool)
+    elif strategy == "dp":
+        pipelines = least_latency(pool) if goal is Goal.LATENCY else most_throughput(pool)
+    else:
+        pipelines, tried, wanted = auto(pool, goal, is_over=lambda: clock() - started > time_limit_s)
+        if tried < wanted:
+            data = {"elapsed": f"{clock() - started:.2f} s", "evaluated": tried}
+            reasons = (Reason("time-limit", data=data),)
+    if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
+        members = roomiest(pool)[0]
+        pipelines = [pipeline(pool, members, least_bottleneck(pool, members) or [])]
+    return Allocation(tuple(pipelines), score(pool, pipelines), bound_tokens_per_s(pool), reasons)

@@ -1,0 +1,99 @@
+"""What an allocator answers with: pipelines of stages, and what they are worth by one neutral model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strata.decision import Reason
+from strata.serving.pool import Pool
+from strata.serving.split import capacities, stages_s
+
+
+class Stage(NamedTuple):
+    """Layers [first, end) on one node."""
+
+    node_id: str
+    first: int
+    end: int
+
+
+Pipeline = tuple[Stage, ...]
+
+
+class Worth(NamedTuple):
+    """What one pipeline or a whole plan gives; `decode_s` of a plan is the mean over its tokens."""
+
+    tokens_per_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Pipelines that share no node, what they are worth, what no plan can exceed, and why there are none."""
+
+    pipelines: tuple[Pipeline, ...]
+    worth: Worth
+    bound_tokens_per_s: float
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def gap(self) -> float | None:
+        """How far the plan's tokens/s may be from the best, as a share of the bound; None where that is 0."""
+        if self.bound_tokens_per_s <= 0:
+            return None
+        return 1.0 - self.worth.tokens_per_s / self.bound_tokens_per_s
+
+
+def pipeline(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> Pipeline:
+    """Return members with so many layers each as stages."""
+    first, stages = 0, []
+    for i, count in zip(members, counts, strict=True):
+        stages.append(Stage(pool.nodes[i].id, first, first + count))
+        first += count
+    return tuple(stages)
+
+
+def worth_of(pool: Pool, members: list[int], counts: Sequence[int]) -> Worth:
+    """Return what one pipeline gives: enough microbatches in flight, so its slowest stage sets the pace."""
+    times = stages_s(pool, members, counts)
+    return Worth(pool.batch / max(times), sum(times) + pool.cycle_s(members))
+
+
+def score(pool: Pool, pipelines: Sequence[Pipeline]) -> Worth:
+    """Return a plan's tokens/s and its decode time, the mean over tokens."""
+    index = {node.id: i for i, node in enumerate(pool.nodes)}
+    rate = weighted = 0.0
+    for stages in pipelines:
+        one = worth_of(pool, [index[s.node_id] for s in stages], [s.end - s.first for s in stages])
+        rate += one.tokens_per_s
+        weighted += one.tokens_per_s * one.decode_s
+    return Worth(rate, weighted / rate if rate else math.inf)
+
+
+def faults(pool: Pool, pipelines: Sequence[Pipeline]) -> list[str]:
+    """Say what makes a plan illegal; nothing where it may run."""
+    index, seen, found = {node.id: i for i, node in enumerate(pool.nodes)}, set[str](), list[str]()
+    for number, stages in enumerate(pipelines):
+        at = 0
+        for stage in stages:
+            if stage.node_id in seen:
+                found.append(f"node {stage.node_id} is used twice")
+            seen.add(stage.node_id)
+            if stage.first != at or stage.end <= stage.first:
+                found.append(f"pipeline {number}: {stage.node_id} covers [{stage.first}, {stage.end}) after {at}")
+            at = stage.end
+        if at != pool.num_layers:
+            found.append(f"pipeline {number} ends at layer {at} of {pool.num_layers}")
+        unknown = [stage.node_id for stage in stages if stage.node_id not in index]
+        found += [f"pipeline {number}: unknown node {name}" for name in unknown]
+        if stages and not unknown:
+            caps = capacities(pool, [index[s.node_id] for s in stages])
+            found += [
+                f"{s.node_id} holds {s.end - s.first} layers where {cap} fit"
+                for s, cap in zip(stages, caps, strict=True)
+                if s.end - s.first > cap
+            ]
+    return found

@@ -1,0 +1,116 @@
+"""What a ring of nodes is worth as a pipeline, fast: the search asks tens of thousands of times."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from strata.serving.order import best_path, best_ring
+from strata.serving.pool import Pool
+from strata.serving.split import bottleneck_s, fill_equal, least_bottleneck, stages_s
+
+
+class Ring(NamedTuple):
+    """Members in the order of their stages; tokens/s, and the seconds of decoding in a second (their product).
+
+    Rate and weight of a plan are the sums over its rings; its mean decode time is weight / rate.
+    """
+
+    members: list[int]
+    rate: float
+    weight: float
+
+
+class Appraiser:
+    """Splits and values rings of one pool; remembers what it has seen."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.speed = [1.0 / s if s > 0 else 1e18 for s in pool.layer_s]
+        nodes = pool.nodes
+        self.first_fills_s = [n.capacity.first * s for n, s in zip(nodes, pool.layer_s, strict=True)]
+        self.fills_s = [n.capacity.middle * s for n, s in zip(nodes, pool.layer_s, strict=True)]
+        self.last_fills_s = [n.capacity.last * s + n.head_s for n, s in zip(nodes, pool.layer_s, strict=True)]
+        self._first = [n.capacity.first for n in nodes]
+        self._middle = [n.capacity.middle for n in nodes]
+        self._last = [n.capacity.last for n in nodes]
+        self._only = [n.capacity.only for n in nodes]
+        self._head_s = [n.head_s for n in nodes]
+        self._seen: dict[tuple[int, ...], Ring | None] = {}
+
+    def appraise(self, members: list[int]) -> Ring | None:
+        """Return the ring, cut where its ends are least likely to be short of room; None where nothing fits."""
+        key = tuple(members)
+        if key in self._seen:
+            return self._seen[key]
+        if len(self._seen) > 200_000:
+            self._seen.clear()
+        ring = self._seen[key] = self.value(self._cut(members))
+        return ring
+
+    def polish(self, members: list[int], rate_price: float, weight_price: float) -> Ring | None:
+        """Return the best order and cut of the members at these prices of rate and weight."""
+        rings = self.orders(members)
+        return max(rings, key=lambda r: r.rate * rate_price - r.weight * weight_price, default=None)
+
+    def orders(self, members: list[int]) -> list[Ring]:
+        """Return the members with each choice of the two ends, in the order of the least hops (7 or more: nearly).
+
+        With equal layers nothing but the ends changes what fits, so the best order is among them.
+        """
+        if len(members) < 3:
+            rings = [self.value(members), self.value(members[::-1])]
+            return [ring for ring in rings if ring]
+        ring = best_ring(self.pool, members)
+        paths = (best_path(self.pool, ring, a, b) for a in ring for b in ring if a != b)
+        return [one for path in paths if (one := self.value(path))]
+
+    def _cut(self, ring: list[int]) -> list[int]:
+        k = len(ring)
+        if k < 2:
+            return ring
+        first_s, last_s = self.first_fills_s, self.last_fills_s
+        best, at, before = -1.0, 0, ring[-1]
+        for j, i in enumerate(ring):
+            room = min(last_s[before], first_s[i])
+            if room > best:
+                best, at = room, j
+            before = i
+        return ring[at:] + ring[:at] if at else ring
+
+    def value(self, members: list[int]) -> Ring | None:
+        """Return the ring cut where it stands; None where the model does not fit."""
+        pool, L, k = self.pool, self.pool.num_layers, len(members)
+        if not pool.has_equal_layers:
+            counts = least_bottleneck(pool, members)
+            if counts is None:
+                return None
+            slowest = bottleneck_s(pool, members, counts)
+            return self._ring(members, slowest, sum(stages_s(pool, members, counts)))
+        if k == 0 or k > L:
+            return None
+        if k == 1:
+            node = members[0]
+            if self._only[node] < L:
+                return None
+            total = L * pool.layer_s[node] + self._head_s[node]
+            return self._ring(members, total, total)
+        middle = self._middle
+        caps = [middle[i] for i in members]
+        caps[0], caps[-1] = self._first[members[0]], self._last[members[-1]]
+        if sum(caps) < L or min(caps) < 1:
+            return None
+        most = L - k + 1
+        if max(caps) > most:
+            caps = [min(cap, most) for cap in caps]
+            if sum(caps) < L:
+                return None
+        layer_s = [pool.layer_s[i] for i in members]
+        head_s = self._head_s[members[-1]]
+        times = [c * s for c, s in zip(fill_equal(L, layer_s, caps, head_s), layer_s, strict=True)]
+        times[-1] += head_s
+        return self._ring(members, max(times), sum(times))
+
+    def _ring(self, members: list[int], slowest_s: float, stages_sum_s: float) -> Ring:
+        rate = self.pool.batch / slowest_s if slowest_s > 0 else math.inf
+        return Ring(members, rate, rate * (stages_sum_s + self.pool.cycle_s(members)))

@@ -1,0 +1,115 @@
+"""The planner that is used unless another is asked for: regions, exact splits, then local search.
+
+It starts from nodes in an order (region by region; all together; by how long they take to fill), cut into
+consecutive pipelines exactly, what is left over likewise. The best start is improved by `search`; every
+pipeline is ordered and cut anew at the end. The work is counted in moves, not seconds, so the answer is the
+same on every machine; a deadline only stops it earlier.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from strata.serving.allocation import Pipeline, pipeline
+from strata.serving.appraisal import Appraiser, Ring
+from strata.serving.cuts import best_cuts
+from strata.serving.goal import Goal, Weighing
+from strata.serving.pool import Pool
+from strata.serving.room import roomiest
+from strata.serving.search import Search
+from strata.serving.small import MOST_NODES, best_small
+from strata.serving.split import least_bottleneck
+
+MOVES = 12_000
+"""Moves of the search: 0.1 to 0.8 s of a present-day core, whatever the pool."""
+
+
+def auto(
+    pool: Pool, goal: Goal, *, is_over: Callable[[], bool], moves: int = MOVES
+) -> tuple[list[Pipeline], int, int]:
+    """Return the best pipelines found, the moves tried and the moves intended.
+
+    `pool` must hold the model (`room.why_none`).
+    """
+    appraiser, weighing = Appraiser(pool), Weighing.of(goal)
+    best = _best_start(appraiser, weighing, is_over)
+    if len(pool.nodes) <= MOST_NODES:
+        exact = best_small(appraiser, weighing)
+        best = max(best, exact, key=lambda rings: _value(weighing, rings))
+    search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
+    tried = search.run(moves, is_over=is_over)
+    rings = _polished(appraiser, weighing, search.best)
+    rings.sort(key=lambda ring: min(ring.members))
+    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, moves
+
+
+def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:
+    best: list[Ring] = []
+    for order in _orders(appraiser):
+        rings = _cut(appraiser, weighing, order)
+        if _value(weighing, rings) > _value(weighing, best):
+            best = rings
+        if best and is_over():
+            break
+    if not best:  # Only one order of the ends holds the model.
+        ring = appraiser.value(roomiest(appraiser.pool)[0])
+        best = [ring] if ring else []
+    return best
+
+
+def _orders(appraiser: Appraiser) -> Iterator[list[int]]:
+    """Yield orders worth cutting: like filling times or like speeds together, inside regions and without."""
+    pool = appraiser.pool
+    nodes, regions, fills = range(len(pool.nodes)), pool.regions, appraiser.fills_s
+    yield sorted(nodes, key=lambda i: (regions[i], -fills[i], i))
+    yield sorted(nodes, key=lambda i: (regions[i], pool.layer_s[i], i))
+    if len(set(regions)) > 1:
+        yield sorted(nodes, key=lambda i: (-fills[i], i))
+
+
+def _cut(appraiser: Appraiser, weighing: Weighing, order: list[int]) -> list[Ring]:
+    """Cut an order, first for tokens/s, then at the prices that plan has; cut what is left over again."""
+    longest = _longest(appraiser.pool)
+    rate_price, weight_price = 1.0, 0.0
+    rings: list[Ring] = []
+    for _ in range(2):
+        rings, left = [], order
+        while True:
+            found = best_cuts(
+                appraiser.appraise, left, rate_price=rate_price, weight_price=weight_price, longest=longest
+            )
+            if not found:
+                break
+            rings += found
+            used = {i for ring in found for i in ring.members}
+            left = [i for i in left if i not in used]
+        if not rings:
+            break
+        rate_price, weight_price = weighing.prices(*_sums(rings))
+    return rings
+
+
+def _longest(pool: Pool) -> int:
+    """Return how many of the smallest nodes it takes to hold the model, and two more."""
+    held = 0
+    for count, room in enumerate(sorted(node.capacity.middle for node in pool.nodes), 1):
+        held += room
+        if held >= pool.num_layers:
+            return count + 2
+    return len(pool.nodes)
+
+
+def _polished(appraiser: Appraiser, weighing: Weighing, rings: list[Ring]) -> list[Ring]:
+    if not rings:
+        return []
+    prices = weighing.prices(*_sums(rings))
+    return [appraiser.polish(ring.members, *prices) or ring for ring in rings]
+
+
+def _sums(rings: list[Ring]) -> tuple[float, float]:
+    return sum(ring.rate for ring in rings), sum(ring.weight for ring in rings)
+
+
+def _value(weighing: Weighing, rings: list[Ring]) -> float:
+    return weighing.value(*_sums(rings))

@@ -1,0 +1,45 @@
+"""What a plan is good for: tokens/s and decode latency, weighed against each other.
+
+A plan's value is log(tokens/s) - w log(decode latency): one per cent of latency is worth w per cent of tokens/s.
+With R the sum of its pipelines' rates and W that of rate times latency, that is (1 + w) log R - w log W, so
+both what one more pipeline is worth and what a changed one brings are known from two sums. A pipeline whose
+latency is above (1 + w) / w times the plan's mean makes the plan worse.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Goal(StrEnum):
+    """What to plan for; `both` lets one and the same plan be good in tokens/s and in decode latency."""
+
+    BOTH = "both"
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """How many per cent of tokens/s one per cent of decode latency is worth."""
+
+    latency_weight: float
+
+    @classmethod
+    def of(cls, goal: Goal) -> Weighing:
+        """Return the weight of each goal; throughput looks at latency only between equals."""
+        return cls({Goal.BOTH: 0.25, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0}[goal])
+
+    def value(self, rate: float, weight: float) -> float:
+        """Return what a plan of these sums is worth; minus infinity for none."""
+        if rate <= 0 or weight <= 0:
+            return -math.inf
+        w = self.latency_weight
+        return (1 + w) * math.log(rate) - w * math.log(weight)
+
+    def prices(self, rate: float, weight: float) -> tuple[float, float]:
+        """Return what one more of each sum changes of the value: the first is gained, the second paid."""
+        w = self.latency_weight
+        return (1 + w) / rate, w / weight

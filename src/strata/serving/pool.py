@@ -1,0 +1,131 @@
+"""What may serve a model: nodes with a decode time for every layer, and the hops between them.
+
+Everything a layer allocation is decided on. All times are of one decode step of the pool's batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Capacity(NamedTuple):
+    """Most layers a node holds, by its place in a pipeline: the first keeps the embedding, the last the head."""
+
+    first: int
+    middle: int
+    last: int
+    only: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNode:
+    """One node: `prefix_s[k]` is its time for the first k of L layers, `head_s` what being last adds [s]."""
+
+    id: str
+    prefix_s: tuple[float, ...]
+    head_s: float
+    capacity: Capacity
+
+    def layers_s(self, first: int, end: int) -> float:
+        """Return the time of layers [first, end)."""
+        return self.prefix_s[end] - self.prefix_s[first]
+
+
+def equal_layers(layer_s: float, num_layers: int) -> tuple[float, ...]:
+    """Return the prefix sums of layers that take equally long."""
+    return tuple(layer_s * count for count in range(num_layers + 1))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Nodes in canonical order (by id), L layers, the sequences of one decode step, and one-way hops [s].
+
+    `hop_s[i, j]` is what passing activations from node i to node j adds; it need not be symmetric.
+    """
+
+    nodes: tuple[PoolNode, ...]
+    num_layers: int
+    batch: int
+    hop_s: Array
+
+    @classmethod
+    def of(cls, nodes: list[PoolNode], num_layers: int, batch: int, hop_s: Array) -> Pool:
+        """Return the pool of nodes that came in any order; `hop_s` is in theirs."""
+        order = sorted(range(len(nodes)), key=lambda i: nodes[i].id)
+        hops = np.asarray(hop_s, dtype=float).reshape(len(nodes), len(nodes))
+        return cls(tuple(nodes[i] for i in order), num_layers, batch, hops[np.ix_(order, order)])
+
+    @cached_property
+    def has_equal_layers(self) -> bool:
+        """Whether every node takes equally long for each layer, to rounding."""
+        if not self.nodes:
+            return True
+        prefix = np.array([node.prefix_s for node in self.nodes])
+        straight = prefix[:, -1:] * np.linspace(0.0, 1.0, self.num_layers + 1)
+        return bool(np.allclose(prefix, straight, rtol=1e-9, atol=1e-15))
+
+    @cached_property
+    def layer_s(self) -> list[float]:
+        """Each node's mean time of a layer."""
+        return [node.prefix_s[-1] / self.num_layers for node in self.nodes]
+
+    @cached_property
+    def hops(self) -> list[list[float]]:
+        """`hop_s` as lists, which single look-ups read faster."""
+        rows: list[list[float]] = self.hop_s.tolist()
+        return rows
+
+    @cached_property
+    def near_s(self) -> Array:
+        """There and back, halved [N, N]; infinite on the diagonal."""
+        near: Array = (self.hop_s + self.hop_s.T) / 2
+        np.fill_diagonal(near, np.inf)
+        return near
+
+    @cached_property
+    def regions(self) -> list[int]:
+        """The region of each node: nodes joined by hops below the widest gap in the pool's latencies."""
+        return _regions(self.near_s)
+
+    def cycle_s(self, members: list[int]) -> float:
+        """Return the hops of one decode step around the members, the last back to the first included."""
+        if len(members) < 2:
+            return 0.0
+        hops = self.hops
+        return sum(hops[a][b] for a, b in pairwise(members)) + hops[members[-1]][members[0]]
+
+
+CLEAR_GAP = 2.0
+"""Latencies fall into "inside" and "across" where two neighbouring ones differ by at least this factor."""
+
+
+def _regions(near_s: Array) -> list[int]:
+    n = len(near_s)
+    values = np.unique(near_s[np.isfinite(near_s) & (near_s > 0)])
+    if len(values) < 2:
+        return [0] * n
+    ratios = values[1:] / values[:-1]
+    widest = int(np.argmax(ratios))
+    if ratios[widest] < CLEAR_GAP:
+        return [0] * n
+    joined = near_s <= values[widest]
+    region = [-1] * n
+    for start in range(n):
+        if region[start] >= 0:
+            continue
+        name, reached = max(region) + 1, [start]
+        region[start] = name
+        while reached:
+            for other in np.flatnonzero(joined[reached.pop()]).tolist():
+                if region[other] < 0:
+                    region[other] = name
+                    reached.append(other)
+    return region

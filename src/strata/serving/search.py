@@ -1,0 +1,187 @@
+"""Local search over which nodes form pipelines together: small moves, annealed; larger ones rebuild a few.
+
+A move touches two pipelines (or one and the idle nodes), which costs two splits; what it does to the plan's
+value follows from two sums. Partners are sought among near nodes, so pipelines stay inside regions unless
+crossing pays.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from strata.serving.appraisal import Appraiser, Ring
+from strata.serving.cuts import best_cuts
+from strata.serving.goal import Weighing
+from strata.serving.order import insertion
+
+IDLE = -1
+NEAR = 16
+"""Partners are mostly sought among so many nearest nodes."""
+REBUILD_EVERY = 40
+HOT, COLD = 0.03, 0.0005
+"""Temperatures at the start and end, as shares of one pipeline's part of the value."""
+
+
+class Search:
+    """One plan under change. The best plan met is kept in `best`."""
+
+    def __init__(self, appraiser: Appraiser, weighing: Weighing, rings: list[Ring], rng: random.Random) -> None:
+        self._appraiser, self._weighing, self._rng = appraiser, weighing, rng
+        self._hops = appraiser.pool.hops
+        n = len(appraiser.pool.nodes)
+        near = appraiser.pool.near_s
+        self._near: list[list[int]] = np.argsort(near, axis=1, kind="stable")[:, : min(NEAR, n - 1)].tolist()
+        self._pipelines: dict[int, Ring] = {}
+        self._where = [IDLE] * n
+        self._next = 0
+        self._replace([], rings)
+        self._rate, self._weight = sum(r.rate for r in rings), sum(r.weight for r in rings)
+        self.best = list(rings)
+        self._value = self.best_value = weighing.value(self._rate, self._weight)
+
+    def run(self, moves: int, *, is_over: Callable[[], bool]) -> int:
+        """Try so many moves, cooling down; returns how many were tried before `is_over` said so."""
+        rng, n = self._rng, len(self._where)
+        if n < 2:
+            return 0
+        for move in range(moves):
+            if move % 64 == 0:
+                if is_over():
+                    return move
+                # Summed anew now and then: differences drift.
+                self._rate = sum(ring.rate for ring in self._pipelines.values())
+                self._weight = sum(ring.weight for ring in self._pipelines.values())
+                heat = HOT * (COLD / HOT) ** (move / moves) / max(len(self._pipelines), 1)
+            if move % REBUILD_EVERY == REBUILD_EVERY - 1:
+                self._rebuild(heat)
+                continue
+            a = rng.randrange(n)
+            b = rng.choice(self._near[a]) if rng.random() < 0.9 else rng.randrange(n)
+            p, q = self._where[a], self._where[b]
+            if a == b or p == q == IDLE:
+                continue
+            if p == q:
+                self._reorder(p, a, heat)
+            elif p == IDLE or (q != IDLE and rng.random() < 0.5):
+                self._move(a, p, q, heat)
+            elif q == IDLE and rng.random() < 0.3:
+                self._move(a, p, IDLE, heat)
+            else:
+                self._swap(a, b, heat)
+        return moves
+
+    def _without(self, ring: list[int], node: int) -> list[int]:
+        at = ring.index(node)
+        return ring[:at] + ring[at + 1 :]
+
+    def _with(self, ring: list[int], node: int) -> list[int]:
+        at = insertion(self._hops, ring, node)[1]
+        return [*ring[:at], node, *ring[at:]]
+
+    def _move(self, a: int, p: int, q: int, heat: float) -> None:
+        new = []
+        if p != IDLE:
+            rest = self._without(self._pipelines[p].members, a)
+            if rest:
+                ring = self._appraiser.appraise(rest)
+                if ring is None:
+                    return
+                new.append(ring)
+        if q != IDLE:
+            ring = self._appraiser.appraise(self._with(self._pipelines[q].members, a))
+            if ring is None:
+                return
+            new.append(ring)
+        self._propose([x for x in (p, q) if x != IDLE], new, heat)
+
+    def _swap(self, a: int, b: int, heat: float) -> None:
+        new, old = [], []
+        for gone, come in ((a, b), (b, a)):
+            p = self._where[gone]
+            if p == IDLE:
+                continue
+            members = self._with(self._without(self._pipelines[p].members, gone), come)
+            ring = self._appraiser.appraise(members)
+            if ring is None:
+                return
+            old.append(p)
+            new.append(ring)
+        self._propose(old, new, heat)
+
+    def _reorder(self, p: int, a: int, heat: float) -> None:
+        members = self._pipelines[p].members
+        if len(members) > 2:
+            ring = self._appraiser.appraise(self._with(self._without(members, a), a))
+            if ring is not None:
+                self._propose([p], [ring], heat)
+
+    def _rebuild(self, heat: float) -> None:
+        """Take a node's pipeline and one or two near ones apart, with idle nodes near, and cut them anew."""
+        rng, n = self._rng, len(self._where)
+        a = rng.randrange(n)
+        wanted = rng.choice((1, 2, 2, 3))
+        old: list[int] = []
+        loose: list[int] = []
+        for b in [a, *rng.sample(self._near[a], len(self._near[a])), rng.randrange(n)]:
+            p = self._where[b]
+            if p == IDLE:
+                if len(loose) < 6 and b not in loose:
+                    loose.append(b)
+            elif p not in old and len(old) < wanted:
+                old.append(p)
+        nodes = loose + [i for p in old for i in self._pipelines[p].members]
+        if not 2 <= len(nodes) <= 24:
+            return
+        if rng.random() < 0.5:
+            fills = self._appraiser.fills_s
+            nodes.sort(key=lambda i: fills[i] * (1 + 0.3 * rng.random()))
+        else:
+            nodes = self._walk(nodes)
+        rate_price, weight_price = self._weighing.prices(self._rate or 1.0, self._weight or 1.0)
+        new = best_cuts(
+            self._appraiser.appraise, nodes, rate_price=rate_price, weight_price=weight_price, longest=len(nodes)
+        )
+        self._propose(old, new, heat)
+
+    def _walk(self, nodes: list[int]) -> list[int]:
+        """Order nodes as a walk to the nearest, with some chance."""
+        left = list(nodes)
+        at = left.pop(self._rng.randrange(len(left)))
+        walk = [at]
+        while left:
+            row, rng = self._hops[at], self._rng
+            at = min(left, key=lambda i: row[i] * (1 + 0.5 * rng.random()))
+            left.remove(at)
+            walk.append(at)
+        return walk
+
+    def _propose(self, old: list[int], new: list[Ring], heat: float) -> None:
+        rate, weight = self._rate, self._weight
+        for p in old:
+            rate -= self._pipelines[p].rate
+            weight -= self._pipelines[p].weight
+        for ring in new:
+            rate += ring.rate
+            weight += ring.weight
+        value = self._weighing.value(rate, weight)
+        change = value - self._value
+        if change < 0 and (change < -20 * heat or self._rng.random() >= math.exp(change / heat)):
+            return
+        self._replace(old, new)
+        self._rate, self._weight, self._value = rate, weight, value
+        if value > self.best_value + 1e-12:
+            self.best_value, self.best = value, list(self._pipelines.values())
+
+    def _replace(self, old: list[int], new: list[Ring]) -> None:
+        for p in old:
+            for i in self._pipelines.pop(p).members:
+                self._where[i] = IDLE
+        for ring in new:
+            self._pipelines[self._next] = ring
+            for i in ring.members:
+                self._where[i] = self._next
+            self._next += 1

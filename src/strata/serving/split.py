@@ -1,0 +1,163 @@
+"""Layers onto the members of one pipeline, in their order: the exact contiguous splits.
+
+A member holds at least one layer, and at most its capacity as first, middle, last or only stage. The last
+member also computes the head. Both splits are exact; infeasible orders give None.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from strata.serving.pool import Pool
+
+
+def capacities(pool: Pool, members: Sequence[int]) -> list[int]:
+    """Return the most layers each member holds at its place, no more than leaves one for each other."""
+    nodes, most = pool.nodes, pool.num_layers - len(members) + 1
+    if len(members) == 1:
+        return [min(most, nodes[members[0]].capacity.only)]
+    caps = [min(most, nodes[i].capacity.middle) for i in members]
+    caps[0] = min(most, nodes[members[0]].capacity.first)
+    caps[-1] = min(most, nodes[members[-1]].capacity.last)
+    return caps
+
+
+def least_bottleneck(pool: Pool, members: Sequence[int]) -> list[int] | None:
+    """Return the number of layers of each member that makes the slowest stage least."""
+    caps = capacities(pool, members)
+    if not members or min(caps) < 1 or sum(caps) < pool.num_layers:
+        return None
+    if pool.has_equal_layers:
+        head_s = pool.nodes[members[-1]].head_s
+        return fill_equal(pool.num_layers, [pool.layer_s[i] for i in members], caps, head_s)
+    return _parametric(pool, members, caps)
+
+
+def fill_equal(num_layers: int, layer_s: list[float], caps: list[int], head_s: float) -> list[int]:
+    """Return the least-bottleneck numbers of layers, all layers alike; `sum(caps) >= num_layers` holds.
+
+    The bottleneck of fractional layers is found first: no whole split is below it. Every member takes what
+    fits below; the few layers that are left go, one by one, where the stage they make is the shortest.
+    """
+    last = len(caps) - 1
+    speed = [1.0 / s if s > 0 else 1e18 for s in layer_s]
+    work, total = num_layers + head_s * speed[last], sum(speed)
+    free = list(range(last + 1))
+    while free:
+        time = work / total
+        full = [j for j in free if (time - head_s if j == last else time) * speed[j] > caps[j]]
+        if not full:
+            break
+        for j in full:
+            free.remove(j)
+            work -= caps[j] + (head_s * speed[j] if j == last else 0.0)
+            total -= speed[j]
+    counts = list(caps)
+    for j in free:
+        fits = int((time - head_s if j == last else time) * speed[j] + 1e-9)
+        counts[j] = fits if fits > 1 else 1
+    missing = num_layers - sum(counts)
+    while missing > 0:
+        best, least = -1, math.inf
+        for j in range(last + 1):
+            if counts[j] < caps[j]:
+                stage = (counts[j] + 1) * layer_s[j] + (head_s if j == last else 0.0)
+                if stage < least:
+                    best, least = j, stage
+        counts[best] += 1
+        missing -= 1
+    while missing < 0:
+        best = max(
+            (j for j in range(last + 1) if counts[j] > 1),
+            key=lambda j: counts[j] * layer_s[j] + (head_s if j == last else 0.0),
+        )
+        counts[best] -= 1
+        missing += 1
+    return counts
+
+
+def _parametric(pool: Pool, members: Sequence[int], caps: list[int]) -> list[int] | None:
+    """Bisect the bottleneck; every probe moves to a time that some stage really takes, so it ends exactly."""
+    low, high = 0.0, math.inf
+    best = _pack(pool, members, caps, math.inf)[0]
+    if best is None:
+        return None
+    high = bottleneck_s(pool, members, best)
+    while True:
+        middle = (low + high) / 2
+        counts, next_s = _pack(pool, members, caps, middle)
+        if counts is not None:
+            reached = bottleneck_s(pool, members, counts)
+            if reached >= high:  # rounding alone
+                return best
+            best, high = counts, reached
+        elif next_s >= high:
+            return best
+        else:
+            # Nothing fits below next_s; does it fit at next_s?
+            counts, _ = _pack(pool, members, caps, next_s)
+            if counts is not None:
+                return counts
+            low = next_s
+
+
+def _pack(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -> tuple[list[int] | None, float]:
+    """Give each member in turn all that fits below a limit: the counts, or the least limit that changes them."""
+    first, counts, next_s, L, last = 0, [], math.inf, pool.num_layers, len(members) - 1
+    for j, i in enumerate(members):
+        node = pool.nodes[i]
+        head_s = node.head_s if j == last else 0.0
+        most = min(first + caps[j], L - (last - j))
+        reach = node.prefix_s[first] + limit_s - head_s
+        end = min(most, bisect_right(node.prefix_s, reach * (1 + 1e-12)) - 1)
+        if end < most:
+            next_s = min(next_s, node.layers_s(first, max(end, first) + 1) + head_s)
+        if end <= first:
+            return None, next_s
+        counts.append(end - first)
+        first = end
+    return (counts, next_s) if first == L else (None, next_s)
+
+
+def least_sum(pool: Pool, members: Sequence[int]) -> list[int] | None:
+    """Return the numbers of layers that make the sum of the stages least: exact, O(k L max capacity)."""
+    L, caps = pool.num_layers, capacities(pool, members)
+    if not members or min(caps) < 1 or sum(caps) < L:
+        return None
+    best: list[float] = [0.0] + [math.inf] * L
+    came: list[list[int]] = []
+    for i, cap in zip(members, caps, strict=True):
+        prefix, ahead, took = pool.nodes[i].prefix_s, [math.inf] * (L + 1), [0] * (L + 1)
+        for first, so_far in enumerate(best):
+            if so_far == math.inf:
+                continue
+            for end in range(first + 1, min(first + cap, L) + 1):
+                total = so_far + prefix[end] - prefix[first]
+                if total < ahead[end]:
+                    ahead[end], took[end] = total, end - first
+        best = ahead
+        came.append(took)
+    if best[L] == math.inf:
+        return None
+    counts, end = [], L
+    for took in reversed(came):
+        counts.append(took[end])
+        end -= took[end]
+    return counts[::-1]
+
+
+def stages_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> list[float]:
+    """Return the time of each stage, the head with the last."""
+    first, times = 0, []
+    for i, count in zip(members, counts, strict=True):
+        times.append(pool.nodes[i].layers_s(first, first + count))
+        first += count
+    times[-1] += pool.nodes[members[-1]].head_s
+    return times
+
+
+def bottleneck_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> float:
+    """Return the time of the slowest stage."""
+    return max(stages_s(pool, members, counts))

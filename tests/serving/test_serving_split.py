@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving_pools import every_split, node, pool, random_pool
+from strata.serving.order import best_ring
+from strata.serving.split import bottleneck_s, capacities, least_bottleneck, least_sum, stages_s
+
+
+@st.composite
+def ordered(draw):
+    one = random_pool(
+        draw(st.integers(0, 10_000)),
+        num_nodes=draw(st.integers(1, 4)),
+        layers=draw(st.integers(1, 9)),
+        room=(0.1, 1.3),
+        equal=draw(st.booleans()),
+    )
+    return one, list(range(len(one.nodes)))
+
+
+def legal_splits(one, members):
+    caps = capacities(one, members)
+    return [
+        counts
+        for counts in every_split(one.num_layers, len(members))
+        if all(count <= cap for count, cap in zip(counts, caps, strict=True))
+    ]
+
+
+@given(ordered())
+@settings(max_examples=150, deadline=None)
+def test_the_split_has_the_least_bottleneck_of_all(case):
+    one, members = case
+    counts = least_bottleneck(one, members)
+    every = legal_splits(one, members)
+    if counts is None:
+        assert not every
+    else:
+        assert counts in every
+        assert bottleneck_s(one, members, counts) == pytest.approx(
+            min(bottleneck_s(one, members, other) for other in every)
+        )
+
+
+@given(ordered())
+@settings(max_examples=150, deadline=None)
+def test_the_other_split_has_the_least_sum_of_all(case):
+    one, members = case
+    counts = least_sum(one, members)
+    every = legal_splits(one, members)
+    if counts is None:
+        assert not every
+    else:
+        assert counts in every
+        least = min(sum(stages_s(one, members, other)) for other in every)
+        assert sum(stages_s(one, members, counts)) == pytest.approx(least)
+
+
+def test_a_node_alone_keeps_room_for_embedding_and_head():
+    assert least_bottleneck(pool(node("a", room=9, ends=1)), [0]) is None
+    assert least_bottleneck(pool(node("a", room=10, ends=1)), [0]) == [8]
+
+
+def test_the_head_counts_as_work_of_the_last_stage():
+    two = pool(node("a"), node("b", head_s=4e-3))
+    assert least_bottleneck(two, [0, 1]) == [6, 2]
+    assert least_bottleneck(two, [1, 0]) == [4, 4]
+
+
+@given(st.integers(0, 10_000), st.integers(5, 7))
+@settings(max_examples=20, deadline=None)
+def test_the_ring_of_a_few_nodes_is_the_cheapest(seed, num_nodes):
+    from itertools import permutations
+
+    one = random_pool(seed, num_nodes=num_nodes, layers=8)
+    ring = best_ring(one, list(range(num_nodes)))
+    assert sorted(ring) == list(range(num_nodes))
+    cheapest = min(one.cycle_s([0, *rest]) for rest in permutations(range(1, num_nodes)))
+    assert one.cycle_s(ring) == pytest.approx(cheapest)
+
+
+def test_a_long_ring_keeps_its_members_and_is_no_dearer():
+    one = random_pool(3, num_nodes=14, layers=20)
+    ring = best_ring(one, list(range(14)))
+    assert sorted(ring) == list(range(14))
+    assert one.cycle_s(ring) < one.cycle_s(list(range(14)))
