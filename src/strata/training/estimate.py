@@ -126,8 +126,8 @@ class ChainEstimates:
         possible = np.isfinite(found.period_s)
         step_s = found.path_s + (count - 1) * np.where(possible, found.period_s, 0.0) + found.after_s
         usd = found.usd_per_s * step_s + count * self.load[setting] * route[3]
-        unused = -found.useful_s * count * copies / (found.devices * step_s)
-        return np.stack([np.where(possible, step_s, np.inf), unused, usd])
+        step_s = np.where(possible, step_s, np.inf)
+        return np.stack([step_s, -found.useful_s * count * copies / (found.devices * step_s), usd])
 
     def paces(self, setting: Ints, at: Ints, route: Floats) -> Paces:
         """Return the paces of pipelines over the domains `at` [N, size], all of one size.
