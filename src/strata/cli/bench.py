@@ -17,6 +17,7 @@ BENCHES: Final[Table] = {
     "replan": ("strata.cli.bench_replan:replan", "Keep or switch under changing links: the ladder of rules."),
     "learn": ("strata.cli.bench_learn:learn", "PPO steps a second, beside Stable-Baselines3."),
     "heads": ("strata.cli.bench_heads:heads", "Allocation ratios against candidate plans, as agents' actions."),
+    "world": ("strata.cli.bench_world:world", "Steps a second of the simulated world of re-planning."),
     "astra": ("strata.cli.bench_astra:astra", "Our ASTRA-compatible mode against runs of ASTRA-sim."),
 }
 
