@@ -140,12 +140,13 @@ class ChainEstimates:
         total, copies = stages.sum(axis=1), self.copies[setting]
         most = self._most(row, at, np.minimum((total + 1) / 2, self.count[setting])[:, None])
         slowest, layers = self._split(stages, layer_s, most)
+        layers, alone = np.minimum(layers, like.count), (total == 1)[:, None]
         held = np.maximum(stages * layers, 0.0)
         share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
         load = self.load[setting]
-        params = layers * like.params + np.where(total == 1, 1.0, 0.5)[:, None] * like.more_params
+        params = layers * like.params + np.where(alone, 1.0, 0.5) * like.more_params
         wire = np.where(copies[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
-        backward = layers * layer_s * np.where(self.full[row], 0.75, 2 / 3)
+        backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
         sync = 2 * (1 - 1 / copies[:, None]) * params / ranks * job.element_bytes / wire - backward
         devices = stages * ranks * copies[:, None]
         return Paces(
