@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from strata.training.estimate import ChainEstimates
 from strata.training.exact.chain import build_chain
-from strata.training.exact.chain_space import ALL_ORDERS, ChainSpace
+from strata.training.exact.chain_space import ChainSpace
 from strata.training.exact.problem import POOL, Problem, Setting
-from strata.training.exact.routes import best_path, efficient_routes
+from strata.training.exact.routes import best_path
 from strata.training.exact.shards import ShardSpace
 from strata.training.exact.some_chains import SomeChains
 from strata.training.exact.wide import first_pools
@@ -50,13 +50,15 @@ class Branches:
     """Estimates [3, N] of (time, -utilisation, money), and where each comes from.
 
     setting: [N] position in problem.settings, -1 for a sharing. item: [N] row of the chains' masks, or
-    way × groups + group. single: [N] whether it is a pipeline in one domain.
+    way × groups + group. single: [N] whether it is a pipeline in one domain. likely: [N] whether memory should
+    do; others are single domains only, which building may still prove to fit.
     """
 
     values: Floats
     setting: Ints
     item: Ints
     single: NDArray[np.bool_]
+    likely: NDArray[np.bool_]
 
 
 class Builder:
@@ -83,7 +85,7 @@ class Builder:
     def branches(self) -> Branches:
         """All branches worth a look."""
         estimates = ChainEstimates(self.problem, self.chains)
-        values, setting, item = self._pipelines(estimates)
+        values, setting, item, likely = self._pipelines(estimates)
         shared, ways, groups = SharingEstimates(self.problem, self.shards, estimates).values()
         sharing = ways * len(self.shards.groups) + groups
         single = (self.chains.inside.sum(axis=1) == 1)[item]
@@ -92,10 +94,11 @@ class Builder:
             np.concatenate([setting, np.full(len(ways), -1)]),
             np.concatenate([item, sharing]),
             np.concatenate([single, np.zeros(len(ways), dtype=bool)]),
+            np.concatenate([likely, np.ones(len(ways), dtype=bool)]),
         )
 
-    def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints]:
-        """Return the pipelines that promise most at first glance, estimated closely where that is possible."""
+    def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, NDArray[np.bool_]]:
+        """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
         values, setting, item = estimates.screen(self._settings())
         several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
         if len(several) > PROMISING:
@@ -110,9 +113,9 @@ class Builder:
         closer = estimates.values(setting, item)
         fits = np.isfinite(closer[0])
         # Where no estimate fits a domain's memory, the first glance is what there is: building tells.
-        if not fits.any():
-            return values, setting, item
-        return closer[:, fits], setting[fits], item[fits]
+        kept = fits | (self.chains.inside.sum(axis=1)[item] == 1) if fits.any() else np.ones(len(item), dtype=bool)
+        values = np.where(fits, closer, values)[:, kept]
+        return values, setting[kept], item[kept], fits[kept] if fits.any() else kept
 
     def _settings(self) -> Ints:
         """Return positions in problem.settings; of every second number of copies on a large fleet."""
@@ -148,9 +151,6 @@ class Builder:
             return [picked]
         costs = self.problem.pair_costs(setting.microbatch_size)
         load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
-        if len(picked) <= ALL_ORDERS:
-            orders = efficient_routes(costs, picked, load_bytes=load)[:ALL_ORDERS]
-            return [*orders, *(order[::-1] for order in orders)]
         fast, _ = best_path(load * costs.slowness_sum + costs.latency_sum, picked)
         cheap, cost = best_path(costs.price_sum, picked)
         if not np.isfinite(cost):

@@ -32,8 +32,9 @@ CHECKED: Final = 12
 OFF: Final = 0.97
 """An estimate of a single domain may be so much too high, where chunks are interleaved or a fill is short."""
 
-SETS: Final = 12
-"""Pipelines and sharings that are built for being the fastest or the cheapest of their domains."""
+SETS: Final = 4
+FASTEST: Final = 12
+"""Pipelines and sharings built for being the fastest or the cheapest of their domains; sharings for being fast."""
 
 ROUND: Final = 32
 """Branches built at most between two looks at what they brought."""
@@ -62,7 +63,7 @@ class _Choice:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.builder = problem, Builder(problem)
         self.branches = self.builder.branches
-        self.alive = np.ones(len(self.branches.item), dtype=bool)
+        self.alive = self.branches.likely.copy()
         self.built = np.zeros(len(self.branches.item), dtype=bool)
         self.items: dict[TrainingPlan, Evaluated] = {}
 
@@ -85,13 +86,13 @@ class _Choice:
         chain = branches.setting >= 0
         groups = max(1, len(self.builder.shards.groups))
         picked: list[int] = []
-        for rows, names, count, tries in (
-            (branches.single, branches.item, domains, max(1, TRIES // domains)),
-            (chain & ~branches.single, branches.item, SETS, 1),
-            (~chain, branches.item % groups, SETS, 1),
+        for rows, names, counts, tries in (
+            (branches.single, branches.item, (domains, domains), max(1, TRIES // domains)),
+            (chain & ~branches.single, branches.item, (SETS, SETS), 1),
+            (~chain, branches.item % groups, (FASTEST, SETS), 1),
         ):
-            inside = np.flatnonzero(rows)
-            for column in (0, 2):
+            inside = np.flatnonzero(rows & branches.likely)
+            for column, count in zip((0, 2), counts, strict=True):
                 order = inside[np.argsort(branches.values[column, inside], kind="stable")]
                 for _ in range(tries):
                     _, first = np.unique(names[order], return_index=True)
