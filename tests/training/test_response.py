@@ -7,6 +7,7 @@ from builders import card, domain, fleet, job, layers
 from strata.simulate.analytic import StepModel
 from strata.training.environment.network import scaled
 from strata.training.exact.problem import Problem
+from strata.training.replan import response as response_module
 from strata.training.replan.response import PlanResponse, pair_numbers
 from strata.training.shortlist import shortlist
 
@@ -84,3 +85,19 @@ def test_some_rows_answer_as_they_did_among_all():
 @pytest.fixture
 def rng():
     return np.random.default_rng(3)
+
+
+def test_links_that_ask_for_more_than_the_whole_step_leave_some_of_it_to_compute(monkeypatch):
+    problem, plans = cases()
+    real = response_module._terms
+
+    def dear(model, plan):
+        row = real(model, plan)
+        for number in list(row.links):
+            row.links[number] = row.links[number] * 1e4
+        return row
+
+    monkeypatch.setattr(response_module, "_terms", dear)
+    response = PlanResponse.of(problem.model, plans)
+    assert (response.compute_s > 0).all()
+    np.testing.assert_allclose(response.step_s(np.ones(3)), truth(problem, plans, np.ones(3)), rtol=1e-9)
