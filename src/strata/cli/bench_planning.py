@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +12,9 @@ from strata.units import show_time
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+CANDIDATES: Final = 96
+"""As many as decisions are between."""
 
 
 @click.command()
@@ -23,14 +26,17 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> None:
     """Time the planner on bundled fleets and on random ones of 4 to 32 domains.
 
     search_s is CPU time of the whole call, from the fleet and the job to the ranked answer; gap is how much
-    better, as a share, any plan could be than the one returned.
+    better, as a share, any plan could be than the one returned. shortlist_s is CPU time of the fast candidates
+    that a learned policy picks from, shortlist_regret how much slower the fastest of them is than the answer.
     """
     import numpy as np
 
     from strata.fleet.catalogue import accelerator
     from strata.fleet.schema import load_fleet
     from strata.fleet.synthetic import random_fleet
+    from strata.training.exact.problem import Problem
     from strata.training.planner import plan_training
+    from strata.training.shortlist import shortlist
     from strata.workload.schema import load_job
 
     asked = load_job(job)
@@ -42,16 +48,22 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> None:
         for fleet in fleets:
             started = time.process_time()
             answer = plan_training(fleet, asked, clock=time.perf_counter, time_limit_s=time_limit)
+            search_s, started = time.process_time() - started, time.process_time()
+            fast = shortlist(Problem.of(fleet, asked), most=CANDIDATES)
+            shortlist_s = time.process_time() - started
+            step_s = answer.best.report.step_time_s if answer.best else None
             answers.append(
                 {
                     "fleet": fleet.name,
                     "domains": len(fleet.domains),
-                    "search_s": time.process_time() - started,
+                    "search_s": search_s,
                     "gap": answer.found.gap if answer.best else None,
                     "branches": answer.found.branches,
                     "evaluated": answer.found.evaluated,
-                    "step_time_s": answer.best.report.step_time_s if answer.best else None,
+                    "step_time_s": step_s,
                     "stopped": answer.found.stopped,
+                    "shortlist_s": shortlist_s,
+                    "shortlist_regret": fast[0].report.step_time_s / step_s - 1 if fast and step_s else None,
                 }
             )
             advance(len(answers))
@@ -68,9 +80,10 @@ def _show(console: Console, answers: list[dict[str, Any]]) -> None:
             f"{row['branches']:,}",
             str(row["evaluated"]),
             "no plan" if row["step_time_s"] is None else show_time(row["step_time_s"]),
+            show_time(row["shortlist_s"]),
+            "-" if row["shortlist_regret"] is None else f"{row['shortlist_regret']:.2%}",
         ]
         for row in answers
     ]
-    console.print(
-        rows(["fleet", "domains", "CPU", "gap", "branches", "evaluated", "step"], body, right=range(1, 7))
-    )
+    heads = ["fleet", "domains", "CPU", "gap", "branches", "evaluated", "step", "quick", "regret"]
+    console.print(rows(heads, body, right=range(1, 9)))
