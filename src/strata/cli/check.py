@@ -37,6 +37,7 @@ class Part:
 
 _BASE: Final = {
     "numpy": "all arithmetic",
+    "onnxruntime": "the learned policy",
     "array-api-compat": "the cost model on numpy or torch arrays",
     "pydantic": "reading files strictly",
     "PyYAML": "reading files",
@@ -45,6 +46,7 @@ _BASE: Final = {
 }
 _TRAIN: Final = {
     "torch": "training a policy; planning on a GPU",
+    "onnx": "exporting a trained policy",
     "gymnasium": "the training environments",
     "ray": "rollouts and sweeps on several machines",
 }
