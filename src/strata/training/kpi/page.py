@@ -19,7 +19,7 @@ def markdown(answer: Mapping[str, Any]) -> list[str]:
         "",
     ]
     if answer["quick"]:
-        lines += ["**A quick run: few instances, wide intervals. `strata kpi` measures at least 200 a row.**", ""]
+        lines += ["**A quick run: few instances, wide intervals. `strata kpi` without --quick measures some ten times as many.**", ""]
     lines += [
         "| row | value | target | met | 95 % interval | instances | trust |",
         "|---|---|---|---|---|---|---|",
