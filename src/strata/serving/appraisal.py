@@ -9,6 +9,9 @@ from strata.serving.order import best_path, best_ring
 from strata.serving.pool import Pool
 from strata.serving.split import bottleneck_s, fill_equal, least_bottleneck, stages_s
 
+EVERY_END = 12
+"""Up to so many members every pair of ends is tried; of more, those that are neighbours in the ring."""
+
 
 class Ring(NamedTuple):
     """Members in the order of their stages; tokens/s, and the seconds of decoding in a second (their product).
@@ -62,7 +65,10 @@ class Appraiser:
             rings = [self.value(members), self.value(members[::-1])]
             return [ring for ring in rings if ring]
         ring = best_ring(self.pool, members)
-        paths = (best_path(self.pool, ring, a, b) for a in ring for b in ring if a != b)
+        if len(ring) > EVERY_END:
+            paths = (ring[at:] + ring[:at] for at in range(len(ring)))
+        else:
+            paths = (best_path(self.pool, ring, a, b) for a in ring for b in ring if a != b)
         return [one for path in paths if (one := self.value(path))]
 
     def _cut(self, ring: list[int]) -> list[int]:

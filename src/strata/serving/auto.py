@@ -22,7 +22,10 @@ from strata.serving.small import MOST_NODES, best_small
 from strata.serving.split import least_bottleneck
 
 MOVES = 12_000
-"""Moves of the search: 0.1 to 0.8 s of a present-day core, whatever the pool."""
+"""Moves of one search: 0.1 to 0.8 s of a present-day core, whatever the pool."""
+HEATS = 0.03, 0.3
+"""Where the searches start to cool from; the second, which leaves more of its start behind, for few nodes."""
+FEW_NODES = 48
 
 
 def auto(
@@ -37,11 +40,15 @@ def auto(
     if len(pool.nodes) <= MOST_NODES:
         exact = best_small(appraiser, weighing)
         best = max(best, exact, key=lambda rings: _value(weighing, rings))
-    search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
-    tried = search.run(moves, is_over=is_over)
-    rings = _polished(appraiser, weighing, search.best)
+    tried, wanted = 0, 0
+    for hot in HEATS if len(pool.nodes) <= FEW_NODES else HEATS[:1]:
+        search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
+        tried += search.run(moves, hot=hot, is_over=is_over)
+        wanted += moves
+        best = search.best
+    rings = _polished(appraiser, weighing, best)
     rings.sort(key=lambda ring: min(ring.members))
-    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, moves
+    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, wanted
 
 
 def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from strata.serving.appraisal import Ring
 
+MOST_SPARE = 10
+
 
 def best_cuts(
     appraise: Callable[[list[int]], Ring | None],
@@ -19,7 +21,7 @@ def best_cuts(
     """Return the pipelines of consecutive nodes that are worth the most; a node may be left out between them.
 
     Every run of at most `longest` nodes is split exactly: O(len(order) * longest) splits. A thrifty caller
-    leaves out runs of more than twice the nodes their first one needs, and one.
+    leaves out runs of more than twice the nodes that their start needs, or MOST_SPARE more.
     """
     n = len(order)
     best = [0.0] * (n + 1)
@@ -28,7 +30,7 @@ def best_cuts(
     for start in range(n):
         shortest = 0
         for end in range(start + 1, min(start + longest, n) + 1):
-            if is_thrifty and shortest and end - start > 2 * shortest + 1:
+            if is_thrifty and shortest and end - start > shortest + min(shortest + 1, MOST_SPARE):
                 break
             ring = appraise(list(order[start:end]))
             if ring is None:

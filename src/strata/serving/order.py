@@ -21,9 +21,11 @@ def best_ring(pool: Pool, members: list[int]) -> list[int]:
         return min(rings, key=pool.cycle_s)
     if k <= EXACT_MEMBERS:
         return _subsets(pool, members)
-    return _two_opt(pool, members)
+    return _two_opt(pool, members) if k <= IMPROVED_MEMBERS else list(members)
 
 
+IMPROVED_MEMBERS = 40
+"""Longer rings stay as they are: the passes of 2-opt grow with the cube of the members."""
 EXACT_INNER = 4
 """Up to so many members between two ends are tried in every order."""
 

@@ -22,8 +22,8 @@ IDLE = -1
 NEAR = 16
 """Partners are mostly sought among so many nearest nodes."""
 REBUILD_EVERY = 40
-HOT, COLD = 0.03, 0.0005
-"""Temperatures at the start and end, as shares of one pipeline's part of the value."""
+COLD = 0.0005
+"""Temperature at the end, as a share of one pipeline's part of the value."""
 
 
 class Search:
@@ -43,8 +43,8 @@ class Search:
         self.best = list(rings)
         self._value = self.best_value = weighing.value(self._rate, self._weight)
 
-    def run(self, moves: int, *, is_over: Callable[[], bool]) -> int:
-        """Try so many moves, cooling down; returns how many were tried before `is_over` said so."""
+    def run(self, moves: int, *, hot: float, is_over: Callable[[], bool]) -> int:
+        """Try so many moves, cooling down from `hot`; returns how many were tried before `is_over` said so."""
         rng, n = self._rng, len(self._where)
         if n < 2:
             return 0
@@ -55,7 +55,7 @@ class Search:
                 # Summed anew now and then: differences drift.
                 self._rate = sum(ring.rate for ring in self._pipelines.values())
                 self._weight = sum(ring.weight for ring in self._pipelines.values())
-                heat = HOT * (COLD / HOT) ** (move / moves) / max(len(self._pipelines), 1)
+                heat = hot * (COLD / hot) ** (move / moves) / max(len(self._pipelines), 1)
             if move % REBUILD_EVERY == REBUILD_EVERY - 1:
                 self._rebuild(heat)
                 continue
