@@ -30,9 +30,8 @@ def test_no_plan_beats_the_bounds_of_its_branch(seed):
     for setting in problem.settings:
         bounds = space.bounds(setting)
         for row in np.flatnonzero(np.isfinite(bounds.step_s)):
-            built = [space.build(setting, int(space.masks[row]), all_efficient=wide) for wide in (False, True)]
-            plans = [plan for plans in built if not isinstance(plans, Reason) for plan in plans]
-            if not plans:
+            plans = space.build(setting, int(space.masks[row]))
+            if isinstance(plans, Reason):
                 continue
             closer = problem.model.bounds(plans)
             for plan, report, bound in zip(plans, problem.model.reports(plans), closer, strict=True):
@@ -41,6 +40,25 @@ def test_no_plan_beats_the_bounds_of_its_branch(seed):
                 assert bounds.utilization[row] >= report.utilization * (1 - EPS)
                 assert bounds.cost_usd[row] <= money(report) * (1 + EPS)
                 assert problem.model.fits(plan)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6))
+def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_branchs(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for setting in problem.settings:
+        bounds = space.bounds(setting)
+        for row in np.flatnonzero(np.isfinite(bounds.step_s)):
+            whole = np.array([bounds.step_s[row], -bounds.utilization[row], bounds.cost_usd[row]])
+            orders = space.orders(setting, tuple(np.flatnonzero(space.inside[row]).tolist()), all_efficient=True)
+            for order, bound in zip(orders, space.order_bounds(setting, orders, whole), strict=True):
+                assert (bound >= whole - EPS * np.abs(whole)).all()
+                plans = [p for p in build_chain(problem, setting, order) if isinstance(p, TrainingPlan)]
+                for report in problem.model.reports(plans):
+                    assert bound[0] <= report.step_time_s * (1 + EPS)
+                    assert -bound[1] >= report.utilization * (1 - EPS)
+                    assert bound[2] <= money(report) * (1 + EPS)
 
 
 @settings(deadline=None, max_examples=40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
@@ -172,15 +173,12 @@ class ChainSpace:
         largest = int(np.argmax(counts * layers.params[first]))
         return int(first[largest]), int(counts[largest])
 
-    def build(self, setting: Setting, mask: int, *, all_efficient: bool = False) -> list[TrainingPlan] | Reason:
-        """Return the plans of one subset: its best orders under each allowed schedule that fits memory.
-
-        `all_efficient` builds every order that is best in some mix of time and price, for a Pareto front.
-        """
+    def build(self, setting: Setting, mask: int) -> list[TrainingPlan] | Reason:
+        """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
         found: list[TrainingPlan] = []
         refusal: Reason | None = None
-        for order in self._orders(setting, picked, all_efficient=all_efficient):
+        for order in self.orders(setting, picked):
             for plan in build_chain(self.problem, setting, order):
                 if isinstance(plan, Reason):
                     refusal = plan
@@ -191,7 +189,34 @@ class ChainSpace:
         assert refusal is not None, "a subset without an order has an infinite bound"
         return refusal
 
-    def _orders(self, setting: Setting, picked: tuple[int, ...], *, all_efficient: bool) -> list[tuple[int, ...]]:
+    def order_bounds(self, setting: Setting, orders: Sequence[tuple[int, ...]], bound: Floats) -> Floats:
+        """Return bounds [orders, 3] on (time, -utilisation, money) of orders of one subset, from that on them all.
+
+        T >= W + C + (M-1) x as in `bounds`, with the links of this order; the money is that of its links.
+        """
+        if len(orders[0]) == 1:
+            return bound[None, :]
+        at = np.array(orders)
+        here, there = at[:, :-1], at[:, 1:]
+        costs, count = self.problem.pair_costs(setting.microbatch_size), self.problem.microbatches(setting)
+        load = setting.copies * self.problem.message_bytes(setting.microbatch_size)
+        least_work = self.problem.effort(setting).work_s[at[0]].min()
+        route = load * costs.slowness_sum[here, there].sum(axis=1) + costs.latency_sum[here, there].sum(axis=1)
+        slow = load * costs.slowness[here, there].max(axis=1)
+        step_s = np.maximum(bound[0], (least_work + route + (count - 1) * slow) * (1 - 1e-12))
+        egress = count * load * costs.price_sum[here, there].sum(axis=1)
+        mask = sum(1 << self.members.index(i) for i in orders[0])
+        least = count * load * float(self.path_costs(setting.microbatch_size)[3][mask - 1])
+        usd = (bound[2] + (bound[2] - least) * (step_s / bound[0] - 1) + egress - least) * (1 - 1e-12)
+        return np.stack([step_s, bound[1] * bound[0] / step_s * (1 + 1e-12), usd], axis=1)
+
+    def orders(
+        self, setting: Setting, picked: tuple[int, ...], *, all_efficient: bool = False
+    ) -> list[tuple[int, ...]]:
+        """Return the orders of a subset worth building: all of few domains, of more those that may be the fastest.
+
+        `all_efficient` asks for every order that is best in some mix of time and price, for a Pareto front.
+        """
         costs = self.problem.pair_costs(setting.microbatch_size)
         if len(picked) <= ALL_ORDERS:
             return [order for order in permutations(picked) if _connected(costs, order)]

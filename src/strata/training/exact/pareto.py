@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.decision import Reason
 from strata.errors import UsageError
 from strata.simulate.report import StepReport
+from strata.training.exact.chain import build_chain
 from strata.training.exact.chain_space import ChainSpace
 from strata.training.exact.problem import Problem
 from strata.training.exact.routes import efficient
@@ -59,14 +59,15 @@ def front(
     bounds, branches = _branches(problem, chains, shards)
     order = np.argsort(bounds[:, 0], kind="stable")
     archive = [start[k] for k in efficient(_points(list(start)))] if start else []
-    alive = ~_dominated(bounds, _points(archive))
+    points = _points(archive)
+    alive = ~_dominated(bounds, points)
     built: list[TrainingPlan] = []
     for done, position in enumerate(order):
         if not alive[position]:
             continue
         if clock() > deadline:
             return _sorted(archive), False
-        built += _build(problem, chains, shards, branches[position])
+        built += _build(problem, chains, shards, branches[position], bounds[position], points)
         if len(built) >= BATCH or not archive:
             archive = _merge(problem, archive, built)
             built = []
@@ -94,14 +95,25 @@ def _branches(
 
 
 def _build(
-    problem: Problem, chains: ChainSpace, shards: ShardSpace, branch: tuple[int, int] | Sharing
+    problem: Problem,
+    chains: ChainSpace,
+    shards: ShardSpace,
+    branch: tuple[int, int] | Sharing,
+    bound: Floats,
+    points: Floats,
 ) -> list[TrainingPlan]:
+    """Return the plans of a branch, but for the orders of its domains that some point is as good as."""
     if isinstance(branch, Sharing):
         plan = shards.build(branch)
         return [] if plan is None else [plan]
-    number, mask = branch
-    built = chains.build(problem.settings[number], mask, all_efficient=True)
-    return [] if isinstance(built, Reason) else built
+    setting, mask = problem.settings[branch[0]], branch[1]
+    picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)
+    orders = chains.orders(setting, picked, all_efficient=True)
+    out = _dominated(chains.order_bounds(setting, orders, bound), points)
+    kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
+    return [
+        plan for order in kept for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)
+    ]
 
 
 def _merge(problem: Problem, archive: list[Evaluated], plans: list[TrainingPlan]) -> list[Evaluated]:
