@@ -51,7 +51,7 @@ class Syllabus:
 def lesson(number: int, *, seed: int, worker: int, syllabus: Syllabus) -> Env:
     """Return the environments of a lesson: other tables in every one; fleets only differ between workers."""
     tables = random_tables(syllabus.tables, stream(seed, LESSON, worker, number))
-    environments: list[Env] = [TableEnv(tables, syllabus.table_envs)]
+    environments: list[Env] = [TableEnv(tables, syllabus.table_envs, centred=True)]
     for place, name in enumerate(syllabus.worlds):
         pool = _fleets(seed, worker, place, syllabus.world_instances)
         environments.append(WorldEnv(World(pool, syllabus.world_envs, settings=PRESETS[name])))
@@ -65,24 +65,38 @@ def _fleets(seed: int, worker: int, place: int, count: int) -> Pool:
 
 
 class WorldEnv:
-    """A simulated world whose episodes all begin, and so end, together."""
+    """A simulated world whose episodes all begin, and so end, together.
+
+    Rewards are centred as in `TableEnv`: less what the best option of the moment would earn the job.
+    """
 
     def __init__(self, world: World) -> None:
         self.num_envs = world.num_envs
         self._world = world
+        self._best = np.zeros(self.num_envs)
 
     def reset(self, rng: np.random.Generator) -> Options:
         """Start new episodes."""
         self._world.reset(rng)
-        return observe.options(self._world)
+        return self._look()
 
     def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
         """Take a step; after the last one of an episode the next begins at once."""
+        best = self._best
         outcome = self._world.step(picks, rng)
+        reward = outcome.reward.copy()
+        reward[:, 0] -= best
         if outcome.ended.any():
             assert outcome.ended.all(), "episodes that began together end together"
-            return self.reset(rng), outcome.reward, outcome.ended
-        return observe.options(self._world), outcome.reward, outcome.ended
+            return self.reset(rng), reward, outcome.ended
+        return self._look(), reward, outcome.ended
+
+    def _look(self) -> Options:
+        options = observe.options(self._world)
+        now = np.where(options.legal, options.value[..., 0], 0.0).max(axis=1)
+        # The reward of a step is a mean over all slots.
+        self._best = now / self._world.settings.slots
+        return options
 
 
 def solved_tables(count: int, *, seed: int) -> list[Solution]:

@@ -65,7 +65,9 @@ class Scorer(nn.Module):  # type: ignore[misc]
         return torch.where(legal, logits, torch.full_like(logits, -1e9))
 
     def _value(self, context: Tensor, pooled: Tensor) -> Tensor:
-        return torch.as_tensor(self.critic(torch.cat([pooled, context], dim=-1)))
+        # The critic reads what the policy embeds and does not shape it: its errors are far larger than advantages,
+        # and would pull a warm-started policy away.
+        return torch.as_tensor(self.critic(torch.cat([pooled.detach(), context], dim=-1)))
 
     def _embedded(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
         """Return each option embedded [B, P, W], and mean, maximum and the option in use together [B, 3W]."""

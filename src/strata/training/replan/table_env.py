@@ -28,12 +28,16 @@ class _Block:
 class TableEnv:
     """N episodes over some tables, each table with its share of them; all end together and start anew.
 
-    Rewards are vectors (throughput over the best plan's mean, 0, 0): tables know one objective.
+    Rewards are vectors (throughput over the best plan's mean, 0, 0): tables know one objective. `centred`: less
+    what the best plan of the moment earns. Links do not care what is decided, so the best policy is the same, and
+    most of what rewards vary by is gone.
     """
 
-    def __init__(self, tables: Sequence[ReplanTable], num_envs: int, *, steps: int = EPISODE_STEPS) -> None:
+    def __init__(
+        self, tables: Sequence[ReplanTable], num_envs: int, *, steps: int = EPISODE_STEPS, centred: bool = False
+    ) -> None:
         assert num_envs % len(tables) == 0, "as many episodes on every table"
-        self.tables, self.num_envs, self.steps = tuple(tables), num_envs, steps
+        self.tables, self.num_envs, self.steps, self.centred = tuple(tables), num_envs, steps, centred
         self._each = num_envs // len(tables)
         self._most = max(table.reward.shape[1] for table in tables)
         self._blocks: list[_Block] = []
@@ -56,7 +60,9 @@ class TableEnv:
         for block in self._blocks:
             table, mine = block.table, picks[block.rows]
             numbers = _numbers(block)
-            rewards[block.rows, 0] = table.earned(numbers, block.current, mine) / table.reward.mean(axis=0).max()
+            earned = table.earned(numbers, block.current, mine)
+            best = table.reward[numbers].max(axis=1) if self.centred else 0.0
+            rewards[block.rows, 0] = (earned - best) / table.reward.mean(axis=0).max()
             uniform = rng.random(block.states.shape)
             moved = [
                 (uniform[:, link, None] >= rows[block.states[:, link]]).sum(axis=1)
