@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="What one plan is to be good in.",
 )
-@click.option("--strategy", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True)
+@click.option(
+    "--strategy", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True,
+    help="Search, the seed's dynamic programme, or sorted greedy.",
+)  # fmt: skip
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0.0),

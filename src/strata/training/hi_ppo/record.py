@@ -41,6 +41,7 @@ def training_record(run: Run, *, date: str, commit: str = "", most_domains: int 
             "mean_gap": best.mean_gap,
             "worst_gap": best.worst_gap,
             "closed": best.closed,
+            "worlds": best.worlds,
         },
         "config": told,
         "libraries": _versions(),

@@ -19,7 +19,7 @@ def markdown(answer: Mapping[str, Any]) -> list[str]:
         "",
     ]
     if answer["quick"]:
-        more = "`strata kpi` without --quick measures some ten times as many."
+        more = "`strata kpi` without --quick measures some five times as many."
         lines += [f"**A quick run: few instances, wide intervals. {more}**", ""]
     lines += [
         "| row | value | target | met | 95 % interval | instances | trust |",
