@@ -22,7 +22,7 @@ SLOTS: Final = (1, 4)
 @click.option("--envs", default=1024, show_default=True, type=click.IntRange(min=1), help="Environments at once.")
 @click.option("--instances", default=16, show_default=True, type=click.IntRange(min=1), help="Fleets in a pool.")
 @click.option("--steps", default=40, show_default=True, type=click.IntRange(min=2), help="Steps timed.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Of fleets and links.")
 @output_option
 def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None:
     """Time the simulated world without a policy: links, loads, jobs, rewards; and what a policy looks at.
