@@ -11,9 +11,8 @@ from strata.decision import Reason
 from strata.errors import BadFile, UsageError
 from strata.training.hi_ppo import policy as policies
 from strata.training.hi_ppo.explanation import explain
-from strata.training.hi_ppo.features import CONTEXT, FEATURES, exact_score, features
+from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
 from strata.training.hi_ppo.policy import load_policy, safe_policy
-from strata.training.replan import rules
 from strata.training.replan.options import Options
 from strata.training.replan.random_tables import random_table
 
@@ -71,12 +70,6 @@ def test_illegal_options_change_nothing():
     count = options.legal.shape[1]
     np.testing.assert_allclose(policy.logits(wider)[:, :count], policy.logits(options), atol=1e-4)
     np.testing.assert_array_equal(policy.choose(wider), policy.choose(options))
-
-
-def test_the_exact_score_the_network_starts_from_is_the_fixed_hysteresis():
-    options = drawn(5)
-    worth = exact_score(options, margin=rules.MARGIN)
-    np.testing.assert_array_equal(rules.best(options, worth), rules.hysteresis()(options))
 
 
 def test_a_value_that_is_not_a_number_leaves_the_decision_to_the_safe_rule_and_says_so():

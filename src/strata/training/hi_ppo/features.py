@@ -62,11 +62,6 @@ def features(options: Options) -> tuple[NDArray[np.float32], NDArray[np.float32]
     return _small(seen), _small(context)
 
 
-def exact_score(options: Options, *, margin: float) -> Floats:
-    """Return [B, P]: value now less `margin` of the cost, over the best value; the safe rule takes the largest."""
-    return (options.value[..., 0] - margin * options.cost) / _scale(options)[:, None]
-
-
 def _reference(options: Options) -> Floats:
     """Return [B, 5]: the values of the option in use, or of the best one now where there is none."""
     now = np.where(options.legal, options.value[..., 0], -np.inf)

@@ -33,12 +33,11 @@ from strata.workload.plan import TrainingPlan
 Clock = Callable[[], float]
 
 CANDIDATES: Final = 128
-"""Plans a decision is between: enough that the fastest is among them, few enough for a tenth of a second."""
+"""Plans a decision is between: enough that the fastest is among them, few enough for half a second."""
 
 INTERVAL_S: Final = 300.0
 RESTART_S: Final = 60.0
-"""Stopping, loading and warming up a job on other domains, weights moved aside: 30 to 180 s are reported
-(assumed; facts: an elastic restart is dominated by process start and the first compiled step)."""
+"""Stopping, loading and warming up a job on other domains, the moving of weights aside (assumed)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
