@@ -24,6 +24,8 @@ NEAR = 16
 REBUILD_EVERY = 40
 COLD = 0.0005
 """Temperature at the end, as a share of one pipeline's part of the value."""
+ROUNDING = 1e-11
+"""Changes of a value below this are none: logarithms differ by machine in their last bit, answers must not."""
 
 
 class Search:
@@ -169,11 +171,11 @@ class Search:
             weight += ring.weight
         value = self._weighing.value(rate, weight)
         change = value - self._value
-        if change < 0 and (change < -20 * heat or self._rng.random() >= math.exp(change / heat)):
+        if change < -ROUNDING and (change < -20 * heat or self._rng.random() >= math.exp(change / heat)):
             return
         self._replace(old, new)
         self._rate, self._weight, self._value = rate, weight, value
-        if value > self.best_value + 1e-12:
+        if value > self.best_value + ROUNDING:
             self.best_value, self.best = value, list(self._pipelines.values())
 
     def _replace(self, old: list[int], new: list[Ring]) -> None:
