@@ -1,0 +1,82 @@
+"""What routers decide on: nodes with the layers they serve, how long these take, and the hops between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from strata.serving.allocation import Pipeline
+
+
+class Line(NamedTuple):
+    """Seconds as a line over some units: sequences of a decode step, or tokens of a prompt."""
+
+    fixed_s: float = 0.0
+    per_unit_s: float = 0.0
+
+    def at(self, units: float) -> float:
+        """Return the seconds of so many units."""
+        return self.fixed_s + self.per_unit_s * units
+
+    def plus(self, other: Line) -> Line:
+        """Return both, one after the other."""
+        return Line(self.fixed_s + other.fixed_s, self.per_unit_s + other.per_unit_s)
+
+
+FAR: Final = Line(0.1)
+"""A hop nobody has measured: assumed to be one between continents."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageServer:
+    """A node and the layers [first, end) it serves.
+
+    decode: of one step over its sequences, the head with the last stage; prefill: over the prompt's tokens.
+    slots: sequences it decodes together at most; kv_tokens: tokens its KV memory holds for this range.
+    """
+
+    node_id: str
+    first: int
+    end: int
+    decode: Line
+    prefill: Line
+    slots: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Who serves what. `hops[a, b]` is over tokens passed on; a pair that is not there is `far`.
+
+    pipelines: the disjoint ones of the plan; routers that stitch may join any servers end to end.
+    """
+
+    num_layers: int
+    servers: tuple[StageServer, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+    hops: Mapping[tuple[str, str], Line] = field(default_factory=dict)
+    far: Line = FAR
+
+    def hop(self, source: str, dest: str) -> Line:
+        """Return the hop of a directed pair; none inside one node."""
+        return Line() if source == dest else self.hops.get((source, dest), self.far)
+
+    def ring(self, nodes: list[str]) -> Line:
+        """Return all hops of one decode step around a pipeline, the closing one included."""
+        total = Line()
+        if len(nodes) > 1:
+            for source, dest in pairwise([*nodes, nodes[0]]):
+                total = total.plus(self.hop(source, dest))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a request goes, and what was expected of it when it was sent there."""
+
+    stages: Pipeline
+    cached_tokens: int = 0
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0

@@ -1,0 +1,86 @@
+"""What the scheduler wants done; the driver does it, and reports what came of it as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.decision import Reason
+from strata.serving.allocation import Pipeline
+from strata.serving.layout import Route
+from strata.serving.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Lay the model out on these nodes (`live/planning.py: answer`), away from the event loop, and report
+    `Planned`. `current` is what serves now; a plan that differs little in worth but moves much is not wanted.
+    """
+
+    version: int
+    nodes: tuple[Node, ...]
+    current: tuple[Pipeline, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load layers [first, end) beside what the node serves now; report `Loaded`."""
+
+    node_id: str
+    version: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Forget the layers of an older plan: nothing runs on them any more."""
+
+    node_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run a request along a route; `version` names the plan whose layers it uses on each of the nodes."""
+
+    request_id: str
+    attempt: int
+    route: Route
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop an attempt where it still runs; nothing more of it is wanted."""
+
+    request_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Give a request up; `retry_after_s` where trying again may help."""
+
+    request_id: str
+    reason: Reason
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A node must not join as it is, or must join anew."""
+
+    node_id: str
+    incarnation: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Expel:
+    """A node is out."""
+
+    node_id: str
+    reason: Reason
+
+
+Instruction = Plan | Load | Release | Dispatch | Abort | Reject | Refuse | Expel

@@ -1,0 +1,1 @@
+"""Which pipeline, or which path through the layers, a request takes."""

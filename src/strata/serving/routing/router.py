@@ -1,0 +1,34 @@
+"""What every router is: a book of who runs where, and a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from strata.serving.layout import Layout, Route
+from strata.serving.request import RequestSignal
+
+
+class Router(Protocol):
+    """Chooses routes and keeps the book. Deterministic: same calls, same answers; time comes in as `now_s`.
+
+    The counts are the router's own: reserved by `route`, given back by `release`; heartbeats only reconcile.
+    """
+
+    def arrange(self, layout: Layout) -> None:
+        """Take a new layout; what runs keeps its reservations on nodes that are still there."""
+
+    def route(self, request: RequestSignal, now_s: float) -> Route | None:
+        """Reserve and return a route, or None where no path has room now."""
+
+    def release(self, request_id: str, now_s: float) -> None:
+        """Give back what a request held; nothing where it holds nothing."""
+
+    def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
+        """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
+
+    def load(self, node_id: str) -> tuple[int, int]:
+        """Return the sequences and KV tokens booked on a node."""
+
+    def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
+        """Return what each path would cost the request now, best first; at most a few."""

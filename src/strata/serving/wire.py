@@ -1,0 +1,173 @@
+"""What gateway and workers say to each other over HTTP: the one place where it is written down.
+
+Worker to gateway: POST /nodes/join (JoinMessage, answered by Desired), /nodes/beat (BeatMessage, answered by
+Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMessage), /nodes/loaded
+(LoadedMessage).
+Gateway to worker: POST /load (LoadMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
+lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
+Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
+[tokens, hidden] in native order; answered when the next worker has taken it, so that a broken chain is seen at
+once. The last worker sends the token to the first: POST /token (TokenMessage), which is the closing hop.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """Frozen; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RangeMessage(Message):
+    """Layers [first, end) of a plan."""
+
+    version: Count
+    first: Count
+    end: Count
+
+
+class JoinMessage(Message):
+    """A worker is there; `model` only for a whole pipeline behind one address (vLLM, SGLang)."""
+
+    node_id: Name
+    incarnation: Count
+    url: str
+    compute_capability: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    memory_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    region: str = ""
+    model: str = ""
+    fingerprint: str = ""
+    """Digest of the model's shape and seed: a worker of another model must not join."""
+
+
+class SampleMessage(Message):
+    """As `live.events.Sample`."""
+
+    phase: Literal["prefill", "decode"]
+    first: Count
+    end: Count
+    units: Count
+    context: Annotated[float, Field(ge=0)]
+    seconds: Seconds
+
+
+class BeatMessage(Message):
+    """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured."""
+
+    node_id: Name
+    incarnation: Count
+    running: tuple[Name, ...] = ()
+    loaded: tuple[Count, ...] = ()
+    hop_s: dict[str, Seconds] = Field(default_factory=dict)
+    samples: tuple[SampleMessage, ...] = ()
+
+
+class LeaveMessage(Message):
+    """Good-bye."""
+
+    node_id: Name
+    incarnation: Count
+
+
+class LoadedMessage(Message):
+    """The layers of a plan are ready."""
+
+    node_id: Name
+    incarnation: Count
+    version: Count
+
+
+class Desired(Message):
+    """What a worker should hold, and whom it should measure its distance to (node id to address)."""
+
+    ranges: tuple[RangeMessage, ...] = ()
+    peers: dict[str, str] = Field(default_factory=dict)
+    beat_interval_s: Annotated[float, Field(gt=0)]
+
+
+class LoadMessage(RangeMessage):
+    """Load these layers beside what is served."""
+
+
+class ReleaseMessage(Message):
+    """Forget a plan's layers."""
+
+    version: Count
+
+
+class StageMessage(Message):
+    """One stop of a route."""
+
+    node_id: Name
+    url: str
+    first: Count
+    end: Count
+
+
+class GenerateMessage(Message):
+    """To the first worker of a route. `generated`: tokens of earlier attempts; they go on from there."""
+
+    request_id: Name
+    attempt: Count
+    version: Count
+    stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
+    prompt: Annotated[tuple[Count, ...], Field(min_length=1)]
+    generated: tuple[Count, ...] = ()
+    max_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    seed: Count = 0
+    stop_tokens: tuple[Count, ...] = ()
+
+
+class GenerateLine(Message):
+    """One line of the answer: a token, or the end (`stop`, `length`), or an error and the node suspected."""
+
+    token: Count | None = None
+    finish: Literal["stop", "length"] | None = None
+    error: str | None = None
+    node_id: str | None = None
+
+
+class AbortMessage(Message):
+    """Stop an attempt."""
+
+    request_id: Name
+    attempt: Count
+
+
+class StepHeader(Message):
+    """Of activations on their way: which attempt, which positions, and the stages that are still to come.
+
+    position: of the first token in the body; the keys and values of those before it are cached.
+    """
+
+    request_id: Name
+    attempt: Count
+    version: Count
+    position: Count
+    step: Count
+    stages: tuple[StageMessage, ...]
+    first_url: str
+    temperature: float = 0.0
+    seed: Count = 0
+
+
+class TokenMessage(Message):
+    """The token of a step, from the last worker to the first; or why there is none."""
+
+    request_id: Name
+    attempt: Count
+    step: Count
+    token: Count | None = None
+    error: str | None = None
+    node_id: str | None = None
