@@ -28,7 +28,7 @@ from strata.workload.plan import TrainingPlan
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ALL_SUBSETS: Final = 8
+ALL_SUBSETS: Final = 10
 """Up to so many domains all their subsets are looked at; above, pairs and the subsets of pools."""
 
 POOLS: Final = 2
@@ -149,9 +149,8 @@ class Builder:
     def _orders(self, setting: Setting, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
         if len(picked) == 1:
             return [picked]
+        fast = self.chains.fastest_order(setting, picked)
         costs = self.problem.pair_costs(setting.microbatch_size)
-        load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
-        fast, _ = best_path(load * costs.slowness_sum + costs.latency_sum, picked)
         cheap, cost = best_path(costs.price_sum, picked)
         if not np.isfinite(cost):
             return []

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Key = tuple[int, Recompute]
 
-SHAPES: Final = 8
+SHAPES: Final = 24
 """Shapes of a unit that are tabulated for each microbatch and recomputation: the fastest."""
 
 GRID: Final = 160

@@ -224,14 +224,20 @@ class ChainSpace:
             load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
             orders = efficient_routes(costs, picked, load_bytes=load)
             return [*orders, *(order[::-1] for order in orders)]
+        order = self.fastest_order(setting, picked)
+        return [order, order[::-1]]  # the relaxation above sees no difference; embedding and head make one
+
+    def fastest_order(self, setting: Setting, picked: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the order that makes a step shortest by the bound of `bounds`, its slowest stage the mean one."""
         domains = [self.problem.fleet.domains[i] for i in picked]
         work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, setting)) is not None)
         stages = sum(self.problem.stages(d, setting) for d in domains)
         order, _ = best_route(
-            costs, picked, message_bytes=self.problem.message_bytes(setting.microbatch_size),
-            copies=setting.copies, period_s=work / stages, microbatches=self.problem.microbatches(setting),
+            self.problem.pair_costs(setting.microbatch_size), picked,
+            message_bytes=self.problem.message_bytes(setting.microbatch_size), copies=setting.copies,
+            period_s=work / stages, microbatches=self.problem.microbatches(setting),
         )  # fmt: skip
-        return [order, order[::-1]]  # the relaxation above sees no difference; embedding and head make one
+        return order
 
     def _layers(self, domain: Domain, setting: Setting) -> LayerSums | None:
         ranks = self.problem.ranks(domain, setting)
