@@ -30,6 +30,7 @@ COMMANDS: Final[Table] = {
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),
     "testbed": ("strata.cli.testbed:testbed", "Train for real over shaped links, beside what is predicted."),
     "learn": ("strata.cli.learn:learn", "Train Hi-PPO, see how good a policy is, and export one."),
+    "serve": ("strata.cli.serve:serve", "Serve requests on pipelines of nodes, or simulate it."),
     "kpi": ("strata.cli.kpi:kpi", "The seeds' eleven KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }
