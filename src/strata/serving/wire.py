@@ -6,8 +6,11 @@ Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMe
 Gateway to worker: POST /load (LoadMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
 lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
 Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
-[tokens, hidden] in native order; answered when the next worker has taken it, so that a broken chain is seen at
-once. The last worker sends the token to the first: POST /token (TokenMessage), which is the closing hop.
+[tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a worker
+that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepFault) travels back
+the same way. The last worker sends the token to the first: POST /token (TokenMessage), which is the closing hop.
+
+Layers count the model's blocks from 0: who has the first also embeds, who has the last also has the head.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
+Incarnation = Annotated[int, Field(ge=0, lt=2**63)]
+"""Grows with every start of a worker: milliseconds of its clock, then."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -39,7 +44,7 @@ class JoinMessage(Message):
     """A worker is there; `model` only for a whole pipeline behind one address (vLLM, SGLang)."""
 
     node_id: Name
-    incarnation: Count
+    incarnation: Incarnation
     url: str
     compute_capability: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     memory_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -65,7 +70,7 @@ class BeatMessage(Message):
     """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured."""
 
     node_id: Name
-    incarnation: Count
+    incarnation: Incarnation
     running: tuple[Name, ...] = ()
     loaded: tuple[Count, ...] = ()
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
@@ -76,14 +81,14 @@ class LeaveMessage(Message):
     """Good-bye."""
 
     node_id: Name
-    incarnation: Count
+    incarnation: Incarnation
 
 
 class LoadedMessage(Message):
     """The layers of a plan are ready."""
 
     node_id: Name
-    incarnation: Count
+    incarnation: Incarnation
     version: Count
 
 
@@ -115,7 +120,10 @@ class StageMessage(Message):
 
 
 class GenerateMessage(Message):
-    """To the first worker of a route. `generated`: tokens of earlier attempts; they go on from there."""
+    """To the first worker of a route.
+
+    generated: tokens of earlier attempts; it goes on from there. max_tokens: of all attempts together.
+    """
 
     request_id: Name
     attempt: Count
@@ -149,6 +157,9 @@ class StepHeader(Message):
     """Of activations on their way: which attempt, which positions, and the stages that are still to come.
 
     position: of the first token in the body; the keys and values of those before it are cached.
+    replayed: the last so many tokens of the body were steps of an earlier attempt; they are computed one by one
+    again, so that not a bit of what follows differs. kv_tokens: what the attempt may come to keep.
+    stages: the receiver and those after it. first_url: where the token goes.
     """
 
     request_id: Name
@@ -156,18 +167,25 @@ class StepHeader(Message):
     version: Count
     position: Count
     step: Count
-    stages: tuple[StageMessage, ...]
+    stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
     first_url: str
+    kv_tokens: Count
+    replayed: Count = 0
     temperature: float = 0.0
     seed: Count = 0
 
 
+class StepFault(Message):
+    """Why a step did not get through, and the node suspected; None where all are well (no memory left, say)."""
+
+    error: str
+    node_id: str | None = None
+
+
 class TokenMessage(Message):
-    """The token of a step, from the last worker to the first; or why there is none."""
+    """The token of a step, from the last worker to the first."""
 
     request_id: Name
     attempt: Count
     step: Count
-    token: Count | None = None
-    error: str | None = None
-    node_id: str | None = None
+    token: Count

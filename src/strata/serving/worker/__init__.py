@@ -1,0 +1,1 @@
+"""A node that hosts layers of a small real transformer, and passes activations on."""
