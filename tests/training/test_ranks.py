@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
-from strata.training.export.launch import domain_nodes, slugs
+from strata.training.export.launch import domain_nodes
 from strata.training.export.ranks import Layout, rank_map
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.script import slugs
 
 
 def layout(*pipelines, per_node=8, devices=10_000):

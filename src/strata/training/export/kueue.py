@@ -12,8 +12,9 @@ import yaml
 from strata.errors import UsageError
 from strata.fleet import catalogue
 from strata.training.export import torchrun
-from strata.training.export.launch import DomainNodes, LaunchFiles, comment, domain_nodes, slugs
+from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes
 from strata.training.export.ranks import Layout
+from strata.workload.script import comment, slugs
 
 DOMAIN_LABEL: Final = "strata/domain"
 """Node label that names a domain, and the level of Kueue's Topology that keeps a Job inside it."""

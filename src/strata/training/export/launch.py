@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.training.export.ranks import Rank, RankMap
 from strata.workload.plan import TrainingPlan
+from strata.workload.script import comment, slugs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +52,9 @@ def domain_nodes(ranks: RankMap) -> tuple[DomainNodes, ...]:
     return tuple(found)
 
 
-def slugs(names: Iterable[str]) -> list[str]:
-    """Return names that are safe in a file name, a label and a shell, and different where the names are."""
-    found: list[str] = []
-    for name in names:
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "domain"
-        number, other = 1, slug
-        while other in found:
-            number += 1
-            other = f"{slug}-{number}"
-        found.append(other)
-    return found
-
-
 def ranks_json(ranks: RankMap, plan: TrainingPlan) -> str:
     """Return `ranks.json`: the rank map, and the plan it is of."""
     return json.dumps({**ranks.to_dict(), "plan": plan.to_dict()}, indent=1, ensure_ascii=False) + "\n"
-
-
-def comment(lines: Iterable[str]) -> str:
-    """Return lines as comments of a shell script or a YAML file; line breaks inside become spaces."""
-    return "".join(f"# {line.replace(chr(10), ' ').replace(chr(13), ' ')}".rstrip() + "\n" for line in lines)
 
 
 def shell_head(nodes: DomainNodes, *, launcher: str, first: str, notes: Sequence[str], more: Sequence[str]) -> str:

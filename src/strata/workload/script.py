@@ -1,0 +1,24 @@
+"""Text of launch scripts: comments, and names that are safe wherever a script puts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+def slugs(names: Iterable[str]) -> list[str]:
+    """Return names that are safe in a file name, a label and a shell, and different where the names are."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "domain"
+        number, other = 1, slug
+        while other in found:
+            number += 1
+            other = f"{slug}-{number}"
+        found.append(other)
+    return found
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return lines as comments of a shell script or a YAML file; line breaks inside become spaces."""
+    return "".join(f"# {line.replace(chr(10), ' ').replace(chr(13), ' ')}".rstrip() + "\n" for line in lines)
