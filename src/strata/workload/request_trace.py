@@ -1,0 +1,176 @@
+"""Request traces as published: Azure's LLM inference traces and BurstGPT, read line by line.
+
+Azure: TIMESTAMP,ContextTokens,GeneratedTokens, times as dates. BurstGPT: Timestamp,Model,Request tokens,
+Response tokens,Total tokens,Log Type (later releases add Session ID and Elapsed time), times in seconds. Columns
+are found by name, others are left alone. Neither format quotes anything, so a line is split at its commas, which
+reads millions of lines in seconds and knows where each value stands.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from strata.errors import BadFile, Fault, UsageError
+from strata.workload.requests import Request
+
+MAX_FAULTS: Final = 20
+
+
+def _date_s(text: str) -> float:
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+class Format(NamedTuple):
+    """The columns of a trace and how its times are written."""
+
+    name: str
+    time: str
+    prompt: str
+    output: str
+    seconds: Callable[[str], float]
+    example: str
+
+
+FORMATS: Final = (
+    Format("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _date_s, "2023-11-16 18:17:03.9799600"),
+    Format("burstgpt", "Timestamp", "Request tokens", "Response tokens", float, "seconds, such as 45.0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace that was read once and found good. `num_failed`: its requests that generated nothing; left out."""
+
+    path: str
+    format: Format
+    num_requests: int
+    num_failed: int
+    start_s: float
+    end_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def seconds(self) -> float:
+        """Time from its first request to its last [s]."""
+        return self.end_s - self.start_s
+
+    def requests(self, *, speed: float = 1.0) -> Iterator[Request]:
+        """Yield its requests, the first at 0; `speed` 2 lets them come twice as fast."""
+        for at_s, prompt_tokens, output_tokens in _rows(self.path, self.format, []):
+            if output_tokens:
+                yield Request((at_s - self.start_s) / speed, prompt_tokens, output_tokens)
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read a trace to its end without keeping it; `.gz` too. Raises BadFile with its first faults, UsageError."""
+    kind, faults = _format(str(path)), list[Fault]()
+    count = failed = prompts = outputs = 0
+    start_s = end_s = math.nan
+    for at_s, prompt_tokens, output_tokens in _rows(str(path), kind, faults):
+        if not output_tokens:
+            failed += 1
+            continue
+        if not count:
+            start_s = at_s
+        count, end_s = count + 1, at_s
+        prompts, outputs = prompts + prompt_tokens, outputs + output_tokens
+    if faults:
+        raise BadFile(faults)
+    if not count:
+        raise BadFile([Fault(str(path), "no request of it generated a token")])
+    return Trace(str(path), kind, count, failed, start_s, end_s, prompts, outputs)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[str]]:
+    try:
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise BadFile([Fault(path, "not UTF-8 text")]) from None
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _format(path: str) -> Format:
+    with _opened(path) as stream:
+        names = stream.readline(10_000).strip().split(",")
+    for kind in FORMATS:
+        if kind.time in names:
+            missing = [name for name in (kind.prompt, kind.output) if name not in names]
+            if missing:
+                message = f"a trace of {kind.name} has a column {missing[0]!r}, this one {', '.join(names)}"
+                raise BadFile([Fault(path, message, 1, 1)])
+            return kind
+    known = "; ".join(f"{kind.time},{kind.prompt},{kind.output}" for kind in FORMATS)
+    raise BadFile([Fault(path, f"the first line names no columns of a known trace ({known})", 1, 1)])
+
+
+def _rows(path: str, kind: Format, faults: list[Fault]) -> Iterator[tuple[float, int, int]]:
+    """Yield time, prompt and output tokens of each line; lines with faults are noted instead, up to a few."""
+    with _opened(path) as stream:
+        names = stream.readline().strip().split(",")
+        time, prompt, output = (names.index(name) for name in (kind.time, kind.prompt, kind.output))
+        before_s = -math.inf
+        for line in itertools.count(2):
+            text = stream.readline()
+            if not text or len(faults) >= MAX_FAULTS:
+                return
+            fields = text.rstrip("\r\n").split(",")
+            if len(fields) != len(names):
+                message = f"{len(fields)} values where the first line names {len(names)} columns"
+                faults.append(Fault(path, message, line, 1))
+                continue
+            try:
+                at_s = kind.seconds(fields[time])
+                found = at_s, int(fields[prompt]), int(fields[output])
+                is_good = before_s <= at_s < math.inf and found[1] >= (found[2] > 0) and found[2] >= 0
+            except ValueError:
+                is_good = False
+            if is_good:
+                before_s = at_s
+                yield found
+            else:
+                faults.append(_fault(path, kind, line, dict(zip(names, fields, strict=True)), before_s))
+
+
+def _fault(path: str, kind: Format, line: int, values: dict[str, str], before_s: float) -> Fault:
+    """Say which value of a line is wrong, and where it stands."""
+    where, message = kind.time, ""
+    try:
+        at_s = kind.seconds(values[kind.time])
+        if not math.isfinite(at_s):
+            message = f"{values[kind.time]!r} is no time"
+        elif at_s < before_s:
+            message = f"{values[kind.time]} is before the line above; sort the trace by time"
+    except ValueError:
+        message = f"{values[kind.time]!r} is no time ({kind.example})"
+    if not message:
+        where = kind.output if _is_count(values[kind.prompt], least=0) else kind.prompt
+        if where == kind.output and _is_count(values[kind.output], least=0):
+            where = kind.prompt
+        least = 1 if where == kind.prompt and values[kind.output] != "0" else 0
+        message = f"{values[where]!r} is no number of tokens, {least} or more"
+    names = list(values)
+    column = 1 + sum(len(values[name]) + 1 for name in names[: names.index(where)])
+    return Fault(path, message, line, column, where=where)
+
+
+def _is_count(text: str, *, least: int) -> bool:
+    try:
+        return int(text) >= least
+    except ValueError:
+        return False
