@@ -129,11 +129,42 @@ class ModelSpec:
 
     def kv_bytes_per_token(self, element_bytes: float = 2) -> float:
         """Return the bytes all layers together cache for one token."""
+        return self.num_layers * self.kv_elements_per_layer * element_bytes
+
+    @property
+    def kv_elements_per_layer(self) -> int:
+        """Numbers one block caches for one token: keys and values, or the latent of both."""
         if self.latent is not None:
-            per_layer = self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
-        else:
-            per_layer = 2 * self.num_kv_heads * self.head_dim
-        return self.num_layers * per_layer * element_bytes
+            return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
+        return 2 * self.num_kv_heads * self.head_dim
+
+    def token_flops(self, kind: str) -> float:
+        """Return the forward FLOPs of one token in a layer: 2 per active matrix element."""
+        if kind == "embedding":
+            return 2.0 * self._projection
+        if kind == "head":
+            return 2.0 * (self.vocab_size * self.embedding_size + self._projection)
+        return 2.0 * (self._attention_matrices + self._mlp_matrices(kind, active=True))
+
+    def attention_flops(self, *, is_cached: bool = False) -> float:
+        """Return the FLOPs of one token's attention to one other in one block.
+
+        is_cached: the other's keys and values are read from the cache. Latents are then not expanded: their
+        projections are absorbed into query and output, which takes as many FLOPs a token, but attention works
+        on latents (arXiv 2405.04434 §2.1.2).
+        """
+        if self.latent is None:
+            return 2.0 * 2 * self.num_heads * self.head_dim
+        mla = self.latent
+        if is_cached:
+            return 2.0 * self.num_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
+        return 2.0 * self.num_heads * (mla.qk_head_dim + mla.v_head_dim)
+
+    def routed_params(self, kind: str) -> int:
+        """Return the parameters of all routed experts of a layer; shared ones are not among them."""
+        if kind != "moe" or self.experts is None:
+            return 0
+        return self.experts.num_experts * self._feed_forward(self.experts.intermediate_size)
 
     def layer_table(self, sequence_length: int, element_bytes: float = 2) -> LayerTable:
         """Return the per-layer figures of one sequence: embedding, blocks, final norm with LM head.
@@ -217,18 +248,10 @@ class ModelSpec:
         return (2 if self.gated_mlp else 1) * self.intermediate_size + self.hidden_size
 
     def _flops(self, kind: str, sequence_length: int) -> float:
-        """Forward FLOPs of one sequence: 2 per active matrix element and token, plus the attention square."""
+        """Forward FLOPs of one sequence: those of its tokens, plus the attention square."""
         s = sequence_length
-        if kind == "embedding":
-            return 2.0 * s * self._projection
-        if kind == "head":
-            return 2.0 * s * (self.vocab_size * self.embedding_size + self._projection)
-        matrices = self._attention_matrices + self._mlp_matrices(kind, active=True)
-        if self.latent is not None:
-            scores = self.num_heads * (self.latent.qk_head_dim + self.latent.v_head_dim)
-        else:
-            scores = 2 * self.num_heads * self.head_dim
-        return 2.0 * s * matrices + 2.0 * s * s * scores
+        attention = 0.0 if kind in ("embedding", "head") else self.attention_flops()
+        return s * self.token_flops(kind) + s * s * attention
 
     def _activation_bytes(self, kind: str, element_bytes: float) -> float:
         """Bytes one token leaves for the backward pass, nothing recomputed but the attention scores.

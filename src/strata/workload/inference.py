@@ -1,0 +1,121 @@
+"""What the serving cost model needs of a model: weights, KV memory and FLOPs of every decoder layer.
+
+Bytes and FLOPs follow from a `ModelSpec`: layers may differ (dense ones before a mixture of experts), KV memory is
+that of the attention's kind (latent attention caches latents), shared experts are read by every token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.workload.model import ModelSpec
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInfo:
+    """A model as it is served: L decoder layers between an embedding and a head; seed 003's `ModelInfo`.
+
+    Arrays have shape [L]. A multiply-add counts as 2 FLOPs.
+
+    max_position_embeddings: rows of a learned position table, 0 where positions are computed.
+    weight_bytes: stored by each layer, all experts included; routed_bytes: those of the routed experts in it.
+    kv_bytes_per_token: what a layer caches for one token.
+    flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
+    one cached token; prefill_flops_per_token_per_context: to one token of the same prompt.
+    embedding_bytes, head_bytes: what the node of the first and of the last layer stores besides; tied_bytes: what
+    one node with both stores only once. hidden_bytes: of one token between two layers.
+    """
+
+    model_name: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    weight_bytes: Floats
+    routed_bytes: Floats
+    kv_bytes_per_token: Floats
+    flops_per_token: Floats
+    flops_per_token_per_context: Floats
+    prefill_flops_per_token_per_context: Floats
+    embedding_bytes: float
+    head_bytes: float
+    tied_bytes: float
+    head_flops_per_token: float
+    hidden_bytes: float
+    num_experts: int = 0
+    experts_per_token: int = 0
+
+    @classmethod
+    def of(
+        cls, spec: ModelSpec, *, weight_bytes_per_param: float = 2.0, kv_element_bytes: float = 2.0
+    ) -> ModelInfo:
+        """Return a model stored at so many bytes a parameter; hidden states are passed on in 16 bits."""
+        kinds, params, width = spec.kinds[1:-1], spec.params_per_layer, weight_bytes_per_param
+        ones = np.ones(len(kinds))
+        table = spec.vocab_size * spec.embedding_size if spec.tied_embeddings else 0
+        return cls(
+            model_name=spec.name,
+            num_layers=spec.num_layers,
+            hidden_size=spec.hidden_size,
+            num_attention_heads=spec.num_heads,
+            intermediate_size=spec.intermediate_size,
+            max_position_embeddings=spec.max_sequence_length or 0,
+            weight_bytes=np.array(params[1:-1]) * width,
+            routed_bytes=np.array([spec.routed_params(kind) for kind in kinds]) * width,
+            kv_bytes_per_token=ones * (spec.kv_elements_per_layer * kv_element_bytes),
+            flops_per_token=np.array([spec.token_flops(kind) for kind in kinds]),
+            flops_per_token_per_context=ones * spec.attention_flops(is_cached=True),
+            prefill_flops_per_token_per_context=ones * spec.attention_flops(),
+            embedding_bytes=params[0] * width,
+            head_bytes=(params[-1] + table) * width,
+            tied_bytes=table * width,
+            head_flops_per_token=spec.token_flops("head"),
+            hidden_bytes=spec.hidden_size * 2.0,
+            num_experts=spec.experts.num_experts if spec.experts else 0,
+            experts_per_token=spec.experts.experts_per_token if spec.experts else 0,
+        )
+
+    def read_bytes(self, tokens: float) -> Floats:
+        """Return the weights each layer reads in a step over so many tokens [L].
+
+        Of E routed experts, k a token, E (1 - (1 - k/E)^tokens) are expected to be read: tokens choose evenly
+        and on their own, which is what a balanced router tends to.
+        """
+        if not self.num_experts:
+            return self.weight_bytes
+        share = 1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens
+        return np.asarray(self.weight_bytes - self.routed_bytes * (1.0 - share))
+
+    def ends_bytes(self, first: int, end: int) -> float:
+        """Return what a node with layers [first, end) stores for embedding and head."""
+        is_first, is_last = first == 0, end == self.num_layers
+        shared = self.tied_bytes if is_first and is_last else 0.0
+        return self.embedding_bytes * is_first + self.head_bytes * is_last - shared
+
+    @cached_property
+    def weight_bytes_before(self) -> Floats:
+        """Prefix sums of stored weights [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.weight_bytes)])
+
+    @cached_property
+    def kv_bytes_before(self) -> Floats:
+        """Prefix sums of what one token caches [L + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.kv_bytes_per_token)])
+
+    @property
+    def layer_memory_requirement(self) -> list[int]:
+        """Bytes of each layer's weights."""
+        return [int(size) for size in self.weight_bytes]
+
+    @property
+    def layer_compute_cost(self) -> list[float]:
+        """FLOPs of one token in each layer, its attention to others left out."""
+        costs: list[float] = self.flops_per_token.tolist()
+        return costs

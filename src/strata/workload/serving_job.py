@@ -1,0 +1,56 @@
+"""A serving job: the model, what is asked of it, and what counts as good enough."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from strata.workload.inference import ModelInfo
+
+MEMORY_HEADROOM: Final = 0.08
+"""Share of a node's memory left free: context, buffers, fragmentation; as in training jobs. Assumed."""
+
+FLOPS_EFFICIENCY: Final = 0.5
+"""Share of the dense peak that prefill reaches. Assumed; measurements replace it (`simulate/inference`)."""
+
+BANDWIDTH_EFFICIENCY: Final = 0.7
+"""Share of the memory bandwidth that decoding reaches. Assumed; measurements replace it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked: `batch` sequences a decode step, each with so many tokens read and written (means).
+
+    ttft_goal_s, tpot_goal_s: most time to the first token and per token after it; infinite for none.
+    rate_per_s: requests arriving, 0 where it is not known.
+    """
+
+    batch: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_goal_s: float = math.inf
+    tpot_goal_s: float = math.inf
+    rate_per_s: float = 0.0
+
+    @property
+    def context(self) -> float:
+        """Mean tokens a sequence has cached while it decodes."""
+        return self.prompt_tokens + self.output_tokens / 2
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens reserved for a sequence: all it may cache at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class ServingJob:
+    """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured."""
+
+    name: str
+    model: ModelInfo
+    demand: Demand
+    memory_headroom: float = MEMORY_HEADROOM
+    flops_efficiency: float = FLOPS_EFFICIENCY
+    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
