@@ -158,6 +158,71 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The time limit passed before the search could close the gap; the best plan so far is shown.",
         "Raise --time-limit.",
     ),
+    "node-stale": Meaning(
+        "a later start of the node is in",
+        "The message is of an earlier life of the node: it has been started again since.",
+        "Nothing to do; two machines under one name would show so too.",
+    ),
+    "join-again": Meaning(
+        "the scheduler does not know the node",
+        "A beat came from a node that has been expelled, or that a restarted scheduler never saw.",
+        "Nothing to do: workers join again by themselves.",
+    ),
+    "node-left": Meaning(
+        "said good-bye",
+        "The node was stopped in order; what ran there goes on elsewhere.",
+        "Nothing to do.",
+    ),
+    "node-silent": Meaning(
+        "not heard for {seconds:g} s",
+        "The node missed all its heartbeats over heartbeat_timeout and is out; what ran there goes on elsewhere.",
+        "Look at the node and its network; it joins again by itself.",
+    ),
+    "node-lost": Meaning(
+        "the node left, fell silent or broke off",
+        "A node of the request's route is gone. The request is sent elsewhere with what it had generated.",
+        "Nothing to do.",
+    ),
+    "node-forgot": Meaning(
+        "the node does not run it any more",
+        "The first node of the route no longer lists the request among those it runs.",
+        "Nothing to do: the request is sent again.",
+    ),
+    "attempt-failed": Meaning(
+        "the attempt broke off",
+        "A worker or a connection on the route failed. The request is sent elsewhere with what it had generated.",
+        "Nothing to do; see the worker's log if it happens often.",
+    ),
+    "attempts-exhausted": Meaning(
+        "given up after {attempts} attempts",
+        "The request broke off on every route it was sent along.",
+        "See its story at /decisions/ID: the same node may be at fault each time.",
+    ),
+    "request-known": Meaning(
+        "a request of this id is under way",
+        "Ids must be unique among unfinished requests.",
+        "Use another id, or leave it out.",
+    ),
+    "request-too-long": Meaning(
+        "needs {tokens} tokens of KV memory where the longest pipeline has {most}",
+        "Prompt and max_tokens together exceed what any pipeline can keep.",
+        "Lower max_tokens, shorten the prompt, or add nodes with more memory.",
+    ),
+    "queue-full": Meaning(
+        "{waiting} requests are waiting already",
+        "More requests come than are served, and the queue has reached its limit.",
+        "Try again later, or add nodes.",
+    ),
+    "makes-room": Meaning(
+        "its pipeline makes room for another layout",
+        "A node cannot hold old and new layers at once; the request goes on elsewhere with what it had generated.",
+        "Nothing to do.",
+    ),
+    "plan-kept": Meaning(
+        "{pipelines} pipelines stay as they are",
+        "A new layout would not earn over the horizon what moving to it costs.",
+        "Nothing to do; a longer request_arrival_horizon favours moving.",
+    ),
     "layers-do-not-fit": Meaning(
         "{nodes} nodes hold {have} of {need} layers in the roomiest pipeline",
         "No pipeline of the pool's nodes holds all layers of the model, so nothing can be served.",

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strata.decision import Reason
 from strata.serving.allocation import Pipeline
 from strata.serving.layout import Route
 from strata.serving.node import Node
 
+if TYPE_CHECKING:
+    from strata.simulate.inference.calibration import Calibration
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Lay the model out on these nodes (`live/planning.py: answer`), away from the event loop, and report
-    `Planned`. `current` is what serves now; a plan that differs little in worth but moves much is not wanted.
+    `Planned`.
+
+    current: what serves or loads now, pipelines with lost nodes included; booked: KV tokens in use on each.
+    wanted_tokens_per_s: what is foreseen to be asked for over `horizon_s`; infinite where nothing is known.
+    calibration: what measurements say of the nodes, as `observe.pool_of` takes it.
     """
 
     version: int
     nodes: tuple[Node, ...]
     current: tuple[Pipeline, ...] = ()
+    booked: tuple[int, ...] = ()
+    wanted_tokens_per_s: float = math.inf
+    horizon_s: float = 600.0
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)

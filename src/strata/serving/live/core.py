@@ -1,0 +1,338 @@
+"""The scheduler: one event and the time in, instructions out. No clock, no thread, no socket.
+
+Whoever drives it (the gateway, the simulator, a test) does what the instructions say and reports what came of
+it. Same events at the same times: same instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from strata.decision import Reason
+from strata.serving.allocation import Pipeline, Stage
+from strata.serving.layout import Layout
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.events import (
+    Arrive,
+    Beat,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Join,
+    Leave,
+    Loaded,
+    Planned,
+    Tick,
+)
+from strata.serving.live.flights import Flights
+from strata.serving.live.forecast import Forecast
+from strata.serving.live.instructions import Expel, Instruction, Plan, Refuse
+from strata.serving.live.members import Members
+from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.metrics import MetricsCollector
+from strata.serving.node import Node
+from strata.serving.observe import layout_of
+from strata.simulate.inference.calibration import Calibration
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand
+
+SETTLE_S: Final = 0.5
+"""Nodes that join within so long of each other are planned for together."""
+COOL_DOWN: Final = 0.1
+"""Share of the horizon between two re-plans for load alone."""
+DRAIN_S: Final = 30.0
+"""Requests on a pipeline that must make room are interrupted, and go on elsewhere, after so long."""
+MOST_WEIGHTS: Final = 0.9
+"""Share of a node's memory that weights may take while old and new layers are both held."""
+
+
+class Core:
+    """One model served by a cluster of nodes."""
+
+    def __init__(self, config: SchedulerConfig, model: ModelInfo, demand: Demand) -> None:
+        self.config, self.model, self.demand = config, model, demand
+        self.metrics = MetricsCollector()
+        self.calibration = Calibration()
+        self._members = Members(config.heartbeat_timeout)
+        self._rollout = Rollout(self._fits_both)
+        self._flights = Flights(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
+        self._forecast = Forecast(config.request_arrival_horizon)
+        self._layout = Layout(model.num_layers)
+        self._is_arranged = True
+        self._now_s: float | None = None
+        self._plan_version = 0
+        self._plan_due_s: float | None = None
+        self._planned_s: float | None = None
+        self._is_planning = False
+        self._plan_reasons: tuple[Reason, ...] = ()
+        self._broken: list[Pipeline] = []
+        self._out: list[Instruction] = []
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            Join: self._join,
+            Leave: self._leave,
+            Beat: self._beat,
+            Loaded: self._loaded,
+            Arrive: self._arrive,
+            FirstToken: self._first_token,
+            Finished: self._finished,
+            Failed: self._failed,
+            Cancelled: self._cancelled,
+            Planned: self._planned,
+            Tick: self._tick,
+        }
+
+    def handle(self, event: Event, now_s: float) -> tuple[Instruction, ...]:
+        """Take one event; return what is to be done. A clock that runs backwards stands still instead."""
+        now_s = self._advanced(now_s)
+        self._out = []
+        self._handlers[type(event)](event, now_s)
+        return self._settled(now_s)
+
+    def rebalance(self, now_s: float) -> tuple[Instruction, ...]:
+        """Ask for a new plan now, whatever the load."""
+        now_s = self._advanced(now_s)
+        self._out = []
+        self._want_plan(now_s)
+        return self._settled(now_s)
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """Return when a `Tick` is due at the latest; None where nothing can happen by itself."""
+        due = [] if self._plan_due_s is None or self._is_planning else [self._plan_due_s]
+        if len(self._members) or len(self._flights):
+            due.append(now_s + self.config.heartbeat_interval_s)
+        return max(now_s, min(due)) if due else None
+
+    def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
+        """Return what a node should hold: (version, first, end)."""
+        return self._rollout.desired(node_id)
+
+    def peers(self, node_id: str) -> dict[str, str]:
+        """Return the addresses a node should measure its distance to."""
+        return {node.node_id: node.url for node in self._members.nodes() if node.url and node.node_id != node_id}
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes as they are now, with their loads."""
+        servers = {server.node_id: server for server in self._layout.servers}
+        found = []
+        for node in self._members.nodes():
+            if server := servers.get(node.node_id):
+                running, tokens = self._flights.router.load(node.node_id)
+                node = replace(
+                    node,
+                    running=running,
+                    slots=server.slots,
+                    kv_tokens_used=tokens,
+                    kv_tokens=server.kv_tokens,
+                    decode_s=server.decode.at(max(running, 1)),
+                    prefill_s_per_token=server.prefill.per_unit_s,
+                )
+            found.append(node)
+        return tuple(found)
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """Return where a request went and why; None for one that was never heard of, or long ago."""
+        story = self._flights.story(request_id)
+        if story is None:
+            return None
+        answer: dict[str, Any] = {"request_id": request_id, "story": story}
+        if (flight := self._flights.get(request_id)) and self._now_s is not None:
+            answer["paths_now"] = self._flights.router.explain(flight.signal, self._now_s)
+        return answer
+
+    def status(self) -> dict[str, Any]:
+        """Return what serves, what waits and what is planned."""
+        return {
+            "model": self.model.model_name,
+            "ready": bool(self._rollout.in_phase(Phase.SERVING)),
+            "pipelines": [
+                {
+                    "version": one.version,
+                    "phase": one.phase.value,
+                    "stages": [list(stage) for stage in one.stages],
+                    "running": len(one.running),
+                }
+                for one in self._rollout
+            ],
+            "nodes": [
+                {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}
+                for node in self.nodes()
+            ],
+            "requests": {"waiting": self._flights.num_waiting, "unfinished": len(self._flights)},
+            "is_planning": self._is_planning,
+            "reasons": [reason.to_dict() for reason in self._plan_reasons],
+        }
+
+    def _join(self, event: Join, now_s: float) -> None:
+        node = event.node
+        verdict = self._members.join(node, event.incarnation, now_s)
+        if isinstance(verdict, Reason):
+            self._out.append(Refuse(node.node_id, event.incarnation, verdict))
+            return
+        if verdict == "known":
+            return
+        if verdict == "restarted":
+            self._lose(node.node_id, now_s)
+        if node.model:
+            self._rollout.serve_fixed((Stage(node.node_id, 0, self.model.num_layers),), now_s)
+            self._is_arranged = False
+        else:
+            self._want_plan(now_s + SETTLE_S)
+
+    def _leave(self, event: Leave, now_s: float) -> None:
+        if self._members.is_current(event.node_id, event.incarnation):
+            self._expel(event.node_id, Reason("node-left", subject=event.node_id), now_s)
+
+    def _beat(self, event: Beat, now_s: float) -> None:
+        node_id = event.node_id
+        was_suspect = node_id in self._members and self._members[node_id].is_suspect
+        refused = self._members.beat(event, now_s)
+        if refused:
+            self._out.append(Refuse(node_id, event.incarnation, refused))
+            return
+        if was_suspect:
+            self._want_plan(now_s + SETTLE_S)
+        for sample in event.samples:
+            self.calibration.observe(node_id, sample)
+        # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
+        ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
+        later = {r for r in ours if not self._flights.starts_on(r, node_id)}
+        lost = ours.intersection(self._flights.router.reconcile(node_id, event.running | later, now_s))
+        self._flights.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
+
+    def _loaded(self, event: Loaded, now_s: float) -> None:
+        if self._members.is_current(event.node_id, event.incarnation):
+            self._out += self._rollout.loaded(event.node_id, event.version, now_s)
+            self._is_arranged = False
+
+    def _arrive(self, event: Arrive, now_s: float) -> None:
+        self._forecast.add(event.request.max_tokens, now_s)
+        self._flights.arrive(event.request, now_s, self._out)
+
+    def _first_token(self, event: FirstToken, now_s: float) -> None:
+        self._flights.first_token(event.request_id, event.attempt, now_s)
+
+    def _finished(self, event: Finished, now_s: float) -> None:
+        self._flights.finish(event.request_id, event.attempt, event.generated, now_s)
+
+    def _cancelled(self, event: Cancelled, now_s: float) -> None:
+        self._flights.cancel(event.request_id, now_s, self._out)
+
+    def _failed(self, event: Failed, now_s: float) -> None:
+        is_news = self._flights.break_off(event.request_id, event.attempt, event.generated, now_s, self._out)
+        if is_news and event.node_id is not None and event.node_id in self._members:
+            # Not out yet: its next beat clears it. But its layers are laid elsewhere from now on.
+            self._members[event.node_id].is_suspect = True
+            self._lose(event.node_id, now_s)
+
+    def _planned(self, event: Planned, now_s: float) -> None:
+        if event.version != self._plan_version:
+            return
+        self._is_planning, self._broken, self._plan_reasons = False, [], event.reasons
+        here = {node.node_id for node in self._members.nodes()}
+        # Nodes may have gone while the plan was made; that has made another one due.
+        plan = [p for p in event.pipelines if here.issuperset(stage.node_id for stage in p)]
+        self._out += self._rollout.adopt(plan, now_s)
+        self._is_arranged = False
+
+    def _tick(self, _event: Tick, now_s: float) -> None:
+        for node_id in self._members.silent(now_s):
+            data = {"seconds": self.config.heartbeat_timeout}
+            self._expel(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
+        if self._rollout.in_phase(Phase.WAITING):
+            for pipeline in self._rollout.in_phase(Phase.DRAINING):
+                if now_s - pipeline.since_s > DRAIN_S:
+                    self._flights.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
+        self._watch_load(now_s)
+
+    def _watch_load(self, now_s: float) -> None:
+        serving = [node for node in self.nodes() if node.slots]
+        for node in serving:
+            usage = {"slots": node.running / node.slots, "kv": node.kv_tokens_used / max(node.kv_tokens, 1)}
+            self.metrics.collect_resource_usage(node.node_id, usage)
+        load = sum(node.get_current_load() for node in serving) / len(serving) if serving else 0.0
+        cool_s = COOL_DOWN * self.config.request_arrival_horizon
+        if load > self.config.rebalance_threshold and (
+            self._planned_s is None or now_s - self._planned_s > cool_s
+        ):
+            self._want_plan(now_s)
+
+    def _expel(self, node_id: str, reason: Reason, now_s: float) -> None:
+        self._members.remove(node_id)
+        self._out.append(Expel(node_id, reason))
+        self._lose(node_id, now_s)
+        self.calibration.forget(node_id)
+        self.metrics.forget(node_id)
+
+    def _lose(self, node_id: str, now_s: float) -> None:
+        """Take a node's pipelines out; what ran there goes elsewhere, before anything that came later."""
+        lost, out = self._rollout.lose(node_id, now_s)
+        self._out += out
+        for pipeline in lost:
+            self._flights.take_back(pipeline.running, Reason("node-lost", subject=node_id), now_s, self._out)
+        if lost:
+            self._is_arranged = False
+            self._broken += [p.stages for p in lost if p.phase is not Phase.DRAINING and not p.is_fixed]
+            self._want_plan(now_s)
+
+    def _want_plan(self, due_s: float) -> None:
+        self._plan_due_s = due_s if self._plan_due_s is None else min(self._plan_due_s, due_s)
+
+    def _plan(self, now_s: float) -> None:
+        wanted = [pipeline for pipeline in self._rollout.wanted() if not pipeline.is_fixed]
+        self._plan_version += 1
+        self._is_planning, self._plan_due_s, self._planned_s = True, None, now_s
+        self._out.append(
+            Plan(
+                self._plan_version,
+                tuple(self._members.nodes()),
+                current=(*(pipeline.stages for pipeline in wanted), *self._broken),
+                booked=tuple(self._flights.kv_tokens(pipeline.running) for pipeline in wanted),
+                wanted_tokens_per_s=self._forecast.tokens_per_s(now_s),
+                horizon_s=self.config.request_arrival_horizon,
+                calibration=self.calibration.copy(),
+            )
+        )
+
+    def _fits_both(self, node_id: str, ranges: list[tuple[int, int]]) -> bool:
+        """Return whether a node can hold several ranges at once, layers they share once, beside some KV memory."""
+        if node_id not in self._members:
+            return False
+        layers = sorted({layer for first, end in ranges for layer in range(first, end)})
+        weights = float(self.model.weight_bytes[layers].sum())
+        weights += self.model.embedding_bytes * (layers[0] == 0)
+        weights += self.model.head_bytes * (layers[-1] == self.model.num_layers - 1)
+        return weights <= MOST_WEIGHTS * self._members[node_id].node.memory_bytes
+
+    def _arrange(self) -> None:
+        serving = self._rollout.in_phase(Phase.SERVING)
+        nodes = {node.node_id: node for node in self._members.nodes()}
+        used = [nodes[name] for pipeline in serving for name in pipeline.node_ids]
+        pipelines = tuple(pipeline.stages for pipeline in serving)
+        self._layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
+        self._flights.arrange(self._layout, {name: p.version for p in serving for name in p.node_ids})
+        self._is_arranged = True
+
+    def _advanced(self, now_s: float) -> float:
+        before, timeout_s = self._now_s, self.config.heartbeat_timeout
+        now_s = now_s if before is None else max(now_s, before)
+        if before is not None and now_s - before > max(2 * self.config.heartbeat_interval_s, timeout_s / 2):
+            # Nobody called for long: the process slept or the clock jumped. Beats could not be heard.
+            self._members.excuse(now_s - before)
+        self._now_s = now_s
+        self.metrics.at(now_s)
+        return now_s
+
+    def _settled(self, now_s: float) -> tuple[Instruction, ...]:
+        """Do what follows any event: pipelines move on, routers learn of them, plans fall due, requests leave."""
+        if self._rollout.is_dry():
+            self._out += self._rollout.advance(now_s)
+        if not self._is_arranged:
+            self._arrange()
+        if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
+            self._plan(now_s)
+        self._flights.dispatch(now_s, self._out)
+        return tuple(self._out)

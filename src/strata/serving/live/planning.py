@@ -1,0 +1,110 @@
+"""The answer to a `Plan`: keep what serves, mend what is broken, or lay everything out anew.
+
+Mending moves only nodes that serve nothing, so it is always worth it. A whole new layout must earn, over the
+horizon, more tokens than it costs: those not served while layers load and the KV memory of what it dissolves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.decision import Reason
+from strata.serving.allocate import allocate
+from strata.serving.allocation import Pipeline, Stage, faults, score
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.events import Planned
+from strata.serving.live.instructions import Plan
+from strata.serving.observe import pool_of
+from strata.serving.pool import Pool
+from strata.serving.split import least_bottleneck
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand
+
+LATENCY_WEIGHT = 0.25
+"""Per cent of tokens/s that one per cent of decode latency is worth, as in `goal.Goal.BOTH`."""
+SPARE = 1.5
+"""Tokens/s beyond so many times what is foreseen are worth nothing."""
+
+
+def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
+    """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
+    nodes = [node for node in plan.nodes if not node.model]
+    pool = pool_of(nodes, model, demand, calibration=plan.calibration)
+    known = {node.node_id for node in nodes}
+    whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
+    broken = [p for p in plan.current if p not in whole]
+    fresh = allocate(pool, config.allocation_strategy)
+    if not whole and not broken:
+        return Planned(plan.version, fresh.pipelines, fresh.reasons)
+    mended = max(
+        (whole + _mended(pool, whole, extended, config) for extended in ([], _extended(pool, broken))),
+        key=lambda pipelines: _tokens(plan, pool, pipelines, model, config),
+    )
+    new = list(fresh.pipelines)
+    if _tokens(plan, pool, new, model, config) > _tokens(plan, pool, mended, model, config):
+        return Planned(plan.version, tuple(new), fresh.reasons)
+    if not mended:
+        return Planned(plan.version, (), fresh.reasons)
+    return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}),))
+
+
+def _extended(pool: Pool, broken: Sequence[Pipeline]) -> list[Pipeline]:
+    """Let survivors of a broken pipeline take over its lost layers, in their order, where they have room."""
+    index = {node.id: i for i, node in enumerate(pool.nodes)}
+    found: list[Pipeline] = []
+    for stages in broken:
+        members = [index[s.node_id] for s in stages if s.node_id in index]
+        counts = least_bottleneck(pool, members) if members else None
+        if counts:
+            found.append(_stages(pool, members, counts))
+    return found
+
+
+def _stages(pool: Pool, members: list[int], counts: list[int]) -> Pipeline:
+    first, stages = 0, []
+    for i, count in zip(members, counts, strict=True):
+        stages.append(Stage(pool.nodes[i].id, first, first + count))
+        first += count
+    return tuple(stages)
+
+
+def _mended(
+    pool: Pool, whole: list[Pipeline], extended: list[Pipeline], config: SchedulerConfig
+) -> list[Pipeline]:
+    """Lay the model out on what neither serves nor has been extended."""
+    used = {s.node_id for p in (*whole, *extended) for s in p}
+    free = [i for i, node in enumerate(pool.nodes) if node.id not in used]
+    rest = Pool.of([pool.nodes[i] for i in free], pool.num_layers, pool.batch, pool.hop_s[free][:, free])
+    return extended + list(allocate(rest, config.allocation_strategy).pipelines)
+
+
+def _tokens(
+    plan: Plan, pool: Pool, pipelines: Sequence[Pipeline], model: ModelInfo, config: SchedulerConfig
+) -> float:
+    """Return the useful tokens of the horizon, what moving there costs taken off; latency counts a little."""
+    if not pipelines:
+        return 0.0
+    horizon_s, total = plan.horizon_s, 0.0
+    held = {s.node_id: (s.first, s.end) for p in plan.current for s in p}
+    for pipeline in pipelines:
+        rate = score(pool, [pipeline]).tokens_per_s
+        total += rate * max(0.0, horizon_s - _ready_s(pipeline, held, model, config))
+    kept = set(pipelines)
+    for old, booked in zip(plan.current, plan.booked, strict=False):
+        if old not in kept:
+            total -= booked
+    worth = score(pool, pipelines)
+    useful = min(total, SPARE * plan.wanted_tokens_per_s * horizon_s)
+    return float(useful * worth.decode_s**-LATENCY_WEIGHT)
+
+
+def _ready_s(
+    pipeline: Pipeline, held: dict[str, tuple[int, int]], model: ModelInfo, config: SchedulerConfig
+) -> float:
+    """Return how long the slowest node reads layers that it does not hold."""
+    most = 0.0
+    for stage in pipeline:
+        first, end = held.get(stage.node_id, (0, 0))
+        new = [i for i in range(stage.first, stage.end) if not first <= i < end]
+        most = max(most, float(model.weight_bytes[new].sum()) / config.reload_bytes_per_s)
+    return most

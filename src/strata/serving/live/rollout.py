@@ -1,0 +1,178 @@
+"""How one plan becomes the next without a pause: new layers load beside the old ones where both fit.
+
+A pipeline waits for nodes that must be emptied first, loads, serves, drains, and is gone. Old pipelines serve
+until what replaces them is ready; only where a node cannot hold both are they drained before, and then for one
+new pipeline at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from strata.serving.allocation import Pipeline
+from strata.serving.live.instructions import Instruction, Load, Release
+
+
+class Phase(StrEnum):
+    """Where a pipeline is in its life."""
+
+    WAITING = "waiting"
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True)
+class LivePipeline:
+    """One pipeline. `version` names it to the nodes; `missing` are nodes that have not loaded it yet."""
+
+    version: int
+    stages: Pipeline
+    phase: Phase
+    since_s: float
+    missing: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)
+    is_fixed: bool = False
+
+    @property
+    def node_ids(self) -> list[str]:
+        """Its nodes, in the order of their stages."""
+        return [stage.node_id for stage in self.stages]
+
+
+class Rollout:
+    """All pipelines there are. `fits_both(node_id, ranges)`: can a node hold several ranges at once?"""
+
+    def __init__(self, fits_both: Callable[[str, list[tuple[int, int]]], bool]) -> None:
+        self._fits_both = fits_both
+        self._pipelines: dict[int, LivePipeline] = {}
+        self._next = 1
+
+    def __getitem__(self, version: int) -> LivePipeline:
+        return self._pipelines[version]
+
+    def get(self, version: int) -> LivePipeline | None:
+        """Return a pipeline, or None where it is gone."""
+        return self._pipelines.get(version)
+
+    def __iter__(self) -> Iterator[LivePipeline]:
+        return iter(list(self._pipelines.values()))
+
+    def in_phase(self, *phases: Phase) -> list[LivePipeline]:
+        """Return the pipelines in some phases, oldest first."""
+        return [one for one in self if one.phase in phases]
+
+    def on_node(self, node_id: str) -> list[LivePipeline]:
+        """Return the pipelines that have a stage on a node."""
+        return [one for one in self if node_id in one.node_ids]
+
+    def wanted(self) -> list[LivePipeline]:
+        """Return what the newest plan holds, ready or not."""
+        return self.in_phase(Phase.WAITING, Phase.LOADING, Phase.SERVING)
+
+    def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
+        """Return what a node should hold: (version, first, end)."""
+        return tuple(
+            (one.version, stage.first, stage.end)
+            for one in self
+            if one.phase is not Phase.WAITING and not one.is_fixed
+            for stage in one.stages
+            if stage.node_id == node_id
+        )
+
+    def serve_fixed(self, stages: Pipeline, now_s: float) -> None:
+        """Add a whole pipeline that loads nothing: an engine behind one address."""
+        self._add(stages, Phase.SERVING, now_s).is_fixed = True
+
+    def adopt(self, plan: Iterable[Pipeline], now_s: float) -> list[Instruction]:
+        """Move towards a plan: pipelines it shares with what is there stay as they are."""
+        plan = list(plan)
+        out: list[Instruction] = []
+        for old in self.wanted():
+            if old.is_fixed:
+                continue
+            if old.stages in plan:
+                plan.remove(old.stages)
+            elif old.phase is not Phase.SERVING:
+                out += self._end(old)
+        for stages in plan:
+            self._add(stages, Phase.WAITING, now_s)
+        return out + self.advance(now_s)
+
+    def loaded(self, node_id: str, version: int, now_s: float) -> list[Instruction]:
+        """Note that a node has loaded a pipeline's layers."""
+        one = self._pipelines.get(version)
+        if one is None:
+            return [Release(node_id, version)]
+        one.missing.discard(node_id)
+        return self.advance(now_s)
+
+    def lose(self, node_id: str, now_s: float) -> tuple[list[LivePipeline], list[Instruction]]:
+        """Take every pipeline of a node out; returns them with what runs on them, and what is to be released."""
+        lost, out = self.on_node(node_id), list[Instruction]()
+        for one in lost:
+            out += [i for i in self._end(one) if not (isinstance(i, Release) and i.node_id == node_id)]
+        return lost, out + self.advance(now_s)
+
+    def is_dry(self) -> bool:
+        """Return whether a pipeline that makes room has nothing left to run."""
+        return any(one.phase is Phase.DRAINING and not one.running for one in self._pipelines.values())
+
+    def advance(self, now_s: float) -> list[Instruction]:
+        """Start what can be started, retire what has been replaced, and end what has run dry."""
+        out: list[Instruction] = []
+        for one in self.in_phase(Phase.LOADING):
+            if not one.missing:
+                one.phase, one.since_s = Phase.SERVING, now_s
+        serving = self.in_phase(Phase.SERVING)
+        for new in serving:
+            if not new.is_fixed:
+                self._drain([old for old in self._older_on(new) if old.phase is Phase.SERVING], now_s)
+        for old in self.in_phase(Phase.DRAINING):
+            if not old.running:
+                out += self._end(old)
+        # What loads serves nothing yet: to drain another pipeline meanwhile would leave too few.
+        emptying = bool(self.in_phase(Phase.LOADING))
+        for new in self.in_phase(Phase.WAITING):
+            crowded = [old for old in self._older_on(new) if not self._beside(new, old)]
+            if not crowded:
+                new.phase, new.since_s = Phase.LOADING, now_s
+                new.missing = set(new.node_ids)
+                out += [Load(s.node_id, new.version, s.first, s.end) for s in new.stages]
+                continue
+            if not emptying or any(old.phase is Phase.DRAINING for old in crowded):
+                emptying = True
+                self._drain([old for old in crowded if old.phase is Phase.SERVING], now_s)
+                for old in crowded:
+                    if old.phase is Phase.DRAINING and not old.running:
+                        out += self._end(old)
+        if any(isinstance(i, Release) for i in out):
+            out += self.advance(now_s)
+        return out
+
+    def _older_on(self, new: LivePipeline) -> list[LivePipeline]:
+        mine = set(new.node_ids)
+        return [p for p in self if p.version < new.version and mine.intersection(p.node_ids)]
+
+    def _beside(self, new: LivePipeline, old: LivePipeline) -> bool:
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for stage in (*new.stages, *old.stages):
+            ranges.setdefault(stage.node_id, []).append((stage.first, stage.end))
+        return all(self._fits_both(node_id, both) for node_id, both in ranges.items() if len(both) > 1)
+
+    def _drain(self, old: list[LivePipeline], now_s: float) -> None:
+        for one in old:
+            one.phase, one.since_s = Phase.DRAINING, now_s
+
+    def _add(self, stages: Pipeline, phase: Phase, now_s: float) -> LivePipeline:
+        one = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
+        self._next += 1
+        return one
+
+    def _end(self, one: LivePipeline) -> list[Instruction]:
+        del self._pipelines[one.version]
+        if one.phase is Phase.WAITING or one.is_fixed:
+            return []
+        return [Release(node_id, one.version) for node_id in one.node_ids]

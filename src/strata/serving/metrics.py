@@ -1,0 +1,129 @@
+"""The five KPIs of seed 003, counted as requests and tokens go by."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from strata.decision import Trust
+
+KEPT: Final = 10_000
+"""Latencies that percentiles are taken over: the latest."""
+
+
+class MetricsCollector:
+    """Collects what was measured; `generate_report` says it in one dictionary with stable keys.
+
+    Times are the caller's clock. Every figure is measured; what was not measured is None, never zero.
+    """
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._since_s = self._now_s = now_s
+        self._latency_s: deque[float] = deque(maxlen=KEPT)
+        self._ttft_s: deque[float] = deque(maxlen=KEPT)
+        self._tpot_s: deque[float] = deque(maxlen=KEPT)
+        self._counts = dict.fromkeys(("served", "rejected", "cancelled", "interrupted"), 0)
+        self._tokens = 0
+        self._tokens_sent_bytes = self._lost_bytes = 0.0
+        self._throughput: dict[str, float] = {}
+        self._busy_s: dict[str, dict[str, float]] = {}
+        self._usage: dict[str, dict[str, float]] = {}
+        self._usage_since_s: dict[str, float] = {}
+        self._present_s: dict[str, float] = {}
+
+    def at(self, now_s: float) -> None:
+        """Move the time on."""
+        self._now_s = max(self._now_s, now_s)
+
+    def count(self, what: str) -> None:
+        """Count a request that was served, rejected, cancelled or interrupted."""
+        self._counts[what] += 1
+
+    def collect_request_latency(self, request_id: str, latency: float) -> None:
+        """Note a served request's time from arrival to its last token [s]."""
+        self._latency_s.append(latency)
+
+    def collect_tokens(self, ttft_s: float | None, tpot_s: float | None, tokens: int) -> None:
+        """Note a served request's tokens, its time to the first and its mean time of the others [s]."""
+        self._tokens += tokens
+        if ttft_s is not None:
+            self._ttft_s.append(ttft_s)
+        if tpot_s is not None:
+            self._tpot_s.append(tpot_s)
+
+    def collect_throughput(self, node_id: str, throughput: float) -> None:
+        """Note a node's tokens of a second."""
+        self._throughput[node_id] = throughput
+
+    def collect_resource_usage(self, node_id: str, usage: Mapping[str, float]) -> None:
+        """Note a node's shares in use from now on (0 to 1 by resource: slots, kv, gpu ...)."""
+        if node_id in self._usage:
+            lasted_s = self._now_s - self._usage_since_s[node_id]
+            busy = self._busy_s.setdefault(node_id, {})
+            for name, share in self._usage[node_id].items():
+                busy[name] = busy.get(name, 0.0) + share * lasted_s
+            self._present_s[node_id] = self._present_s.get(node_id, 0.0) + lasted_s
+        self._usage[node_id] = dict(usage)
+        self._usage_since_s[node_id] = self._now_s
+
+    def collect_network(self, useful_bytes: float, lost_bytes: float = 0.0) -> None:
+        """Note activations passed on for tokens that were delivered, and for work that had to be done again."""
+        self._tokens_sent_bytes += useful_bytes
+        self._lost_bytes += lost_bytes
+
+    def forget(self, node_id: str) -> None:
+        """Stop counting a node that has gone; what it did stays in the means."""
+        if node_id in self._usage:
+            self.collect_resource_usage(node_id, {})
+            del self._usage[node_id], self._usage_since_s[node_id]
+        self._throughput.pop(node_id, None)
+
+    def generate_report(self) -> dict[str, Any]:
+        """Return the five KPIs; shares are 0 to 1, balance is Jain's index of the nodes' mean load (1: equal)."""
+        for node_id, usage in list(self._usage.items()):
+            self.collect_resource_usage(node_id, usage)
+        elapsed_s = self._now_s - self._since_s
+        usage = {
+            node_id: {name: value / self._present_s[node_id] for name, value in sorted(busy.items())}
+            for node_id, busy in sorted(self._busy_s.items())
+            if self._present_s.get(node_id, 0.0) > 0
+        }
+        loads = np.array([max(shares.values(), default=0.0) for shares in usage.values()])
+        sent = self._tokens_sent_bytes + self._lost_bytes
+        return {
+            "request_latency": {
+                "end_to_end_s": _percentiles(self._latency_s),
+                "ttft_s": _percentiles(self._ttft_s),
+                "tpot_s": _percentiles(self._tpot_s),
+            },
+            "throughput": {
+                "requests_per_s": self._counts["served"] / elapsed_s if elapsed_s > 0 else None,
+                "tokens_per_s": self._tokens / elapsed_s if elapsed_s > 0 else None,
+                "by_node_tokens_per_s": dict(sorted(self._throughput.items())),
+                **self._counts,
+            },
+            "resource_utilization": {
+                "mean": float(loads.mean()) if len(loads) else None,
+                "by_node": usage,
+            },
+            "load_balance": {
+                "jain": float(loads.sum() ** 2 / (len(loads) * (loads**2).sum())) if loads.any() else None,
+                "coefficient_of_variation": float(loads.std() / loads.mean()) if loads.any() else None,
+            },
+            "network_efficiency": {
+                "useful_share": self._tokens_sent_bytes / sent if sent else None,
+                "bytes_per_s": sent / elapsed_s if elapsed_s > 0 else None,
+            },
+            "elapsed_s": elapsed_s,
+            "trust": Trust.MEASURED.value,
+        }
+
+
+def _percentiles(values: deque[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    array = np.array(values)
+    return {"mean": float(array.mean())} | {f"p{p}": float(np.percentile(array, p)) for p in (50, 95, 99)}
