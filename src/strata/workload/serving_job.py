@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from strata.workload.inference import ModelInfo
 
@@ -46,7 +46,11 @@ class Demand:
 
 @dataclass(frozen=True)
 class ServingJob:
-    """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured."""
+    """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured.
+
+    weights, kv: the precisions that `model`'s bytes are of. strategy, routing: what plans and routes where a
+    command does not say; see `serving.allocate` and `serving.routing`.
+    """
 
     name: str
     model: ModelInfo
@@ -54,3 +58,7 @@ class ServingJob:
     memory_headroom: float = MEMORY_HEADROOM
     flops_efficiency: float = FLOPS_EFFICIENCY
     bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
+    weights: str = "bf16"
+    kv: str = "bf16"
+    strategy: Literal["auto", "dp", "greedy"] = "auto"
+    routing: Literal["auto", "dp", "rr"] = "auto"
