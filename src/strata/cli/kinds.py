@@ -46,7 +46,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "TrainingPlan": Kind(
         "strata.training.planfile:read_plan",
         "strata.training.schema:PlanFile",
-        "Where and how a job runs, as `strata plan` wrote it.",
+        "Where and how a job runs, as `strata plan train` wrote it.",
+    ),
+    "ServingJob": Kind(
+        "strata.workload.serving_schema:load_serving_job",
+        "strata.workload.serving_schema:ServingJobFile",
+        "What is to be served, how fast it must answer, and how it may be stored.",
+    ),
+    "ServingPlan": Kind(
+        "strata.serving.planfile:read_serving_plan",
+        "strata.serving.schema:ServingPlanFile",
+        "Which node holds which layers, as `strata plan serve` wrote it.",
     ),
 }
 

@@ -1,17 +1,21 @@
-"""Case files of layer allocation: pools of nodes with decode times, capacities and round trips.
+"""The files of serving: plans (`kind: ServingPlan`), and case files of layer allocation.
 
-A benchmark's file may carry more than is read here: unknown keys are left alone.
+What one value may be is said here; what values mean together is checked where a file is read. A benchmark's case
+file (pools of nodes with decode times, capacities and round trips) may carry more than is read: unknown keys are
+left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from strata.decision import Trust
 from strata.errors import Fault
 from strata.files import Document, FileModel
+from strata.serving.goal import Goal
 
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -78,3 +82,77 @@ def faults(document: Document, number: int, case: CaseEntry) -> Iterator[Fault]:
         if node.id in seen:
             yield document.fault(("cases", number, "nodes", row, "id"), f"{node.id!r} is there twice")
         seen.add(node.id)
+
+
+class PlanStageEntry(FileModel):
+    """Layers [first, end) on a node: seconds of a decode step, and the sequences its KV memory holds."""
+
+    node: Name
+    first: Layers
+    end: Count
+    stage_s: Time
+    slots: Layers
+
+
+class PlanPipelineEntry(FileModel):
+    """Stages that hold all layers, and what they give together; `slots` of the tightest stage."""
+
+    stages: Annotated[list[PlanStageEntry], Field(min_length=1)]
+    slots: Layers
+    tokens_per_s: Time
+    decode_s: Time
+    ttft_s: Time
+    trust: Trust
+
+
+class PlanNodeEntry(FileModel):
+    """What launching needs to know of a node."""
+
+    id: Name
+    domain: str
+    accelerator: str
+    num_devices: Count
+
+
+class PlanFleetEntry(FileModel):
+    """The fleet a plan was made for, node by node."""
+
+    name: Name
+    nodes: list[PlanNodeEntry]
+
+
+class PlanServiceEntry(FileModel):
+    """The job a plan was made for. `num_layers`: blocks, without embedding and head."""
+
+    name: Name
+    model: str
+    num_layers: Count
+    prompt_tokens: Count
+    output_tokens: Count
+    weights: str
+    kv: str
+    memory_headroom: Annotated[float, Field(ge=0, lt=1)]
+    num_heads: Layers = 0
+
+
+class ServingPlanFile(FileModel):
+    """`kind: ServingPlan`. Without pipelines: nothing fits, and `reasons` say why."""
+
+    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["ServingPlan"]
+    name: Name
+    strategy: Literal["auto", "dp", "greedy"]
+    goal: Goal
+    routing: Literal["auto", "dp", "rr"]
+    pipelines: list[PlanPipelineEntry]
+    figures: dict[str, Any] = Field(default={})
+    reasons: list[dict[str, Any]] = Field(default=[])
+    alternatives: list[dict[str, Any]] = Field(default=[])
+    unused: list[dict[str, Any]] = Field(default=[])
+    trust: Trust = Trust.ASSUMED
+    inputs_digest: str = ""
+    seed: int = 0
+    search_s: Time = 0.0
+    fleet: PlanFleetEntry
+    job: PlanServiceEntry
+    inputs: dict[str, str] = Field(default={})

@@ -1,4 +1,4 @@
-"""The training jobs that come with strata, by name (files in `jobs/`)."""
+"""The jobs that come with strata, by name: training (files in `jobs/`) and serving (in `serving_jobs/`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Final
 from strata.files import bundled, bundled_names
 
 _FOLDER: Final = Path(__file__).parent / "jobs"
+_SERVING: Final = Path(__file__).parent / "serving_jobs"
 
 
 def job_names() -> list[str]:
-    """Return the names of the bundled jobs, sorted."""
+    """Return the names of the bundled training jobs, sorted."""
     return bundled_names(_FOLDER)
 
 
 def job_path(name: str) -> Path:
-    """Return the file of a bundled job. Raises UsageError naming the ones there are."""
+    """Return the file of a bundled training job. Raises UsageError naming the ones there are."""
     return bundled(_FOLDER, name, what="job")
+
+
+def serving_job_names() -> list[str]:
+    """Return the names of the bundled serving jobs, sorted."""
+    return bundled_names(_SERVING)
+
+
+def serving_job_path(name: str) -> Path:
+    """Return the file of a bundled serving job. Raises UsageError naming the ones there are."""
+    return bundled(_SERVING, name, what="serving job")

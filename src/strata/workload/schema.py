@@ -7,7 +7,7 @@ profile they name can be read, by `job_from_document`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -155,11 +155,16 @@ def load_job(source: str | Path) -> TrainingJob:
 
     Raises BadFile with every fault, UsageError where there is neither file nor bundled job.
     """
+    path = file_or_named(source, job_path)
+    return job_from_document(read_document(path), path.parent)
+
+
+def file_or_named(source: str | Path, named: Callable[[str], Path]) -> Path:
+    """Return the file of a source: its path, or what is bundled by that name where no such file exists."""
     path = Path(source)
     # Not just any suffix: `llama-3.1-70b` is a name.
-    if not (path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1):
-        path = job_path(str(source))
-    return job_from_document(read_document(path), path.parent)
+    is_path = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
+    return path if is_path else named(str(source))
 
 
 def job_from_document(document: Document, base: Path) -> TrainingJob:
@@ -169,7 +174,7 @@ def job_from_document(document: Document, base: Path) -> TrainingJob:
         file = document.check(TrainingJobFile)
     except BadFile as error:
         faults.extend(error.faults)
-    spec = _model(document, base, faults)
+    spec = model_at(document, base, faults)
     profile = _profile(document, base, spec, faults)
     if not faults and spec is not None:
         faults.extend(_relations(document, file, spec))
@@ -178,7 +183,8 @@ def job_from_document(document: Document, base: Path) -> TrainingJob:
     return _job(file, spec, profile)
 
 
-def _model(document: Document, base: Path, faults: list[Fault]) -> ModelSpec | None:
+def model_at(document: Document, base: Path, faults: list[Fault]) -> ModelSpec | None:
+    """Return the model that a job names, or None with what is wrong appended to `faults`."""
     source = _text_at(document, "model")
     if source is None:
         return None

@@ -1,0 +1,171 @@
+"""Serving job files: `kind: ServingJob`.
+
+What one value may be is said by the pydantic models; what values mean together, and whether the model they name
+can be read, by `serving_job_from_document`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from strata.errors import BadFile, Fault
+from strata.files import Document, FileModel, Seconds, read_document
+from strata.workload.inference import ModelInfo
+from strata.workload.model import ModelSpec
+from strata.workload.presets import serving_job_path
+from strata.workload.schema import Name, Share, Whole, file_or_named, model_at
+from strata.workload.serving_job import (
+    BANDWIDTH_EFFICIENCY,
+    FLOPS_EFFICIENCY,
+    MEMORY_HEADROOM,
+    Demand,
+    ServingJob,
+)
+
+WEIGHT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
+"""Bytes of a parameter in a block; int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
+
+KV_BYTES: Final = {"bf16": 2.0, "fp8": 1.0}
+
+Weights = Literal["bf16", "fp8", "int8", "int4"]
+Kv = Literal["bf16", "fp8"]
+
+_PER_S: Final = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
+
+
+def _rate(value: Any) -> Any:
+    """Read `28/s` or `1700/min` as requests a second; leave numbers to the field."""
+    if not isinstance(value, str):
+        return value
+    number, _, unit = value.partition("/")
+    try:
+        return float(number) * _PER_S[unit.strip() or "s"]
+    except (ValueError, KeyError):
+        text = f"{value!r} is no rate; write 28/s, 1700/min or 28"
+        raise PydanticCustomError("value", "{text}", {"text": text}) from None
+
+
+Rate = Annotated[
+    float, BeforeValidator(_rate, json_schema_input_type=float | str), Field(ge=0, allow_inf_nan=False)
+]
+Goal = Annotated[Seconds, Field(gt=0)]
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+
+
+class DemandEntry(FileModel):
+    """What is asked: tokens of a request (means), sequences a decode step, requests a second (0: not known)."""
+
+    prompt: Whole
+    output: Whole
+    batch: Whole = 16
+    rate: Rate = 0.0
+
+
+class GoalsEntry(FileModel):
+    """Most time to the first token, and per token after it; what is absent is not bounded."""
+
+    ttft: Goal | None = None
+    tpot: Goal | None = None
+
+
+class PrecisionEntry(FileModel):
+    """How the blocks' weights and the KV cache are stored; embedding and head stay in 16 bits."""
+
+    weights: Weights = "bf16"
+    kv: Kv = "bf16"
+
+
+class EfficiencyEntry(FileModel):
+    """Shares of published peaks that prefill (FLOPs) and decoding (memory bandwidth) reach."""
+
+    flops: Efficiency = FLOPS_EFFICIENCY
+    bandwidth: Efficiency = BANDWIDTH_EFFICIENCY
+
+
+class ServingJobFile(FileModel):
+    """`kind: ServingJob`. `model`: a shipped name, a config.json or a folder with one; paths from this file."""
+
+    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["ServingJob"]
+    name: Name
+    model: Name
+    demand: DemandEntry
+    goals: GoalsEntry = GoalsEntry()
+    precision: PrecisionEntry = PrecisionEntry()
+    memory_headroom: Annotated[Share, Field(ge=0, lt=1)] = MEMORY_HEADROOM
+    efficiency: EfficiencyEntry = EfficiencyEntry()
+    strategy: Literal["auto", "dp", "greedy"] = "auto"
+    routing: Literal["auto", "dp", "rr"] = "auto"
+
+
+def load_serving_job(source: str | Path) -> ServingJob:
+    """Read a serving job file, or a bundled one by its name where no such file exists.
+
+    Raises BadFile with every fault, UsageError where there is neither file nor bundled job.
+    """
+    path = file_or_named(source, serving_job_path)
+    return serving_job_from_document(read_document(path), path.parent)
+
+
+def serving_job_from_document(document: Document, base: Path) -> ServingJob:
+    """Build a job from a parsed file; relative paths start at `base`. Raises BadFile with every fault."""
+    faults: list[Fault] = []
+    try:
+        file = document.check(ServingJobFile)
+    except BadFile as error:
+        faults.extend(error.faults)
+    spec = model_at(document, base, faults)
+    if not faults and spec is not None:
+        longest, asked = spec.max_sequence_length, file.demand.prompt + file.demand.output
+        if longest is not None and asked > longest:
+            message = (
+                f"{spec.name} has learned positions for {longest} tokens only, and prompt and output are {asked}"
+            )
+            faults.append(document.fault(("demand", "prompt"), message))
+    if faults or spec is None:
+        raise BadFile(sorted(faults, key=lambda fault: (fault.path != document.path, fault.line, fault.column)))
+    return _job(file, spec)
+
+
+def model_info(spec: ModelSpec, *, weights: Weights = "bf16", kv: Kv = "bf16") -> ModelInfo:
+    """Return a model as it is stored in these precisions.
+
+    Quantised checkpoints keep embedding and head in 16 bits (as GPTQ, AWQ and vLLM's online fp8 do).
+    """
+    stored = ModelInfo.of(spec, weight_bytes_per_param=WEIGHT_BYTES[weights], kv_element_bytes=KV_BYTES[kv])
+    ends = ModelInfo.of(spec)
+    return replace(
+        stored,
+        embedding_bytes=ends.embedding_bytes,
+        head_bytes=ends.head_bytes,
+        tied_bytes=ends.tied_bytes,
+    )
+
+
+def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
+    demand, goals, precision = file.demand, file.goals, file.precision
+    return ServingJob(
+        name=file.name,
+        model=model_info(spec, weights=precision.weights, kv=precision.kv),
+        demand=Demand(
+            batch=demand.batch,
+            prompt_tokens=demand.prompt,
+            output_tokens=demand.output,
+            ttft_goal_s=math.inf if goals.ttft is None else goals.ttft,
+            tpot_goal_s=math.inf if goals.tpot is None else goals.tpot,
+            rate_per_s=demand.rate,
+        ),
+        memory_headroom=file.memory_headroom,
+        flops_efficiency=file.efficiency.flops,
+        bandwidth_efficiency=file.efficiency.bandwidth,
+        weights=precision.weights,
+        kv=precision.kv,
+        strategy=file.strategy,
+        routing=file.routing,
+    )
