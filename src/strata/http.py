@@ -1,1 +1,246 @@
-"""The frame every server shares."""
+"""The frame every server shares: token, limits, honest errors and a drain that loses nothing.
+
+`Frame` is plain ASGI around any application, so that it also holds for streams; `server.serve` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.prometheus import Counter
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+SWALLOWED: Final = 8
+"""So many times the body limit is read and forgotten before a refusal, so that the client gets to hear it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may take.
+
+    head_s, body_s: to send the head, the body. answer_s: we, to begin an answer. stall_s: the client, to read on.
+    """
+
+    body_bytes: int = 2**20
+    header_bytes: int = 16 * 2**10
+    connections: int = 4096
+    head_s: float = 15.0
+    body_s: float = 30.0
+    answer_s: float = 600.0
+    stall_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Realm:
+    """Paths that begin alike. token: what opens them, empty where nothing has to. drains: no new request is taken
+    while the server stops, and it waits for those that run.
+    """
+
+    prefix: str
+    token: str = ""
+    drains: bool = True
+
+
+class Stalled(Exception):
+    """The client takes no more of the answer; its connection is gone."""
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, message: str, code: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.retry_after_s = status, message, code, retry_after_s
+
+
+def error_body(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> bytes:
+    """Return an error in the form OpenAI's API has, which ours share."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return json.dumps({"error": error}).encode()
+
+
+def kind_of(status: int) -> str:
+    """Return the `type` of an error with this status."""
+    named = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    return named.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+class Frame:
+    """An application with its limits. `requests` counts answers by status."""
+
+    def __init__(self, app: App, *, realms: Sequence[Realm], limits: Limits, requests: Counter) -> None:
+        self.app, self.limits, self.requests = app, limits, requests
+        self.realms = sorted(realms, key=lambda realm: -len(realm.prefix))
+        self.running = 0
+        self.is_draining = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def drain(self) -> None:
+        """Take no new request of realms that drain."""
+        self.is_draining = True
+
+    async def idle(self) -> None:
+        """Return when no request of a realm that drains is running."""
+        await self._is_idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; anything that is not HTTP passes."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        call = _Call(scope, receive, send, self.limits)
+        try:
+            realm = self._admit(scope)
+            with self._counted(realm):
+                await call.run(self.app)
+        except _Refusal as refusal:
+            await call.refuse(refusal)
+        except Stalled:
+            call.abort()
+        except Exception:
+            # Told here once with its traceback; a worker of the frame never dies of one request.
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            await call.refuse(_Refusal(500, "internal error", "internal"))
+        finally:
+            self.requests.inc(code=str(call.status or 499))
+
+    def _admit(self, scope: Scope) -> Realm:
+        path = scope["path"]
+        realm = next((one for one in self.realms if path.startswith(one.prefix)), Realm("/"))
+        headers = scope["headers"]
+        if sum(len(name) + len(value) + 4 for name, value in headers) > self.limits.header_bytes:
+            raise _Refusal(431, f"headers exceed {self.limits.header_bytes} bytes", "headers-too-large")
+        if realm.token and not _has_token(headers, realm.token):
+            raise _Refusal(401, "a valid bearer token is needed", "token-missing")
+        if realm.drains and self.is_draining:
+            raise _Refusal(503, "the server is stopping", "draining", 5.0)
+        if realm.drains and self.running >= self.limits.connections:
+            raise _Refusal(503, f"{self.running} requests are running", "too-many-connections", 1.0)
+        return realm
+
+    @contextmanager
+    def _counted(self, realm: Realm) -> Iterator[None]:
+        if not realm.drains:
+            yield
+            return
+        self.running += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._is_idle.set()
+
+
+class _Call:
+    """One request under its limits."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+        self.scope, self.limits = scope, limits
+        self._receive, self._send = receive, send
+        self._body_bytes = 0
+        self._body_due_s = asyncio.get_running_loop().time() + limits.body_s
+        self._is_read = False
+        self.status = 0
+        self._clock: asyncio.Timeout | None = None
+
+    async def run(self, app: App) -> None:
+        declared = dict(self.scope["headers"]).get(b"content-length", b"0")
+        # What is no number the server below has refused already.
+        if declared.isdigit() and int(declared) > self.limits.body_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self.limits.answer_s) as clock:
+                self._clock = clock
+                await app(self.scope, self.receive, self.send)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise _Refusal(504, f"no answer after {self.limits.answer_s:g} s", "answer-too-late") from None
+
+    async def receive(self) -> Message:
+        try:
+            async with asyncio.timeout_at(None if self._is_read else self._body_due_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise _Refusal(408, f"the body took longer than {self.limits.body_s:g} s", "body-too-slow") from None
+        if message["type"] == "http.request":
+            self._body_bytes += len(message.get("body", b""))
+            self._is_read = not message.get("more_body", False)
+            if self._body_bytes > self.limits.body_bytes:
+                raise self._too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._clock:
+                self._clock.reschedule(None)
+        try:
+            async with asyncio.timeout(self.limits.stall_s):
+                await self._send(message)
+        except TimeoutError:
+            raise Stalled(f"the client read nothing for {self.limits.stall_s:g} s") from None
+
+    def _too_large(self) -> _Refusal:
+        return _Refusal(413, f"the body exceeds {self.limits.body_bytes} bytes", "body-too-large")
+
+    async def refuse(self, refusal: _Refusal) -> None:
+        """Answer with an error, or break the connection where an answer has begun."""
+        if self.status:
+            self.abort()
+            return
+        self.status = refusal.status
+        await self._swallow()
+        body = error_body(refusal.message, kind=kind_of(refusal.status), code=refusal.code)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if refusal.retry_after_s is not None:
+            headers.append((b"retry-after", f"{refusal.retry_after_s:.0f}".encode()))
+        if refusal.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        with suppress(Stalled):
+            await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": body})
+
+    async def _swallow(self) -> None:
+        # A connection closed with its body unread is reset, and most clients then never see the answer. One that
+        # asked first (`Expect: 100-continue`) has not sent it.
+        if self._is_read or any(name == b"expect" for name, _ in self.scope["headers"]):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._body_due_s):
+                while self._body_bytes <= SWALLOWED * self.limits.body_bytes:
+                    message = await self._receive()
+                    self._body_bytes += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+
+    def abort(self) -> None:
+        """Break the connection, where the server below lets us."""
+        abort = self.scope.get("state", {}).get("abort")
+        if abort:
+            abort()
+
+
+def _has_token(headers: Sequence[tuple[bytes, bytes]], token: str) -> bool:
+    given = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, credentials = given.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(credentials.strip(), token.encode())

@@ -1,0 +1,141 @@
+"""Runs a frame under uvicorn until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from strata.errors import UsageError, need
+from strata.http import Frame
+
+log = logging.getLogger(__name__)
+
+SPARE_CONNECTIONS: Final = 64
+"""Beyond the limit, so that the refusal itself, beats and health checks still get through."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises UsageError where the address cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="another --host or --port"
+        ) from error
+
+
+def serve(frame: Frame, listener: socket.socket, *, drain_s: float) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what runs within `drain_s`; a second signal ends it at once.
+
+    Raises MissingPart where uvicorn is not installed.
+    """
+    need("uvicorn", extra="serve")
+    _raise_open_files()
+    asyncio.run(_serve(frame, listener, drain_s))
+
+
+async def _serve(frame: Frame, listener: socket.socket, drain_s: float) -> None:
+    server = _server(frame)
+    told, hurry = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        (hurry if told.is_set() else told).set()
+        frame.drain()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await _first(serving, told.wait())
+    if told.is_set():
+        log.info("stopping: %d requests are running", frame.running)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await _first(serving, frame.idle(), hurry.wait())
+    server.should_exit = True
+    await serving
+
+
+async def _first(serving: asyncio.Task[None], *others: Awaitable[Any]) -> None:
+    waiting = [asyncio.ensure_future(one) for one in others]
+    try:
+        await asyncio.wait([serving, *waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
+
+
+def _server(frame: Frame) -> Any:
+    import h11
+    from uvicorn import Config, Server
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    limits = frame.limits
+
+    class Connection(H11Protocol):
+        """uvicorn's, with the limits it has not: connections, and the time to send a head."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.app_state = {**self.app_state, "abort": lambda: self.transport.abort()}
+            self._due: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections + SPARE_CONNECTIONS:
+                transport.abort()
+            else:
+                self._due = self.loop.call_later(limits.head_s, transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # IDLE: a head is not there, or not all of it. More bytes of it buy no more time.
+            if self.conn.their_state is not h11.IDLE:
+                self._forget()
+            elif self._due is None and not self.transport.is_closing():
+                self._due = self.loop.call_later(limits.head_s, self.transport.abort)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
+        def _forget(self) -> None:
+            if self._due:
+                self._due.cancel()
+            self._due = None
+
+    class Quiet(Server):
+        """uvicorn's, with signals left to us: it would close the door first and then wait."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Quiet(
+        Config(
+            frame,
+            http=Connection,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            h11_max_incomplete_event_size=2 * limits.header_bytes + 1024,
+            timeout_keep_alive=int(limits.head_s),
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+
+def _raise_open_files() -> None:
+    """Ask for as many open files as we may have: every request in flight is two sockets."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
