@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.training.estimate import ChainEstimates
+from strata.training.estimate import ChainEstimates, Screened
 from strata.training.exact.chain import build_chain
 from strata.training.exact.chain_space import ChainSpace
 from strata.training.exact.problem import POOL, Problem, Setting
@@ -28,13 +28,10 @@ from strata.workload.plan import TrainingPlan
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ALL_SUBSETS: Final = 10
-"""Up to so many domains all their subsets are looked at; above, pairs and the subsets of pools."""
-
 POOLS: Final = 2
+"""Of more domains than one pool all subsets of so many pools are looked at, and pairs up to PAIRS domains."""
 
-FEW_MICROBATCHES: Final = (1, 4)
-"""What is tried on large fleets: more is seldom better there."""
+PAIRS: Final = 16
 
 PROMISING: Final = 6000
 """Pipelines over several domains that are estimated closely: the best under each of LEANINGS at first glance."""
@@ -67,17 +64,13 @@ class Builder:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         count = len(problem.fleet.domains)
-        members, large = tuple(range(count)), count > ALL_SUBSETS
+        members = tuple(range(count))
         self.chains: ChainSpace = (
-            SomeChains(problem, first_pools(problem)[:POOLS], pairs=count <= 2 * ALL_SUBSETS)
-            if large
-            else ChainSpace(problem, members)
-        )
-        self.shards = (
-            ShardSpace(problem, members)
+            ChainSpace(problem, members)
             if count <= POOL
-            else ShardSpace(problem, members, microbatches=FEW_MICROBATCHES)
+            else SomeChains(problem, first_pools(problem)[:POOLS], pairs=count <= PAIRS)
         )
+        self.shards = ShardSpace(problem, members)
         # The fastest schedule first: where it fits, no other is built.
         self.schedules = tuple(sorted(problem.job.schedules, key=SCHEDULES.index))
 
@@ -99,17 +92,11 @@ class Builder:
 
     def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, NDArray[np.bool_]]:
         """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
-        values, setting, item = estimates.screen(self._settings())
-        several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
-        if len(several) > PROMISING:
-            logs = np.log(np.maximum(np.abs(values[:, several]), 1e-300))
-            each = PROMISING // len(LEANINGS)
-            scores = LEANINGS @ (logs * np.array([[1.0], [-1.0], [1.0]]))
-            near = np.ones(len(item), dtype=bool)
-            near[several] = False
-            for score in scores:
-                near[several[np.argpartition(score, each)[:each]]] = True
-            values, setting, item = values[:, near], setting[near], item[near]
+        parts = [self._promising(*part) for part in estimates.screen()]
+        values, setting, item = self._promising(
+            np.concatenate([part[0] for part in parts], axis=1),
+            *(np.concatenate([part[k] for part in parts]) for k in (1, 2)),
+        )
         closer = estimates.values(setting, item)
         fits = np.isfinite(closer[0])
         # Where no estimate fits a domain's memory, the first glance is what there is: building tells.
@@ -117,18 +104,18 @@ class Builder:
         values = np.where(fits, closer, values)[:, kept]
         return values, setting[kept], item[kept], fits[kept] if fits.any() else kept
 
-    def _settings(self) -> Ints:
-        """Return positions in problem.settings; of every second number of copies on a large fleet."""
-        settings = self.problem.settings
-        if len(self.problem.fleet.domains) <= ALL_SUBSETS:
-            return np.arange(len(settings))
-        copies = sorted({setting.copies for setting in settings})[::2]
-        picked = [
-            number
-            for number, setting in enumerate(settings)
-            if setting.copies in copies and setting.microbatch_size in FEW_MICROBATCHES
-        ]
-        return np.array(picked, dtype=np.int64)
+    def _promising(self, values: Floats, setting: Ints, item: Ints) -> Screened:
+        """Return all branches of one domain, and of several the best under each of LEANINGS."""
+        several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
+        if len(several) <= PROMISING:
+            return values, setting, item
+        logs = np.log(np.maximum(np.abs(values[:, several]), 1e-300))
+        each = PROMISING // len(LEANINGS)
+        near = np.ones(len(item), dtype=bool)
+        near[several] = False
+        for score in LEANINGS @ (logs * np.array([[1.0], [-1.0], [1.0]])):
+            near[several[np.argpartition(score, each)[:each]]] = True
+        return values[:, near], setting[near], item[near]
 
     def plans(self, row: int) -> list[TrainingPlan]:
         """Return the plans of one branch: a pipeline by the fastest and the cheapest route, both ways round."""

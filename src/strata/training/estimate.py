@@ -6,7 +6,8 @@ and the gradient sum between copies and the optimizer are added. Estimates only:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,11 +15,16 @@ from numpy.typing import NDArray
 
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.exact.chain_space import ChainSpace
-from strata.training.exact.problem import Problem
+from strata.training.exact.problem import Problem, Setting
 from strata.workload.job import Recompute
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Screened = tuple[Floats, Ints, Ints]
+"""Values [3, N] of branches, their settings (positions) and their items (rows of the chains' masks)."""
+
+TOGETHER: Final = 64
+"""Settings screened at a time: their tables [settings, subsets] then stay in the processor's cache."""
 
 HALVINGS: Final = 10
 """Of the range in which the slowest stage's time lies: about a thousandth of a layer."""
@@ -88,6 +94,14 @@ class ChainEstimates:
         self.copies = np.array([s.copies for s in settings], dtype=float)
         caps = np.array([s.cap for s in settings], dtype=float)
         self.stages = np.minimum(self.slots // self.copies[:, None], caps[:, None])
+        # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
+        last: dict[Setting, int] = {}
+        self.more = np.ones(self.stages.shape)
+        for row, setting in enumerate(settings):
+            shape = replace(setting, cap=0)
+            if shape in last:
+                self.more[row] = self.stages[row] > self.stages[last[shape]]
+            last[shape] = row
         self.size = np.array([s.microbatch_size for s in settings], dtype=float)
         self.full = np.array([s.recompute is Recompute.FULL for s in settings])
         self.count = np.array([problem.microbatches(s) for s in settings], dtype=float)
@@ -138,7 +152,7 @@ class ChainEstimates:
         stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
         layer_s = whole_s / (like.count + like.head)
         total, copies = stages.sum(axis=1), self.copies[setting]
-        most = self._most(row, at, np.minimum((total + 1) / 2, self.count[setting])[:, None])
+        most = self._most(row, at, np.minimum(total, 2 * self.count[setting])[:, None])
         slowest, layers = self._split(stages, layer_s, most)
         layers, alone = np.minimum(layers, like.count), (total == 1)[:, None]
         held = np.maximum(stages * layers, 0.0)
@@ -159,11 +173,16 @@ class ChainEstimates:
             usd_per_s=(devices * self.usd_per_s[at]).sum(axis=1),
         )
 
-    def screen(self, settings: Ints) -> tuple[Floats, Ints, Ints]:
-        """Return values [3, N] of all branches of some settings that might fit, their settings and their items.
+    def screen(self) -> Iterator[Screened]:
+        """Yield all branches that might fit, of some settings at a time.
 
         Coarser than `values`: layers in fractions, and memory as `ChainSpace.may_fit` sees it.
         """
+        count = len(self.problem.settings)
+        for first in range(0, count, TOGETHER):
+            yield self._screened(np.arange(first, min(first + TOGETHER, count)))
+
+    def _screened(self, settings: Ints) -> Screened:
         inside = self.chains.inside.astype(float).T
         stages, work, ranks = self.stages[settings], self.work[settings], self.ranks[settings]
         total, layers = stages @ inside, len(self.problem.job.layers)
@@ -177,7 +196,8 @@ class ChainEstimates:
         sizes, group = np.unique(self.size[settings], return_inverse=True)
         routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])  # [size, 4, mask]
         fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
-        rows, items = np.nonzero((unable == 0) & (total <= layers) & fits & np.isfinite(routes[group, 0]))
+        fits &= (unable == 0) & (total <= layers) & np.isfinite(routes[group, 0])
+        rows, items = np.nonzero(fits & (self.more[settings] @ inside > 0))
         slow, slow_sum, latency, price = routes[group[rows], :, items].T
         each = np.divide(stages, work, out=np.zeros_like(work), where=np.isfinite(work))
         pace, copies = (each @ inside)[rows, items], self.copies[settings[rows]]
@@ -190,7 +210,7 @@ class ChainEstimates:
         usd = usd_per_s * step_s + count * load * price
         return np.stack([step_s, -useful * count * copies / (devices * step_s), usd]), settings[rows], items
 
-    def _most(self, row: Ints, at: Ints, in_flight: Floats) -> Floats:
+    def _most(self, row: Ints, at: Ints, total: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold."""
         job, layers, like = self.problem.job, self.problem.job.layers, self.like
         size = self.size[row] / self.ranks[row, at]
@@ -202,7 +222,9 @@ class ChainEstimates:
         kept = size * np.where(self.full[row], input_only, whole)
         again = np.where(self.full[row], size * whole, 0.0)
         room = self.limit[at] - FIXED_BYTES - again
-        return np.asarray(np.maximum(0.0, np.floor(room / (state + in_flight * kept))))
+        # The k-th stage from the end holds k microbatches: the mean of 1 / (state + k kept) over the stages.
+        sent = total * np.maximum(kept, 1e-9)
+        return np.asarray(np.maximum(0.0, np.floor(room * np.log1p(sent / (state + kept / 2)) / sent)))
 
     def _split(self, stages: Floats, layer_s: Floats, most: Floats) -> tuple[Floats, Floats]:
         """Return the slowest stage's time (inf: no room) and layers of a stage in each domain."""
@@ -211,7 +233,8 @@ class ChainEstimates:
         each, total = layer_s[rows, last], stages.sum(axis=1)
         pace = (stages / layer_s).sum(axis=1)
         low, high = (like.count + like.head) / pace * (1 - 1e-9), (like.count + like.head + total) / pace + each
-        possible = (stages * most).sum(axis=1) >= like.count
+        # Embedding and head take room, too: as much as the layers of as many parameters.
+        possible = (stages * most).sum(axis=1) >= like.count + like.more_params / max(like.params, 1.0)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             enough = self._held(middle, stages, layer_s, most, each, rows, last) >= like.count

@@ -6,6 +6,7 @@ and the gradient sum is the fastest of direct, star and (at best) ring. Estimate
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from strata.simulate.collective import eta
 from strata.training.estimate import ChainEstimates
-from strata.training.exact.problem import Problem
+from strata.training.exact.problem import Problem, Setting
 from strata.training.exact.shards import ShardSpace
 from strata.training.exact.unit import Unit
 from strata.workload.job import Recompute
@@ -126,6 +127,8 @@ class SharingEstimates:
         limits = batch / max(float(rate.sum()), 1e-300) * STEP ** np.arange(GRID)
         done = np.maximum(0.0, np.floor((limits[:, None, None] - fill) / period + 1)) * samples
         together = member @ done.max(axis=2).T  # [group, limit]
+        # A unit hides what the shape hides that it uses: near a unit's least time seldom its fastest one.
+        hides = hidden[np.arange(len(hidden)), done.argmax(axis=2)]  # [limit, unit]
         enough = together >= batch
         at = np.maximum(enough.argmax(axis=1), 1)
         rows = np.arange(len(member))
@@ -133,23 +136,30 @@ class SharingEstimates:
         part = np.clip((batch - low) / np.maximum(high - low, 1e-300), 0.0, 1.0)
         work_s = limits[at - 1] + part * (limits[at] - limits[at - 1])
         able = enough[:, -1] & (member @ (rate == 0) == 0)
-        return np.where(able, work_s, np.inf), np.where(member, hidden, np.inf).min(axis=1)
+        # No unit may be idle: each does a microbatch at least.
+        once = np.where(samples > 0, fill, np.inf).min(axis=1)
+        work_s = np.maximum(work_s, np.where(member, once, 0.0).max(axis=1))
+        return np.where(able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
 
     @cached_property
     def _shapes(self) -> dict[Key, tuple[Floats, Floats, Floats, Floats]]:
-        """Samples, fill and period [unit, SHAPES] of the fastest shapes, and what the fastest one hides [unit]."""
+        """Samples, fill, period and what is hidden [unit, SHAPES] of the fastest shapes."""
         units, settings = self.shards.units, self.problem.settings
         keys = {way[:2] for way in self.shards.ways}
         numbers = np.array([k for k, s in enumerate(settings) if (s.microbatch_size, s.recompute) in keys])
         key_of = [(s.microbatch_size, s.recompute) for s in settings]
+        numbered: dict[Setting, int] = {}
+        shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in settings])
         found = {}
         for key in keys:
             blank = np.zeros((len(units), SHAPES)), np.zeros((len(units), SHAPES)), np.ones((len(units), SHAPES))
-            found[key] = (*blank, np.zeros(len(units)))
+            found[key] = (*blank, np.zeros((len(units), SHAPES)))
         for row, unit in enumerate(units):
             mine = numbers[self._whole(numbers, unit)]
             if not len(mine):
                 continue
+            # Settings that differ in a cap that does not bind are one shape.
+            mine = mine[np.unique(shape[mine], return_index=True)[1]]
             at = np.tile(np.array(unit), (len(mine), 1))
             paces = self.chains.paces(mine, at, self._route(unit, len(mine)))
             made = self.chains.size[mine] * self.chains.copies[mine]
@@ -161,7 +171,7 @@ class SharingEstimates:
                 samples[row, : len(best)] = made[best]
                 fill[row, : len(best)] = (paces.path_s + paces.after_s)[best]
                 period[row, : len(best)] = paces.period_s[best]
-                hidden[row] = paces.hidden_s[best[0]] if best else 0.0
+                hidden[row, : len(best)] = paces.hidden_s[best]
         return found
 
     def _whole(self, numbers: Ints, unit: Unit) -> NDArray[np.bool_]:

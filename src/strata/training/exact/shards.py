@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, product
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strata.simulate.collective import eta
 from strata.training.exact.problem import MICROBATCHES, POOL, Problem
 from strata.training.exact.routes import best_path
-from strata.training.exact.unit import FASTEST, Inner, Unit, Units
+from strata.training.exact.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
@@ -60,20 +60,10 @@ class _Capacity:
 class ShardSpace:
     """All ways to share a batch between two or more disjoint units of some domains."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        members: tuple[int, ...],
-        *,
-        microbatches: tuple[int, ...] = MICROBATCHES,
-        shapes: int = FASTEST,
-    ) -> None:
-        """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only.
-
-        Fewer microbatch sizes, and fewer inner shapes of a unit, make a search faster and no longer exact.
-        """
-        self.problem, self.members, self.microbatches = problem, members, microbatches
-        self._units = Units(problem, fastest=shapes)
+    def __init__(self, problem: Problem, members: tuple[int, ...]) -> None:
+        """Share between units of `members`; more than POOL of them in the groups of `_likely_groups` only."""
+        self.problem, self.members = problem, members
+        self._units = Units(problem)
         self._compute: dict[tuple[int, Recompute], tuple[Floats, Floats]] = {}
 
     @cached_property
@@ -97,14 +87,20 @@ class ShardSpace:
         """All sets of two or more disjoint units that links could connect."""
         if len(self.members) > POOL:
             return self._likely_groups()
-        bandwidth = self._bandwidth
-        return tuple(
-            group
-            for count in range(2, len(self.members) + 1)
-            for group in combinations(self.units, count)
-            if len({i for unit in group for i in unit}) == sum(map(len, group))
-            and all(bandwidth[list(unit)][:, [i for u in group for i in u]].any() for unit in group)
-        )
+        units, bandwidth = self.units, self._bandwidth
+        inside = [sum(1 << i for i in unit) for unit in units]
+        linked = [sum(1 << int(i) for i in np.flatnonzero(bandwidth[list(unit)].any(axis=0))) for unit in units]
+        found: list[tuple[Unit, ...]] = []
+        disjoint = [((k,), inside[k]) for k in range(len(units))]
+        while disjoint:
+            disjoint = [
+                ((*at, k), whole | inside[k])
+                for at, whole in disjoint
+                for k in range(at[-1] + 1, len(units))
+                if not whole & inside[k]
+            ]
+            found += [tuple(units[k] for k in at) for at, whole in disjoint if all(linked[k] & whole for k in at)]
+        return tuple(found)
 
     def _likely_groups(self) -> tuple[tuple[Unit, ...], ...]:
         """Return the first 2, 3, … domains by size, by egress, and by closeness to each domain."""
@@ -137,7 +133,7 @@ class ShardSpace:
     def ways(self) -> tuple[Way, ...]:
         """Every (microbatch, recompute, compression, local steps) a sharing may use."""
         job = self.problem.job
-        return tuple(product(self.microbatches, job.recompute, job.gradient_compression, (1, *job.local_steps)))
+        return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
 
     def bounds(self) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
@@ -207,7 +203,7 @@ class ShardSpace:
         each = np.minimum(2 * (joined - 1) / joined * out, out + into)
         size = float(job.layers.params_before[-1]) * job.element_bytes / max(job.gradient_compression)
         best = np.inf
-        for microbatch_size, recompute in product(self.microbatches, job.recompute):
+        for microbatch_size, recompute in product(MICROBATCHES, job.recompute):
             table = self._capacity(microbatch_size, recompute)
             if not table.holds.any():
                 continue
@@ -324,7 +320,9 @@ def _share(ways: list[list[Inner]], batch: int) -> tuple[list[tuple[Inner, int]]
             low = middle
     work, picked, excess = taken(high), [], -batch
     for unit, row in zip(ways, work, strict=True):
-        inner = unit[int(np.argmax(row[: len(unit)]))]
+        # A unit too slow for one microbatch within the limit does one all the same.
+        best = np.argmax(row[: len(unit)]) if row.any() else np.argmin([inner.fill_s for inner in unit])
+        inner = unit[int(best)]
         count = max(1, round(float(row.max()) / inner.samples))
         picked.append((inner, count))
         excess += count * inner.samples
