@@ -346,6 +346,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "A domain that the plan used does not report any more; the plan was made again without it.",
         "Bring the domain back, or remove it from the fleet file.",
     ),
+    "goal-out-of-reach": Meaning(
+        "{goal} within {wanted}, where an idle pipeline needs {best}",
+        "No pipeline could meet the request's time to the first token or per token, were it idle.",
+        "Allow more time, shorten the prompt, or add faster nodes.",
+    ),
 }  # fmt: skip
 
 

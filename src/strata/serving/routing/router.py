@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
 
@@ -29,6 +30,9 @@ class Router(Protocol):
 
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node."""
+
+    def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
+        """Say why no path could ever take a request, were all idle; None where waiting may help."""
 
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
         """Return what each path would cost the request now, best first; at most a few."""

@@ -1,0 +1,225 @@
+"""The path of least end-to-end latency through the layers, whichever pipelines its nodes belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.serving.allocation import Stage
+from strata.serving.layout import Layout, Route
+from strata.serving.request import RequestSignal
+from strata.serving.routing.book import Book
+from strata.serving.routing.graph import Floats, graph_of
+from strata.serving.routing.pipelines import EXPLAINED, steps_left
+
+SWEEPS: Final = 8
+"""Heads whose best ring is searched for exactly, at most. Where that is not all that might be best, the path found
+is within a bound of the best that is known: see `Found.least_s`."""
+
+TIE: Final = 1 + 1e-9
+
+
+class Found(NamedTuple):
+    """A path as servers, its seconds, and what no path is below [s]."""
+
+    nodes: tuple[int, ...]
+    total_s: float
+    least_s: float
+
+
+class DynamicProgrammingRouting:
+    """Backwards over the boundaries, every minimum over all servers at once; exact for each request.
+
+    cost(path) = sum over nodes of (wait + fill(prompt) + steps * step(n + 1)) + hops of the prompt's activations
+    + hops of `steps` tokens + closing hops of all tokens. A node entered inside its range costs its share.
+
+    The wait is until the prompts sent to a node before are read, weighted by its share of the layers: along a
+    path such waits overlap. The closing hop depends on the head, so the sweep without it only bounds; the heads
+    that may be best are then searched one by one.
+    """
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self._read_s = np.zeros(0)
+        self._turn = 0
+        self.arrange(Layout(0))
+
+    def arrange(self, layout: Layout) -> None:
+        """Take a new layout; what runs keeps its reservations on nodes that are still there."""
+        read_s = dict(zip(self.book.index, self._read_s.tolist(), strict=True))
+        self._layout, self.graph = layout, graph_of(layout)
+        servers = self.graph.servers
+        self.book.arrange(servers)
+        self._fill = np.array([one.prefill for one in servers]).reshape(-1, 2)
+        self._share = np.array([(one.end - one.first) / layout.num_layers for one in servers])
+        self._read_s = np.array([read_s.get(one.node_id, -np.inf) for one in servers])
+        # What a request's numbers (1, prompt tokens, steps) are multiplied by to give each node's seconds.
+        self._price = np.zeros((3, len(servers)))
+        self._price[1] = self._fill[:, 1]
+        self._free_kv = np.zeros(len(servers))
+        self._nearest_s = self.graph.closing_s.min(axis=0, initial=np.inf)
+        self._refresh(range(len(servers)))
+
+    def route(self, request: RequestSignal, now_s: float) -> Route | None:
+        """Reserve and return the fastest path with room, or None where there is none now."""
+        found = self._search(request, now_s)
+        if found is None:
+            return None
+        route = self._route(found, request, now_s)
+        names = tuple(stage.node_id for stage in route.stages)
+        self.book.reserve(request.request_id, names, found.nodes, request.kv_tokens, now_s)
+        for node, stage in zip(found.nodes, route.stages, strict=True):
+            read_s = self._fill.item(node, 0) + self._fill.item(node, 1) * request.prefill_tokens
+            one = self.graph.servers[node]
+            read_s *= (stage.end - stage.first) / (one.end - one.first)
+            self._read_s[node] = max(self._read_s.item(node), now_s) + read_s
+        self._refresh(found.nodes)
+        return route
+
+    def release(self, request_id: str, now_s: float) -> None:
+        """Give back what a request held; nothing where it holds nothing."""
+        self._refresh(self.book.release(request_id))
+
+    def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
+        """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
+        return self.book.reconcile(node_id, running, now_s)
+
+    def load(self, node_id: str) -> tuple[int, int]:
+        """Return the sequences and KV tokens booked on a node."""
+        return self.book.load(node_id)
+
+    def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
+        """Say why no path could ever take a request, were all idle; None where one could, or none is there."""
+        widest = self.graph.widest
+        if not widest or request.kv_tokens <= widest:
+            return None
+        return Reason("request-too-long", data={"tokens": request.kv_tokens, "most": widest})
+
+    def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
+        """Return the fastest path through each of the best heads now; at most a few. None has to have room."""
+        cost, hops, steps = self._prices(request, now_s)
+        total_s, _ = self._sweep(cost, hops, np.zeros(len(self.graph.tails)))
+        found = [
+            self._ring(head, cost, hops, steps)
+            for head in np.argsort(total_s + (1 + steps) * self._nearest_s)[:EXPLAINED].tolist()
+        ]
+        answer: list[dict[str, float | str]] = []
+        for one in sorted((one for one in found if one.total_s < np.inf), key=lambda one: one.total_s):
+            route = self._route(one, request, now_s)
+            path = " > ".join(f"{stage.node_id}[{stage.first}:{stage.end}]" for stage in route.stages)
+            answer.append(
+                {
+                    "path": path,
+                    "state": "open",
+                    "cost_s": one.total_s,
+                    "ttft_s": route.ttft_s,
+                    "tpot_s": route.tpot_s,
+                }
+            )
+        return answer
+
+    def _search(self, request: RequestSignal, now_s: float) -> Found | None:
+        cost, hops, steps = self._prices(request, now_s)
+        tokens, closing_s = 1 + steps, self.graph.closing_s
+        total_s, tables = self._sweep(cost, hops, np.zeros(len(closing_s)))
+        least_s = total_s + tokens * self._nearest_s
+        bound_s = float(least_s.min(initial=np.inf))
+        if bound_s == np.inf:
+            return None
+        self._turn += 1
+        head = self._pick(least_s, bound_s)
+        nodes = self._trace(head, tables)
+        end_s = tokens * closing_s.item(self.graph.place[nodes[-1]], head)
+        best = Found(nodes, total_s.item(head) + end_s, bound_s)
+        if best.total_s <= bound_s * TIE:
+            return best
+        order = np.argsort(least_s, kind="stable")
+        for number, other in enumerate(order.tolist()):
+            bound_s = min(best.total_s, least_s.item(other))
+            if number == SWEEPS or best.total_s <= bound_s * TIE:
+                break
+            ring = self._ring(other, cost, hops, steps)
+            if ring.total_s < best.total_s:
+                best = ring
+        else:
+            bound_s = best.total_s
+        return best._replace(least_s=bound_s)
+
+    def _ring(self, head: int, cost: Floats, hops: Floats, steps: int) -> Found:
+        """Return the best path from a head, with its way back to it."""
+        total_s, tables = self._sweep(cost, hops, (1 + steps) * self.graph.closing_s[:, head])
+        least_s = total_s.item(head)
+        return Found(self._trace(head, tables) if least_s < np.inf else (), least_s, least_s)
+
+    def _prices(self, request: RequestSignal, now_s: float) -> tuple[Floats, Floats, int]:
+        """Return the seconds of each node [N], infinite without room, of each hop [E], and the steps."""
+        prompt, steps = request.prefill_tokens, steps_left(request)
+        cost: Floats = np.array((1.0, prompt, steps)) @ self._price
+        cost += self._share * np.maximum(self._read_s - now_s, 0.0)
+        cost[self._free_kv < request.kv_tokens] = np.inf
+        hops: Floats = np.array((1.0 + steps, prompt + steps)) @ self.graph.edges
+        return cost, hops, steps
+
+    def _sweep(self, cost: Floats, hops: Floats, tails_s: Floats) -> tuple[Floats, list[Floats]]:
+        """Return the least seconds from each head on [H], and by boundary those by next and last server [S, U]."""
+        graph = self.graph
+        ahead, tables = np.empty(len(cost)), []
+        ahead[graph.tails] = tails_s
+        for one in graph.boundaries:
+            through = one.share * cost[one.next]
+            through += ahead[one.next]
+            table = hops[one.start : one.start + one.shape[0] * one.shape[1]].reshape(one.shape)
+            table = table + through[:, None]
+            ahead[one.before] = table.min(axis=0, initial=np.inf)
+            tables.append(table)
+        return through, tables
+
+    def _trace(self, head: int, tables: list[Floats]) -> tuple[int, ...]:
+        graph = self.graph
+        node = graph.heads.next.item(head)
+        nodes = [node]
+        while (after := graph.after[node]) >= 0:
+            column = tables[after][:, graph.place[node]]
+            node = graph.boundaries[after].next.item(self._pick(column, column.min()))
+            nodes.append(node)
+        return tuple(nodes)
+
+    def _pick(self, seconds: Floats, least_s: float) -> int:
+        """Return one of the least, another one every time."""
+        ties = (seconds <= least_s * TIE).nonzero()[0]
+        return int(ties[self._turn % len(ties)])
+
+    def _route(self, found: Found, request: RequestSignal, now_s: float) -> Route:
+        """Return a path as a route, with the times a request that is not booked on it yet would see."""
+        layout, servers, prompt = self._layout, self.graph.servers, request.prefill_tokens
+        stages, ttft_s, tpot_s, first = [], 0.0, 0.0, 0
+        for node in found.nodes:
+            one = servers[node]
+            share = (one.end - first) / (one.end - one.first)
+            fixed_s, fill_s, step_s = self._price[:, node].tolist()
+            wait_s = self._share.item(node) * max(self._read_s.item(node) - now_s, 0.0)
+            ttft_s += share * (fixed_s + prompt * fill_s + wait_s)
+            tpot_s += share * step_s
+            stages.append(Stage(one.node_id, first, one.end))
+            first = one.end
+        for a, b in pairwise(stages):
+            hop = layout.hop(a.node_id, b.node_id)
+            ttft_s += hop.at(prompt)
+            tpot_s += hop.at(1)
+        back_s = layout.hop(stages[-1].node_id, stages[0].node_id).at(1)
+        return Route(tuple(stages), 0, ttft_s + back_s, tpot_s + back_s)
+
+    def _refresh(self, nodes: Iterable[int]) -> None:
+        """Note what is booked on nodes: all that the next search has to know of a change."""
+        book, servers, price = self.book, self.graph.servers, self._price
+        for node in nodes:
+            running, one = book.running[node], servers[node]
+            is_full = running >= book.slots[node]
+            price[0, node] = np.inf if is_full else one.prefill.fixed_s
+            price[2, node] = one.decode.at(running + 1)
+            self._free_kv[node] = book.kv_tokens[node] - book.kv_used[node]

@@ -1,0 +1,174 @@
+"""What routers that choose among whole pipelines know of them: P pipelines as arrays, and the room in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.serving.allocation import Pipeline, Stage
+from strata.serving.layout import Layout, Line, Route, StageServer
+from strata.serving.request import RequestSignal
+from strata.serving.routing.book import Book
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+EXPLAINED: Final = 5
+"""Paths shown by `explain`."""
+
+
+class Times(NamedTuple):
+    """By pipeline [P]: prompt tokens it need not read, seconds to the first token, seconds of a step."""
+
+    cached_tokens: Floats
+    ttft_s: Floats
+    step_s: Floats
+
+
+def part(server: StageServer, stage: Stage, line: Line) -> Line:
+    """Return a server's line for the layers of a stage, which may be fewer than it serves; layers alike."""
+    share = (stage.end - stage.first) / (server.end - server.first)
+    return Line(line.fixed_s * share, line.per_unit_s * share)
+
+
+def steps_left(request: RequestSignal) -> int:
+    """Return the decode steps of a request at most: its first token comes out of reading the prompt."""
+    return max(request.max_tokens - request.generated - 1, 0)
+
+
+class PipelineRouter:
+    """The common part of both: subclasses `choose`. Pipelines are in canonical order, whoever joined first.
+
+    step, fill [P, 2]: fixed and per-unit seconds of a decode step over its sequences, and of a prompt's tokens
+    up to the first token; both with all hops, the closing one too. pace [P, 2]: the slowest stage's prefill.
+    rate [P]: tokens/s of a full pipeline. free_slots, free_kv, running [P]: as booked, of its busiest node.
+    """
+
+    most_slots: Floats
+    _nodes: list[tuple[int, ...]]
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self._take(())
+
+    def arrange(self, layout: Layout) -> None:
+        """Take a new layout; what runs keeps its reservations on nodes that are still there."""
+        servers = sorted(layout.servers, key=lambda server: server.node_id)
+        self.book.arrange(servers)
+        self._take(tuple(sorted(layout.pipelines)))
+        for p, pipeline in enumerate(self.pipelines):
+            self._figure(p, [servers[i] for i in self._nodes[p]], pipeline, layout)
+        full_s = self.step[:, 0] + self.step[:, 1] * self.most_slots
+        self.rate = self.most_slots / np.maximum(full_s, 1e-12)
+        self._refresh(range(len(self.pipelines)))
+
+    def route(self, request: RequestSignal, now_s: float) -> Route | None:
+        """Reserve and return a route, or None where no pipeline has room now."""
+        chosen = self.choose(request, now_s)
+        if chosen is None:
+            return None
+        p, route = chosen
+        self.book.reserve(request.request_id, self._names[p], self._nodes[p], request.kv_tokens, now_s)
+        self._refresh(self._touching[p])
+        return route
+
+    def choose(self, request: RequestSignal, now_s: float) -> tuple[int, Route] | None:
+        """Return the pipeline a request takes, and note that; None where none has room."""
+        raise NotImplementedError
+
+    def times(self, request: RequestSignal, now_s: float) -> Times:
+        """Return what a request would see of each pipeline."""
+        cached = np.zeros(len(self.pipelines))
+        fill_s = self.fill[:, 0] + self.fill[:, 1] * request.prefill_tokens
+        return Times(cached, fill_s, self.step[:, 0] + self.step[:, 1] * (self.running + 1.0))
+
+    def release(self, request_id: str, now_s: float) -> None:
+        """Give back what a request held; nothing where it holds nothing."""
+        nodes = self.book.release(request_id)
+        if nodes:
+            self._refresh({p for node in nodes for p in self._through[node]})
+
+    def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
+        """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
+        return self.book.reconcile(node_id, running, now_s)
+
+    def load(self, node_id: str) -> tuple[int, int]:
+        """Return the sequences and KV tokens booked on a node."""
+        return self.book.load(node_id)
+
+    def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
+        """Say why no pipeline could ever take a request, were it idle; None where one could, or none is there."""
+        if not self.pipelines or request.kv_tokens <= self.most_kv.max():
+            return None
+        return Reason("request-too-long", data={"tokens": request.kv_tokens, "most": int(self.most_kv.max())})
+
+    def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
+        """Return what each pipeline would cost a request now, those with room first; at most a few."""
+        cached, ttft_s, step_s = self.times(request, now_s)
+        cost, is_full = self.cost(request, now_s), ~self.has_room(request)
+        return [
+            {
+                "path": " > ".join(self._names[p]),
+                "state": "full" if is_full[p] else "open",
+                "cost_s": float(cost[p]),
+                "ttft_s": float(ttft_s[p]),
+                "tpot_s": float(step_s[p]),
+                "cached_tokens": float(cached[p]),
+            }
+            for p in np.lexsort((cost, is_full))[:EXPLAINED].tolist()
+        ]
+
+    def cost(self, request: RequestSignal, now_s: float) -> Floats:
+        """Return the seconds until a request's last token on each pipeline [P]."""
+        _, ttft_s, step_s = self.times(request, now_s)
+        return ttft_s + steps_left(request) * step_s
+
+    def has_room(self, request: RequestSignal) -> Bools:
+        """Return which pipelines have a slot and the KV memory of the whole request left [P]."""
+        found: Bools = (self.free_slots > 0) & (self.free_kv >= request.kv_tokens)
+        return found
+
+    def _take(self, pipelines: tuple[Pipeline, ...]) -> None:
+        self.pipelines, size = pipelines, len(pipelines)
+        self.step, self.fill, self.pace = (np.zeros((size, 2)) for _ in range(3))
+        self.rate, self.most_slots, self.most_kv = (np.zeros(size) for _ in range(3))
+        self.free_slots, self.free_kv, self.running = (np.zeros(size) for _ in range(3))
+        self._names = [tuple(stage.node_id for stage in pipeline) for pipeline in pipelines]
+        self._nodes = [tuple(self.book.index[name] for name in names) for names in self._names]
+        self._through: list[list[int]] = [[] for _ in self.book.index]
+        for p, nodes in enumerate(self._nodes):
+            for node in nodes:
+                self._through[node].append(p)
+        self._touching = [sorted({q for i in nodes for q in self._through[i]}) for nodes in self._nodes]
+
+    def _figure(self, p: int, servers: list[StageServer], pipeline: Pipeline, layout: Layout) -> None:
+        both = list(zip(servers, pipeline, strict=True))
+        names = self._names[p]
+        step, fill = layout.ring(list(names)), Line()
+        for server, stage in both:
+            step = step.plus(part(server, stage, server.decode))
+            fill = fill.plus(part(server, stage, server.prefill))
+        for source, dest in pairwise(names):
+            fill = fill.plus(layout.hop(source, dest))
+        if len(names) > 1:
+            fill = fill.plus(Line(layout.hop(names[-1], names[0]).at(1)))
+        prefills = [part(server, stage, server.prefill) for server, stage in both]
+        self.step[p], self.fill[p] = step, fill
+        self.pace[p] = max(line.fixed_s for line in prefills), max(line.per_unit_s for line in prefills)
+        self.most_slots[p] = min(server.slots for server in servers)
+        self.most_kv[p] = min(server.kv_tokens for server in servers)
+
+    def _refresh(self, changed: Iterable[int]) -> None:
+        book = self.book
+        slots, kv_tokens, running, kv_used = book.slots, book.kv_tokens, book.running, book.kv_used
+        for p in changed:
+            nodes = self._nodes[p]
+            self.free_slots[p] = min([slots[i] - running[i] for i in nodes])
+            self.free_kv[p] = min([kv_tokens[i] - kv_used[i] for i in nodes])
+            self.running[p] = max([running[i] for i in nodes])
