@@ -1,0 +1,348 @@
+"""Drives the live scheduler under virtual time: requests, beats, failures in; its instructions carried out.
+
+The same `Core` as in the gateway, the same events; only what happens on nodes is computed (`service.py`) instead
+of done. Until 0, when the first request may come, planning and loading take no time: the cluster is up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from strata.serving.allocation import Pipeline
+from strata.serving.layout import Layout
+from strata.serving.live.events import (
+    Arrive,
+    Beat,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Join,
+    Leave,
+    Loaded,
+    Planned,
+    Sample,
+    Tick,
+)
+from strata.serving.live.instructions import (
+    Abort,
+    Dispatch,
+    Expel,
+    Instruction,
+    Load,
+    Plan,
+    Refuse,
+    Reject,
+    Release,
+)
+from strata.serving.node import Node
+from strata.serving.replay.clock import Clock
+from strata.serving.replay.happening import Happening
+from strata.serving.replay.record import Life, Record
+from strata.serving.replay.service import Attempt, Machine, Service
+from strata.serving.request import RequestSignal
+from strata.workload.requests import Request
+
+WARM_UP_S: Final = 10.0
+"""Virtual time before the first request: joins settle, the first plan is made and loaded."""
+
+
+class Scheduler(Protocol):
+    """What is driven: `live.core.Core`, or a simple one in tests."""
+
+    def handle(self, event: Event, now_s: float) -> Iterable[Instruction]:
+        """Take one event; return what is to be done."""
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """Return when a `Tick` is due at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the scheduler does not decide.
+
+    layout_of: lines of a route, the truth of the replay; plan: answers `Plan`; load_s: time of a `Load` [s].
+    beat_interval_s: as the scheduler's. plan_s: how long planning takes [s]. notice_s: from a node's death until
+    those who wait for it notice the broken connection; infinite: only its missing beats tell. patience_s: for how
+    long a client waits for its first token. ttft_goal_s, tpot_goal_s: told to the scheduler with each request.
+    end_s: when arrivals end; drain_s: how long those that are there then may still take. context: tokens, for the
+    samples that nodes send.
+    """
+
+    layout_of: Callable[[Pipeline], Layout]
+    plan: Callable[[Plan], Planned]
+    load_s: Callable[[Load], float]
+    beat_interval_s: float = 5.0
+    plan_s: float = 0.1
+    notice_s: float = 0.05
+    patience_s: float = math.inf
+    ttft_goal_s: float = math.inf
+    tpot_goal_s: float = math.inf
+    end_s: float = math.inf
+    drain_s: float = 600.0
+    context: float = 0.0
+
+
+@dataclass(slots=True)
+class _Life:
+    """Of a node: its present incarnation, the ranges it has loaded, and when its disk is free."""
+
+    node: Node
+    incarnation: int = 0
+    is_in: bool = False
+    free_s: float = -math.inf
+
+
+class Replay:
+    """One run. Deterministic: the same requests and happenings give the same record."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        nodes: Iterable[Node],
+        requests: Iterable[Request],
+        surroundings: Surroundings,
+        *,
+        happenings: Iterable[Happening] = (),
+        absent: Collection[str] = (),
+    ) -> None:
+        self.record = Record()
+        self.clock = Clock(-WARM_UP_S)
+        self.service = Service(
+            self.clock, surroundings.layout_of, first_token=self._first_token, finished=self._finished
+        )
+        self.waiting: dict[str, Life] = {}
+        self.reasons: dict[str, int] = {}
+        self.num_expelled = self.num_plans = self.num_loads = 0
+        self._scheduler, self._around = scheduler, surroundings
+        self._requests: Iterator[Request] = iter(requests)
+        self._nodes = {node.node_id: _Life(node) for node in nodes}
+        self._lives: dict[str, Life] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._count = 0
+        self._is_fed = False
+        self._tick_s = math.inf
+        for number, name in enumerate(sorted(self._nodes.keys() - set(absent))):
+            self.clock.at(-WARM_UP_S, self._join, name, number / len(self._nodes))
+        for happening in sorted(happenings, key=lambda one: (one.at_s, one.kind, one.node_id)):
+            self.clock.at(happening.at_s, self._happen, happening)
+        self._feed()
+
+    def run(self, advance: Callable[[float], None] = lambda _now_s: None) -> bool:
+        """Run to the end; False where an interrupt stopped it. `advance` hears the time now and then."""
+        try:
+            for number in count(1):
+                if self.is_over or not self.clock.step():
+                    break
+                if not number % 4096:
+                    advance(self.clock.now_s)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            self.service.integrate()
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to come, or to wait for."""
+        now_s, around = self.clock.now_s, self._around
+        return (self._is_fed and not self._lives) or now_s > around.end_s + around.drain_s
+
+    def close(self) -> None:
+        """Note what has not ended as unfinished."""
+        for life in self._lives.values():
+            self.record.add(life, "unfinished", self.clock.now_s)
+        self._lives.clear()
+
+    @property
+    def num_running(self) -> int:
+        """Requests on a pipeline now."""
+        return len(self._attempts)
+
+    # -- what happens
+
+    def _feed(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            self._is_fed = True
+        else:
+            self.clock.at(request.at_s, self._arrive, request)
+
+    def _arrive(self, request: Request) -> None:
+        self._feed()
+        self._count += 1
+        name, around = f"r{self._count}", self._around
+        self._lives[name] = self.waiting[name] = Life(request, name)
+        signal = RequestSignal(
+            name,
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.output_tokens,
+            blocks=request.blocks,
+            ttft_goal_s=around.ttft_goal_s,
+            tpot_goal_s=around.tpot_goal_s,
+        )
+        if around.patience_s < math.inf:
+            self.clock.at(self.clock.now_s + around.patience_s, self._give_up, name)
+        self._tell(Arrive(signal))
+
+    def _give_up(self, name: str) -> None:
+        life = self._lives.get(name)
+        if life is not None and math.isnan(life.first_token_s):
+            self._end(name)
+            self.record.add(life, "cancelled", self.clock.now_s)
+            self._tell(Cancelled(name))
+
+    def _first_token(self, attempt: Attempt) -> None:
+        life = self._lives[attempt.request_id]
+        if math.isnan(life.first_token_s):
+            life.first_token_s = self.clock.now_s
+        self._tell(FirstToken(attempt.request_id, attempt.number))
+
+    def _finished(self, attempt: Attempt) -> None:
+        life = self._end(attempt.request_id)
+        self.record.add(life, "served", self.clock.now_s)
+        self._tell(Finished(attempt.request_id, attempt.number, life.request.output_tokens))
+
+    def _end(self, name: str) -> Life:
+        """Forget a request, and stop it where it still runs."""
+        attempt = self._attempts.pop(name, None)
+        if attempt is not None and attempt.state != "over":
+            self.service.stop(attempt)
+        self.waiting.pop(name, None)
+        return self._lives.pop(name)
+
+    def _happen(self, happening: Happening) -> None:
+        name = happening.node_id
+        one = self._nodes[name]
+        if happening.kind == "join":
+            if not one.is_in:
+                self._join(name, 0.0)
+        elif happening.kind == "slow":
+            self.service.change(name, factor=happening.factor)
+        elif one.is_in:
+            one.is_in = False
+            self.service.change(name, is_up=False)
+            if happening.kind == "leave":
+                self._tell(Leave(name, one.incarnation))
+            for attempt in list(self._attempts.values()):
+                self._watch(attempt)
+
+    def _join(self, name: str, share: float) -> None:
+        one = self._nodes[name]
+        one.incarnation, one.is_in, one.free_s = one.incarnation + 1, True, -math.inf
+        self.service.add(name)
+        self._tell(Join(one.node, one.incarnation))
+        beat_s = self.clock.now_s + self._around.beat_interval_s * (share or 1.0)
+        self.clock.at(beat_s, self._beat, name, one.incarnation)
+
+    def _beat(self, name: str, incarnation: int) -> None:
+        one = self._nodes[name]
+        if not one.is_in or one.incarnation != incarnation:
+            return
+        machine = self.service.machines[name]
+        self._tell(Beat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
+        self.clock.at(self.clock.now_s + self._around.beat_interval_s, self._beat, name, incarnation)
+
+    def _samples(self, machine: Machine) -> tuple[Sample, ...]:
+        """Return what the node would have measured of the steps it does now."""
+        found, context = [], self._around.context
+        for stage, server in machine.servers.items():
+            if server.count:
+                units = max(1, round(server.count / server.rounds))
+                seconds = machine.factor * server.lines.decode.at(units)
+                found.append(Sample("decode", stage.first, stage.end, units, context, seconds))
+        return tuple(found)
+
+    def _watch(self, attempt: Attempt) -> None:
+        """Let whoever waits for a dead node notice."""
+        for stage in attempt.route.stages:
+            if not self._nodes[stage.node_id].is_in:
+                self.clock.at(self.clock.now_s + self._around.notice_s, self._notice, attempt, stage.node_id)
+                return
+
+    def _notice(self, attempt: Attempt, node_id: str) -> None:
+        if attempt.state != "over":
+            life = self._break_off(attempt)
+            self._tell(Failed(attempt.request_id, attempt.number, life.generated, node_id))
+
+    def _break_off(self, attempt: Attempt) -> Life:
+        life = self._lives[attempt.request_id]
+        del self._attempts[attempt.request_id]
+        life.generated += self.service.stop(attempt)
+        life.interruptions += 1
+        self.waiting[attempt.request_id] = life
+        return life
+
+    def _tick(self, due_s: float) -> None:
+        if due_s == self._tick_s:
+            self._tick_s = math.inf
+            self._tell(Tick())
+
+    # -- what the scheduler wants
+
+    def _tell(self, event: Event) -> None:
+        now_s = self.clock.now_s
+        for instruction in self._scheduler.handle(event, now_s):
+            self._obey(instruction)
+        wake_s = self._scheduler.next_wake_s(now_s)
+        if wake_s is not None and wake_s < self._tick_s:
+            self._tick_s = wake_s
+            self.clock.at(wake_s, self._tick, wake_s)
+
+    def _obey(self, instruction: Instruction) -> None:
+        now_s, is_warm = self.clock.now_s, self.clock.now_s >= 0
+        match instruction:
+            case Dispatch():
+                self._dispatch(instruction)
+            case Abort(request_id=name, attempt=number):
+                attempt = self._attempts.get(name)
+                if attempt is not None and attempt.number == number:
+                    self._break_off(attempt)
+            case Reject(request_id=name, reason=reason):
+                self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
+                self.record.add(self._end(name), "rejected", now_s)
+            case Plan():
+                self.num_plans += 1
+                planned = self._around.plan(instruction)
+                self.clock.at(now_s + self._around.plan_s * is_warm, self._tell, planned)
+            case Load(node_id=name, version=version):
+                one = self._nodes[name]
+                self.num_loads += is_warm
+                one.free_s = max(now_s, one.free_s) + self._around.load_s(instruction) * is_warm
+                self.clock.at(one.free_s, self._loaded, Loaded(name, one.incarnation, version))
+            case Expel():
+                self.num_expelled += 1
+            case Refuse(node_id=name, incarnation=incarnation):
+                one = self._nodes[name]
+                if one.is_in and one.incarnation == incarnation:
+                    self.clock.at(now_s, self._join, name, 0.0)
+            case Release():
+                pass  # memory is the scheduler's to keep; nothing runs on what it releases
+
+    def _dispatch(self, instruction: Dispatch) -> None:
+        name, route = instruction.request_id, instruction.route
+        life = self._lives[name]
+        assert name not in self._attempts, f"{name} is sent while it runs"
+        self.waiting.pop(name, None)
+        if math.isnan(life.sent_s):
+            life.sent_s = self.clock.now_s
+        attempt = Attempt(
+            name,
+            instruction.attempt,
+            route,
+            read_tokens=max(1, life.request.prompt_tokens + life.generated - route.cached_tokens),
+            new_tokens=life.request.output_tokens - life.generated,
+        )
+        self._attempts[name] = attempt
+        self.service.start(attempt)
+        self._watch(attempt)
+
+    def _loaded(self, event: Loaded) -> None:
+        one = self._nodes[event.node_id]
+        if one.is_in and one.incarnation == event.incarnation:
+            self._tell(event)
