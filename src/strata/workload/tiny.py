@@ -1,4 +1,5 @@
-"""A tiny real transformer, cut by layers and by tensor ranks: what testbeds and exported launch files train.
+"""A tiny real transformer, cut by layers and by tensor ranks: what testbeds and exported launch files train, and
+serving workers host.
 
 Needs torch at import: `need("torch", extra="train")` first. `strata export --to torchrun` copies this file beside
 its `train.py`, so it imports nothing else of strata.
@@ -12,6 +13,7 @@ Letters: B batch, T tokens, D hidden, H heads of this rank, K head size, V vocab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,9 +85,9 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.token = new(size.vocab_size, size.hidden_size)
         self.position = new(size.sequence_length, size.hidden_size)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the hidden state."""
-        return self.token[tokens] + self.position[: tokens.shape[1]]
+    def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """Return the hidden state; `first` is the position of the first token."""
+        return self.token[tokens] + self.position[first : first + tokens.shape[1]]
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -101,11 +103,19 @@ class Block(nn.Module):  # type: ignore[misc]
         self.up = new(4 * size.hidden_size, size.hidden_size, sharded=True)
         self.down = new(4 * size.hidden_size, size.hidden_size, sharded=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the next hidden state."""
+    def forward(
+        self, x: Tensor, cached: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    ) -> Tensor:
+        """Return the next hidden state.
+
+        cached: takes keys and values [B, H, T, K], gives them back after those of earlier tokens; one token a
+        time then, or all from the first.
+        """
         inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[0]), self.group)
         q, k, v = torch.einsum("btd,hikd->ibhtk", inside, self.qkv)  # each (B, H, T, K)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if cached is not None:
+            k, v = cached(k, v)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2])
         x = x + _Leave.apply(torch.einsum("bhtk,hkd->btd", mixed, self.out), self.group)
         inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[1]), self.group)
         return x + _Leave.apply(functional.gelu(inside @ self.up.T) @ self.down, self.group)

@@ -1,7 +1,4 @@
-"""The small transformer that workers host, as far as it is known without torch: its shape, sizes and digest.
-
-A byte a token: 256 is the start of a text, 257 its end.
-"""
+"""The small transformer that workers host, as far as it is known without torch: its shape, sizes and digest."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from strata.errors import UsageError
+from strata.serving.tokens import VOCAB_SIZE
 from strata.workload.model import ModelSpec
 
-BOS: Final = 256
-EOS: Final = 257
-VOCAB_SIZE: Final = 258
 ELEMENT_BYTES: Final = 4
 """float32, weights and keys and values alike."""
 
@@ -63,13 +58,14 @@ class Shape:
             max_sequence_length=self.max_positions,
         )
 
+    def layer_numbers(self, first: int, end: int) -> range:
+        """Return what goes with blocks [first, end), as `workload.tiny` counts: embedding 0, blocks, head."""
+        return range(first + (first > 0), end + 1 + (end == self.num_layers))
+
     def weight_bytes(self, first: int, end: int) -> int:
-        """Return the bytes of layers [first, end), the embedding and the head with those they go with."""
+        """Return the bytes of blocks [first, end), of embedding and head too where they go with them."""
         params = self.spec.params_per_layer
-        total = sum(params[first + 1 : end + 1])
-        total += params[0] if first == 0 else 0
-        total += params[-1] if end == self.num_layers else 0
-        return total * ELEMENT_BYTES
+        return ELEMENT_BYTES * sum(params[number] for number in self.layer_numbers(first, end))
 
     def kv_bytes_per_token(self, first: int, end: int) -> int:
         """Return the bytes layers [first, end) keep for one token."""

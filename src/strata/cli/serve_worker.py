@@ -1,0 +1,81 @@
+"""`strata serve worker`: a node that hosts layers of a small real transformer."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import click
+
+from strata.errors import UsageError, need
+from strata.units import parse
+
+
+@click.command()
+@click.option("--gateway", required=True, metavar="URL", help="Where to join.")
+@click.option("--id", "node_id", required=True, metavar="NAME", help="One of its own in the cluster.")
+@click.option("--bind", default="127.0.0.1:0", show_default=True, help="Address others reach it at; port 0: any.")
+@click.option("--memory", metavar="SIZE", help="For weights, keys and values; half of what is free.")
+@click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the whole model.")
+@click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Of its weights.")
+@click.option("--region", default="", help="Nodes of a region are near each other.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="Shown to, and asked of, all nodes.")
+def worker(
+    gateway: str,
+    node_id: str,
+    bind: str,
+    memory: str | None,
+    layers: int,
+    hidden: int,
+    seed: int,
+    region: str,
+    device: str,
+    node_token: str,
+) -> None:
+    """Host the layers the gateway asks for, and pass activations on to the next worker.
+
+    The model is made from its seed: gateway and workers must be given the same --layers, --hidden and --seed.
+    SIGTERM leaves the cluster, finishes what runs here and exits with 0. Needs torch; exits with 5 without it.
+    """
+    import logging
+
+    from strata.serving.worker.shape import Shape
+
+    shape = Shape(num_layers=layers, hidden_size=hidden, seed=seed)
+    memory_bytes = None if memory is None else _memory(memory)
+    host, port = _address(bind)
+    need("torch", extra="train")
+    for module in ("starlette", "uvicorn", "httpx"):
+        need(module, extra="serve")
+    from strata.server import listen
+    from strata.serving.worker.hardware import measure
+    from strata.serving.worker.run import Settings, run
+
+    logging.basicConfig(level=logging.WARNING, format=f"{node_id}: %(message)s")
+    with listen(host, port) as listener:
+        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        hardware = measure(device, memory_bytes)
+        click.echo(f"{node_id} listens at {url}")
+        run(Settings(node_id, url, gateway, shape, hardware, device, node_token, region), listener)
+
+
+def _memory(text: str) -> float:
+    value = parse(text, "bytes")
+    if value <= 0:
+        raise click.BadParameter(f"{text} is not above 0", param_hint="--memory")
+    return value
+
+
+def _address(bind: str) -> tuple[str, int]:
+    host, _, port = bind.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--bind {bind} is no HOST:PORT", hint="--bind 127.0.0.1:0")
+    try:
+        is_all = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_all = False  # a name
+    if is_all:
+        raise UsageError(f"--bind {bind} is no address that others reach", hint="the address of one interface")
+    return host, int(port)

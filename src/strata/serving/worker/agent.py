@@ -1,0 +1,174 @@
+"""What ties a worker to its gateway: join, beat, measure the way to the others, leave.
+
+Whatever the gateway does, the worker goes on serving: an outage is waited out, a gateway that has forgotten it is
+joined again. Only a refusal that waiting cannot change ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from strata.errors import StrataError, UsageError
+from strata.serving.wire import (
+    BeatMessage,
+    Desired,
+    JoinMessage,
+    LeaveMessage,
+    LoadedMessage,
+    Message,
+    RangeMessage,
+    SampleMessage,
+)
+from strata.serving.worker.holder import Refused
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S: Final = 0.2
+LONGEST_WAIT_S: Final = 5.0
+PATIENT: Final = frozenset({408, 425, 429})
+"""Client errors that are none: the gateway asks to come again."""
+
+
+class Answer(NamedTuple):
+    """Of the gateway: its status, the token of the reason where there is one, and the body."""
+
+    status: int
+    code: str
+    body: bytes
+
+
+class Unreachable(StrataError):
+    """The gateway did not answer."""
+
+
+class Gateway(Protocol):
+    """The way to the gateway."""
+
+    async def post(self, path: str, message: Message) -> Answer:
+        """Send a message. Raises Unreachable."""
+
+
+class Host(Protocol):
+    """What the agent speaks for."""
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Requests that hold something here."""
+
+    @property
+    def holder(self) -> Any:
+        """Its `plans`, `loaded` and `release`."""
+
+    def take_samples(self) -> tuple[SampleMessage, ...]:
+        """Return what was measured since the last call."""
+
+    def load(self, wanted: RangeMessage) -> None:
+        """Have layers loaded."""
+
+
+def wait_s(failures: int, longest_s: float) -> float:
+    """Return how long to wait after so many failures in a row [s]: twice as long each time, up to a limit."""
+    return min(FIRST_WAIT_S * 2.0 ** min(failures - 1, 16), LONGEST_WAIT_S, longest_s)
+
+
+class Agent:
+    """One life of a worker. `card` says who it is; its incarnation is larger than that of any earlier life.
+
+    measure: takes addresses by node id, returns one-way latencies of those that answered [s].
+    """
+
+    def __init__(
+        self,
+        card: JoinMessage,
+        gateway: Gateway,
+        host: Host,
+        *,
+        measure: Callable[[Mapping[str, str]], Awaitable[Mapping[str, float]]],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.card, self.gateway, self.host = card, gateway, host
+        self.peers: Mapping[str, str] = {}
+        self.beat_interval_s = LONGEST_WAIT_S
+        self.is_joined = False
+        self._hop_s: dict[str, float] = {}
+        self._measure, self._sleep = measure, sleep
+
+    async def run(self) -> None:
+        """Join and beat until cancelled. Raises UsageError where the gateway will not have this worker."""
+        failures = 0
+        while True:
+            failures = 0 if await self._turn() else failures + 1
+            await self._sleep(wait_s(failures, self.beat_interval_s) if failures else self.beat_interval_s)
+
+    async def measure_forever(self) -> None:
+        """Measure the way to the others, off the beat's path: who cannot be reached delays nothing."""
+        while True:
+            if self.peers:
+                self._hop_s.update(await self._measure(dict(self.peers)))
+            await self._sleep(self.beat_interval_s)
+
+    async def loaded(self, version: int) -> None:
+        """Tell the gateway that a plan's layers are ready; where it cannot be told, the next beat does."""
+        message = LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version)
+        try:
+            await self.gateway.post("/nodes/loaded", message)
+        except Unreachable as error:
+            log.warning("%s", error)
+
+    async def leave(self) -> None:
+        """Say good-bye; a gateway that does not hear it misses the beats."""
+        message = LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation)
+        try:
+            await self.gateway.post("/nodes/leave", message)
+        except Unreachable as error:
+            log.warning("%s", error)
+
+    async def _turn(self) -> bool:
+        """Join, or beat where that is done; return whether the gateway heard it."""
+        held = frozenset(self.host.holder.plans)
+        message = self._beat() if self.is_joined else self.card
+        try:
+            answer = await self.gateway.post("/nodes/beat" if self.is_joined else "/nodes/join", message)
+        except Unreachable as error:
+            log.warning("%s", error)
+            return False
+        if answer.status == 200:
+            self.is_joined = True
+            self._heed(Desired.model_validate_json(answer.body), held)
+            return True
+        is_beat = self.is_joined
+        if answer.status == 409 and answer.code == "join-again":
+            self.is_joined = False
+        elif answer.status < 500 and answer.status not in PATIENT and (is_beat or answer.code != "node-stale"):
+            # A stale join may follow a clock set back: the former life is forgotten in time. A stale beat may not.
+            raise UsageError(
+                f"the gateway refuses {self.card.node_id}: {answer.status} {answer.code or answer.body[:200]!r}",
+                hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
+            )
+        log.warning("the gateway answered %d %s", answer.status, answer.code)
+        return False
+
+    def _beat(self) -> BeatMessage:
+        hop_s, self._hop_s = self._hop_s, {}
+        return BeatMessage(
+            node_id=self.card.node_id,
+            incarnation=self.card.incarnation,
+            running=self.host.running,
+            loaded=self.host.holder.loaded,
+            hop_s=hop_s,
+            samples=self.host.take_samples(),
+        )
+
+    def _heed(self, desired: Desired, held: frozenset[int]) -> None:
+        """Load what is missing; let go what was held when the gateway was asked and is not wanted."""
+        self.beat_interval_s, self.peers = desired.beat_interval_s, desired.peers
+        for wanted in desired.ranges:
+            try:
+                self.host.load(wanted)
+            except Refused as refused:
+                log.error("plan %d: %s", wanted.version, refused)
+        for version in held - {wanted.version for wanted in desired.ranges}:
+            self.host.holder.release(version)

@@ -1,0 +1,170 @@
+"""The worker over HTTP: what `wire` says, behind the node token, in the frame every server shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Final, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from strata.http import Frame, Limits, Realm, error_body, kind_of
+from strata.prometheus import CONTENT_TYPE, Registry
+from strata.serving.wire import (
+    AbortMessage,
+    GenerateMessage,
+    LoadMessage,
+    Message,
+    ReleaseMessage,
+    StepFault,
+    StepHeader,
+    TokenMessage,
+)
+from strata.serving.worker.holder import Key, Refused
+from strata.serving.worker.peers import STEP_HEADER, from_bytes
+from strata.serving.worker.stage import Fault
+from strata.serving.worker.worker import Worker
+
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
+
+DONE: Final = 204
+ACCEPTED: Final = 202
+BROKEN: Final = 502
+"""Of a step that did not get through; the body is a StepFault."""
+
+M = TypeVar("M", bound=Message)
+
+
+class WorkerFrame(Frame):
+    """Takes part in chains until none runs through it any more: only what begins here is refused while it stops.
+
+    on_drain: called once when the worker is told to stop.
+    """
+
+    worker: Worker
+    on_drain: Callable[[], None]
+
+    def drain(self) -> None:
+        """Take no new attempt, and say so where that matters."""
+        if not self.is_draining:
+            self.on_drain()
+        super().drain()
+
+    async def idle(self) -> None:
+        """Return when nothing runs here."""
+        await super().idle()
+        while self.worker.running:
+            await asyncio.sleep(0.05)
+
+
+def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[[], None]) -> WorkerFrame:
+    """Return the worker as an ASGI application."""
+    registry = Registry()
+    requests = registry.counter("strata_worker_requests_total", "Answers by status.", ["code"])
+    _gauges(registry, worker)
+    shape = worker.shape
+    made = WorkerFrame(
+        Starlette(routes=_routes(worker, registry), lifespan=lifespan),
+        realms=(Realm("/", token, drains=False), Realm("/generate", token), Realm("/healthz", drains=False)),
+        limits=Limits(body_bytes=shape.max_positions * max(4 * shape.hidden_size, 16) + 2**16),
+        requests=requests,
+    )
+    made.worker, made.on_drain = worker, on_drain
+    return made
+
+
+def _gauges(registry: Registry, worker: Worker) -> None:
+    holder = worker.holder
+    registry.gauge("strata_worker_sequences", "Running.", (), lambda: {(): len(holder.sequences)})
+    registry.gauge("strata_worker_slots", "Sequences at once at most.", (), lambda: {(): holder.slots})
+    registry.gauge("strata_worker_kv_bytes", "Reserved.", (), lambda: {(): holder.kv_bytes})
+    registry.gauge("strata_worker_kv_room_bytes", "At most.", (), lambda: {(): holder.kv_room_bytes})
+    registry.gauge(
+        "strata_worker_layers",
+        "Of every plan whose layers are ready.",
+        ("version",),
+        lambda: {(str(v),): holder.plans[v].end - holder.plans[v].first for v in holder.loaded},
+    )
+    registry.gauge("strata_worker_steps", "Run since the start.", (), lambda: {(): worker.stage.num_steps})
+    registry.gauge("strata_worker_tokens", "Of attempts driven here.", (), lambda: {(): worker.driver.num_tokens})
+
+
+def _routes(worker: Worker, registry: Registry) -> list[Route]:
+    async def load(message: LoadMessage) -> Response:
+        worker.load(message)
+        return Response(status_code=ACCEPTED)
+
+    async def release(message: ReleaseMessage) -> Response:
+        worker.holder.release(message.version)
+        return Response(status_code=DONE)
+
+    async def generate(message: GenerateMessage) -> Response:
+        return StreamingResponse(_lines(worker, message), media_type="application/x-ndjson")
+
+    async def token(message: TokenMessage) -> Response:
+        worker.driver.deliver(message)
+        return Response(status_code=DONE)
+
+    async def abort(message: AbortMessage) -> Response:
+        worker.abort(Key(message.request_id, message.attempt))
+        return Response(status_code=DONE)
+
+    async def step(request: Request) -> Response:
+        try:
+            header = StepHeader.model_validate_json(request.headers.get(STEP_HEADER, ""))
+        except ValueError as error:
+            return _refusal(422, str(error))
+        try:
+            await worker.stage.step(header, from_bytes(await request.body(), worker.shape.hidden_size))
+        except Fault as fault:
+            answer = StepFault(error=str(fault), node_id=fault.node_id)
+            return JSONResponse(answer.model_dump(), status_code=BROKEN)
+        return Response(status_code=DONE)
+
+    async def health(_request: Request) -> Response:
+        return JSONResponse({"node_id": worker.node_id, "loaded": list(worker.holder.loaded)})
+
+    async def metrics(_request: Request) -> Response:
+        return PlainTextResponse(registry.render(), headers={"content-type": CONTENT_TYPE})
+
+    return [
+        Route("/load", _reads(LoadMessage, load), methods=["POST"]),
+        Route("/release", _reads(ReleaseMessage, release), methods=["POST"]),
+        Route("/generate", _reads(GenerateMessage, generate), methods=["POST"]),
+        Route("/token", _reads(TokenMessage, token), methods=["POST"]),
+        Route("/abort", _reads(AbortMessage, abort), methods=["POST"]),
+        Route("/step", step, methods=["POST"]),
+        Route("/healthz", health),
+        Route("/metrics", metrics),
+    ]
+
+
+def _reads(kind: type[M], handle: Callable[[M], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that reads a message of one kind, or says what is wrong with it."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            message = kind.model_validate_json(await request.body())
+        except ValueError as error:
+            return _refusal(422, str(error))
+        try:
+            return await handle(message)
+        except Refused as refused:
+            return _refusal(409, str(refused))
+
+    return endpoint
+
+
+def _refusal(status: int, message: str) -> Response:
+    body = error_body(message, kind=kind_of(status))
+    return Response(body, status_code=status, media_type="application/json")
+
+
+async def _lines(worker: Worker, message: GenerateMessage) -> AsyncIterator[str]:
+    async with aclosing(worker.generate(message)) as lines:
+        async for line in lines:
+            yield line.model_dump_json(exclude_none=True) + "\n"

@@ -1,0 +1,130 @@
+"""What the first worker of a route does: start every step of a sequence, and wait for its token to come around."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from strata.serving.tokens import VOCAB_SIZE
+from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
+from strata.serving.worker.holder import Key
+from strata.serving.worker.stage import Fault, Stage
+
+STEP_LIMIT_S: Final = 30.0
+"""How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
+
+
+class Driver:
+    """The attempts that are driven from here, each with the token it waits for."""
+
+    def __init__(self, *, step_limit_s: float = STEP_LIMIT_S) -> None:
+        self.waiting: dict[Key, asyncio.Future[int]] = {}
+        self.driven: set[Key] = set()
+        self.num_tokens = 0
+        self.step_limit_s = step_limit_s
+        self._steps: dict[Key, int] = {}
+        self._loose: set[asyncio.Task[None]] = set()
+
+    def deliver(self, message: TokenMessage) -> None:
+        """Take a token; one nobody waits for (of an aborted attempt, or a second time) is dropped."""
+        key = Key(message.request_id, message.attempt)
+        future = self.waiting.get(key)
+        if future is not None and not future.done() and self._steps[key] == message.step:
+            future.set_result(message.token)
+
+    def abort(self, key: Key) -> None:
+        """End an attempt: its stream says so and closes."""
+        if (future := self.waiting.get(key)) is not None and not future.done():
+            future.set_exception(Fault("aborted"))
+
+    async def generate(self, stage: Stage, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
+        """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
+        key = Key(message.request_id, message.attempt)
+        if key in self.driven:
+            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} runs already")
+            return
+        self.driven.add(key)
+        steps: set[asyncio.Task[None]] = set()
+        try:
+            async for line in self._tokens(stage, message, key, steps):
+                yield line
+        except Fault as fault:
+            yield GenerateLine(error=str(fault), node_id=fault.node_id)
+        finally:
+            self.driven.discard(key)
+            self._steps.pop(key, None)
+            if future := self.waiting.pop(key, None):
+                future.cancel()
+            stage.holder.end(key)
+            for step in steps:
+                self._let_go(step)
+
+    def _let_go(self, step: asyncio.Task[None]) -> None:
+        """Let a step end by itself: its token has come or is not wanted, only the chain's answer is due."""
+        self._loose.add(step)
+        step.add_done_callback(self._loose.discard)
+        step.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody waits for
+
+    async def close(self) -> None:
+        """Break off what is still on its way."""
+        for step in self._loose:
+            step.cancel()
+        await asyncio.gather(*self._loose, return_exceptions=True)
+
+    async def _tokens(
+        self, stage: Stage, message: GenerateMessage, key: Key, steps: set[asyncio.Task[None]]
+    ) -> AsyncGenerator[GenerateLine, None]:
+        most = stage.holder.shape.max_positions
+        given = [*message.prompt, *message.generated]
+        if max(given) >= VOCAB_SIZE:
+            raise Fault(f"token {max(given)} is none of {VOCAB_SIZE}")
+        said, position, replayed = len(message.generated), 0, len(message.generated)
+        kv_tokens = min(len(message.prompt) + message.max_tokens, most)
+        for number in range(message.max_tokens):
+            if said >= message.max_tokens or position + len(given) >= most:
+                break
+            header = StepHeader(
+                request_id=message.request_id,
+                attempt=message.attempt,
+                version=message.version,
+                position=position,
+                step=number,
+                stages=message.stages,
+                first_url=stage.url,
+                kv_tokens=kv_tokens,
+                replayed=replayed,
+                temperature=message.temperature,
+                seed=message.seed,
+            )
+            token = await self._token(stage, header, given, key, steps)
+            if token in message.stop_tokens:
+                yield GenerateLine(finish="stop")
+                return
+            self.num_tokens += 1
+            yield GenerateLine(token=token)
+            said, position, given, replayed = said + 1, position + len(given), [token], 0
+        yield GenerateLine(finish="length")
+
+    async def _token(
+        self, stage: Stage, header: StepHeader, given: list[int], key: Key, steps: set[asyncio.Task[None]]
+    ) -> int:
+        """Return the token of a step, or raise the Fault of whichever step of the sequence met it.
+
+        The token is not held up by the answers along the chain: those of earlier steps may still be on their way.
+        """
+        self._steps[key] = header.step
+        self.waiting[key] = future = asyncio.get_running_loop().create_future()
+        steps.add(asyncio.create_task(stage.step(header, given)))
+        # Longer than any hop waits for the rest of the chain: the worker next to the trouble names it.
+        limit_s = self.step_limit_s * (len(header.stages) + 1)
+        try:
+            async with asyncio.timeout(limit_s):
+                while not future.done():
+                    await asyncio.wait({future, *steps}, return_when=asyncio.FIRST_COMPLETED)
+                    for step in [step for step in steps if step.done()]:
+                        steps.discard(step)
+                        step.result()
+                return int(await future)
+        except TimeoutError:
+            raise Fault(f"no token within {limit_s:g} s") from None

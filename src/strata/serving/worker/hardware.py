@@ -1,0 +1,60 @@
+"""How fast this machine is: measured, in a second or so, on the device that will run the layers. Needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import torch
+
+MATRIX: Final = {"cpu": 1024, "cuda": 8192}
+COPIED_BYTES: Final = {"cpu": 2**26, "cuda": 2**30}
+REPEATS: Final = 3
+MEMORY_SHARE: Final = 0.5
+"""Of what is free: a worker must not take a machine over that it was not told to."""
+
+
+class Hardware(NamedTuple):
+    """Dense rate in the precision the layers run in [FLOP/s], memory [bytes], its bandwidth [bytes/s]."""
+
+    compute_capability: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+
+
+def measure(device: str, memory_bytes: float | None = None) -> Hardware:
+    """Return what the device does; `memory_bytes` where it is said, not found."""
+    if memory_bytes is None:
+        memory_bytes = MEMORY_SHARE * _free_bytes(device)
+    side = MATRIX[device]
+    a = torch.ones(side, side, device=device)
+    source = torch.ones(COPIED_BYTES[device] // 4, device=device)
+    dest = torch.empty_like(source)
+    # A copy reads every byte and writes it.
+    return Hardware(
+        2.0 * side**3 / _best_s(lambda: a @ a, device),
+        memory_bytes,
+        2.0 * COPIED_BYTES[device] / _best_s(lambda: dest.copy_(source), device),
+    )
+
+
+def _best_s(work: Callable[[], Any], device: str) -> float:
+    """Return the least time of a few: what disturbs only adds."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        start = perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, perf_counter() - start)
+    return best
+
+
+def _free_bytes(device: str) -> float:
+    if device == "cuda":
+        return float(torch.cuda.mem_get_info()[0])
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return 1024.0 * float(fields["MemAvailable"][0])

@@ -1,0 +1,174 @@
+"""What a worker holds: layers of one plan or two, and the caches of the sequences that run on them.
+
+The layers of the next plan are loaded beside those that serve; a plan's layers go when the plan is released and
+nothing runs on them any more. Layers that two plans share are held once. Holds no clock and no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from strata.errors import StrataError
+from strata.serving.worker.shape import Shape
+
+
+class Refused(StrataError):
+    """The worker is well, but does not do this. `is_at_fault`: this node cannot serve the plan at all."""
+
+    def __init__(self, message: str, *, is_at_fault: bool = False) -> None:
+        super().__init__(message)
+        self.is_at_fault = is_at_fault
+
+
+class Key(NamedTuple):
+    """One attempt at a request."""
+
+    request_id: str
+    attempt: int
+
+
+class Maker(Protocol):
+    """Makes layers, what runs them, and caches for them: `model.Maker`, or a test's."""
+
+    def layer(self, number: int) -> Any:
+        """Return one layer; may take long."""
+
+    def part(self, first: int, end: int, layers: Mapping[int, Any]) -> Any:
+        """Return blocks [first, end) as something that runs."""
+
+    def cache(self, max_tokens: int) -> Any:
+        """Return the empty cache of a sequence."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Blocks [first, end) of a plan; `part` once they are loaded."""
+
+    first: int
+    end: int
+    part: Any = None
+    is_released: bool = False
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One attempt: whose layers it runs on, what it has cached, what it reserved, and when it last moved."""
+
+    held: Held
+    cache: Any
+    kv_bytes: int
+    moved_s: float
+
+
+class Holder:
+    """Layers by plan, sequences by attempt, and room for no more than the memory and the slots."""
+
+    def __init__(self, shape: Shape, maker: Maker, *, memory_bytes: float, slots: int) -> None:
+        self.shape, self.maker = shape, maker
+        self.memory_bytes, self.slots = memory_bytes, slots
+        self.plans: dict[int, Held] = {}
+        self.sequences: dict[Key, Sequence] = {}
+        self._layers: dict[int, Any] = {}
+
+    @property
+    def loaded(self) -> tuple[int, ...]:
+        """Plans whose layers are ready."""
+        return tuple(version for version, held in self.plans.items() if held.part is not None)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes reserved for keys and values."""
+        return sum(sequence.kv_bytes for sequence in self.sequences.values())
+
+    @property
+    def kv_room_bytes(self) -> float:
+        """Bytes left for keys and values beside the weights of the larger plan.
+
+        While two plans are held, the layers that only the smaller one needs come on top.
+        """
+        weights = max((self.shape.weight_bytes(held.first, held.end) for held in self.plans.values()), default=0)
+        return self.memory_bytes - weights
+
+    def open(self, version: int, first: int, end: int) -> tuple[int, ...] | None:
+        """Take a plan on; return the numbers of layers to make first, or None where it is there or on its way.
+
+        Raises Refused where the layers do not fit, or the plan is here with others.
+        """
+        if not 0 <= first < end <= self.shape.num_layers:
+            raise Refused(f"there are no layers [{first}, {end}) in a model of {self.shape.num_layers}")
+        if held := self.plans.get(version):
+            if (held.first, held.end) != (first, end):
+                raise Refused(f"plan {version} is here with layers [{held.first}, {held.end})")
+            held.is_released = False
+            return None
+        need_bytes = self.shape.weight_bytes(first, end)
+        if need_bytes > self.memory_bytes:
+            raise Refused(f"layers [{first}, {end}) take {need_bytes} bytes of {self.memory_bytes:.0f}")
+        self.plans[version] = Held(first, end)
+        return tuple(n for n in self.shape.layer_numbers(first, end) if n not in self._layers)
+
+    def close(self, version: int, made: Mapping[int, Any]) -> bool:
+        """Put made layers in their place; return whether the plan is still wanted, and ready now."""
+        held = self.plans.get(version)
+        if held is None:
+            return False
+        self._layers.update(made)
+        numbers = self.shape.layer_numbers(held.first, held.end)
+        held.part = self.maker.part(held.first, held.end, {n: self._layers[n] for n in numbers})
+        return True
+
+    def release(self, version: int) -> None:
+        """Let a plan go, once nothing runs on it; one that is not here is let go already."""
+        if held := self.plans.get(version):
+            held.is_released = True
+            self._tidy()
+
+    def begin(self, key: Key, version: int, first: int, end: int, *, kv_tokens: int, now_s: float) -> Sequence:
+        """Reserve a slot and memory for a sequence.
+
+        Raises Refused: the plan is not ready here, or there is no room.
+        """
+        held = self.plans.get(version)
+        if held is None or held.part is None or (held.first, held.end) != (first, end):
+            raise Refused(f"layers [{first}, {end}) of plan {version} are not ready", is_at_fault=True)
+        if key in self.sequences:
+            raise Refused(f"attempt {key.attempt} of {key.request_id} runs already")
+        if len(self.sequences) >= self.slots:
+            raise Refused(f"all {self.slots} slots are taken")
+        kv_bytes = kv_tokens * self.shape.kv_bytes_per_token(first, end)
+        if self.kv_bytes + kv_bytes > self.kv_room_bytes:
+            room = max(0.0, self.kv_room_bytes - self.kv_bytes)
+            raise Refused(f"{kv_tokens} tokens take {kv_bytes} bytes of keys and values; {room:.0f} are free")
+        self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
+        return sequence
+
+    def at(self, key: Key, now_s: float) -> Sequence:
+        """Return a sequence that is running. Raises Refused where it is not here (any more)."""
+        sequence = self.sequences.get(key)
+        if sequence is None:
+            raise Refused(f"attempt {key.attempt} of {key.request_id} is not here")
+        sequence.moved_s = now_s
+        return sequence
+
+    def end(self, key: Key) -> None:
+        """Free what a sequence holds; one that is not here has ended already."""
+        if self.sequences.pop(key, None) is not None:
+            self._tidy()
+
+    def expire(self, before_s: float, driven: Iterable[Key] = ()) -> list[Key]:
+        """End the sequences that have not moved since, but for those driven from here; return them."""
+        kept = set(driven)
+        idle = [key for key, one in self.sequences.items() if one.moved_s < before_s and key not in kept]
+        for key in idle:
+            self.end(key)
+        return idle
+
+    def _tidy(self) -> None:
+        used = {id(sequence.held) for sequence in self.sequences.values()}
+        for version, held in list(self.plans.items()):
+            if held.is_released and id(held) not in used:
+                del self.plans[version]
+        wanted = {n for held in self.plans.values() for n in self.shape.layer_numbers(held.first, held.end)}
+        self._layers = {n: layer for n, layer in self._layers.items() if n in wanted}

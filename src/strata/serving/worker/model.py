@@ -1,0 +1,173 @@
+"""A range of the small transformer's layers, made from the seed when it is loaded, and run token by token.
+
+Needs torch at import: `need("torch", extra="train")` first. On a CPU the same tokens follow however the layers
+are cut, to the last bit: all matrices are multiplied by one thread, in the same shapes, from the same strides.
+
+Letters: T tokens, D hidden, H heads, K head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strata.serving.tokens import VOCAB_SIZE
+from strata.serving.worker.shape import Shape
+from strata.workload.tiny import Size, Tensor, build_layer
+
+Activations = NDArray[np.float32]
+
+
+def use_one_thread() -> None:
+    """Let this thread multiply matrices alone: sums are then always taken in the same order."""
+    torch.set_num_threads(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As `use_one_thread`, and as it was afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class LayerCache:
+    """Keys and values of one sequence in one layer; called with new ones, it returns all."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._rows: Tensor | None = None  # (2, max_tokens, H, K): strides do not depend on how many there may be
+        self._used = 0
+
+    def __call__(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep keys and values [1, H, T, K]; return those of all tokens."""
+        new = torch.stack((k[0], v[0])).transpose(1, 2)
+        if self._rows is None:
+            self._rows = new.new_empty(2, self._max_tokens, *new.shape[2:])
+        end = self._used + new.shape[1]
+        assert end <= self._max_tokens, "who reserves the cache counts the tokens"
+        self._rows[:, self._used : end] = new
+        self._used = end
+        kept = self._rows[:, None, :end].transpose(2, 3)
+        return kept[0], kept[1]
+
+
+class Cache(dict[int, LayerCache]):
+    """Keys and values of one sequence of at most so many tokens, a layer an entry."""
+
+    def __init__(self, max_tokens: int) -> None:
+        super().__init__()
+        self.max_tokens = max_tokens
+
+    def __missing__(self, layer: int) -> LayerCache:
+        self[layer] = made = LayerCache(self.max_tokens)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes layers, numbered as in `workload.tiny`: 0 embeds, then come the blocks, the last is the head."""
+
+    shape: Shape
+    device: str = "cpu"
+
+    def layer(self, number: int) -> Any:
+        """Return one layer."""
+        size = Size(
+            self.shape.num_layers + 2,
+            hidden_size=self.shape.hidden_size,
+            num_heads=self.shape.num_heads,
+            vocab_size=VOCAB_SIZE,
+            sequence_length=self.shape.max_positions,
+        )
+        return build_layer(size, number, seed=self.shape.seed).to(self.device)
+
+    def part(self, first: int, end: int, layers: Mapping[int, Any]) -> Part:
+        """Return blocks [first, end), taken from made layers, as something that runs."""
+        return Part(self.shape, first, end, layers, self.device)
+
+    def cache(self, max_tokens: int) -> Cache:
+        """Return the empty cache of a sequence."""
+        return Cache(max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks [first, end) with the embedding before and the head after, where they are an end of the model."""
+
+    shape: Shape
+    first: int
+    end: int
+    layers: Mapping[int, Any]
+    device: str = "cpu"
+
+    def run(
+        self, cache: Cache, given: Sequence[int] | Activations, *, position: int, replayed: int = 0
+    ) -> Activations:
+        """Return the hidden state [T, D] after the last block.
+
+        given: T tokens for the first blocks, hidden states [T, D] for others. The last `replayed` go one by one.
+        """
+        lumps = len(given) - replayed
+        cuts = [0, *range(lumps, len(given) + 1)] if lumps else range(len(given) + 1)
+        with torch.inference_mode():
+            out = [self._run(cache, given[a:b], position + a) for a, b in pairwise(cuts)]
+        return np.concatenate(out)
+
+    def _run(self, cache: Cache, given: Sequence[int] | Activations, position: int) -> Activations:
+        # A copy: what came over the network may lie anywhere, and sums may depend on how it is aligned.
+        x = torch.tensor(given, device=self.device)[None]
+        if self.first == 0:
+            x = self.layers[0](x, position)
+        for number in range(self.first + 1, self.end + 1):
+            x = self.layers[number](x, cache[number])
+        hidden: Activations = x[0].cpu().numpy()
+        return hidden
+
+    def choose(self, hidden: Activations, *, temperature: float, seed: int, position: int) -> int:
+        """Return the token at `position`: the likeliest at temperature 0, else one drawn for (seed, position).
+
+        hidden: [T, D], of which the last row counts. Only for the end of the model.
+        """
+        head = self.layers[self.shape.num_layers + 1]
+        with torch.inference_mode():
+            logits = head(torch.tensor(hidden[-1:], device=self.device))[0].cpu().double()
+            if temperature == 0:
+                return int(logits.argmax())
+            generator = torch.Generator().manual_seed((seed * 1_000_003 + position) % 2**63)
+            return int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
+
+
+def generate(
+    shape: Shape,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stop_tokens: Sequence[int] = (),
+) -> list[int]:
+    """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
+    maker, cache = Maker(shape), Cache(shape.max_positions)
+    part = maker.part(0, shape.num_layers, {n: maker.layer(n) for n in shape.layer_numbers(0, shape.num_layers)})
+    given, position, said = list(prompt), 0, list[int]()
+    with one_thread():
+        while len(said) < max_tokens and position + len(given) < shape.max_positions:
+            hidden = part.run(cache, given, position=position)
+            position += len(given)
+            token = part.choose(hidden, temperature=temperature, seed=seed, position=position)
+            if token in stop_tokens:
+                break
+            said.append(token)
+            given = [token]
+    return said

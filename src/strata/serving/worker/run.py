@@ -1,0 +1,123 @@
+"""Runs a worker: listens, joins, serves, and on SIGTERM leaves before it finishes what runs through it.
+
+Needs torch, starlette, uvicorn and httpx at import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic, time_ns
+from typing import Final
+
+from starlette.applications import Starlette
+
+from strata.server import serve
+from strata.serving.wire import JoinMessage
+from strata.serving.worker.agent import Agent
+from strata.serving.worker.app import frame
+from strata.serving.worker.drive import STEP_LIMIT_S
+from strata.serving.worker.hardware import Hardware
+from strata.serving.worker.links import HttpGateway, client, hops
+from strata.serving.worker.model import Maker, use_one_thread
+from strata.serving.worker.peers import HttpPeers
+from strata.serving.worker.shape import Shape
+from strata.serving.worker.worker import Worker
+
+DRAIN_S: Final = 30.0
+"""For what runs when the worker is told to stop; the gateway has sent it elsewhere by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Who the worker is and where; `url` is where others reach it, `token` what all nodes show."""
+
+    node_id: str
+    url: str
+    gateway: str
+    shape: Shape
+    hardware: Hardware
+    device: str = "cpu"
+    token: str = ""
+    region: str = ""
+
+
+def run(settings: Settings, listener: socket.socket) -> None:
+    """Serve until SIGTERM. Raises UsageError where the gateway will not have this worker."""
+    life = _Life(settings)
+    serve(frame(life.worker, token=settings.token, lifespan=life.lifespan, on_drain=life.leave), listener,
+          drain_s=DRAIN_S)  # fmt: skip
+    if life.error:
+        raise life.error
+
+
+class _Life:
+    def __init__(self, settings: Settings) -> None:
+        self.error: BaseException | None = None
+        self._settings = settings
+        self._client = client(settings.token)
+        self.worker = Worker(
+            settings.node_id,
+            settings.shape,
+            Maker(settings.shape, settings.device),
+            memory_bytes=settings.hardware.memory_bytes,
+            peers=HttpPeers(self._client, node_id=settings.node_id, step_limit_s=STEP_LIMIT_S),
+            clock=monotonic,
+            in_thread=use_one_thread,
+        )
+        self.worker.stage.url = settings.url
+        card = JoinMessage(
+            node_id=settings.node_id,
+            incarnation=time_ns() // 1_000_000,
+            url=settings.url,
+            region=settings.region,
+            fingerprint=settings.shape.fingerprint,
+            **settings.hardware._asdict(),
+        )
+        self.agent = Agent(
+            card, HttpGateway(self._client, settings.gateway), self.worker,
+            measure=lambda peers: hops(self._client, peers),
+        )  # fmt: skip
+        self.worker.on_loaded = self.agent.loaded
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leaving: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        """Live as long as the server listens."""
+        for forever in (self.agent.run(), self.agent.measure_forever(), self.worker.expire_forever()):
+            task = asyncio.create_task(forever)
+            task.add_done_callback(self._stopped)
+            self._tasks.append(task)
+        try:
+            yield
+        finally:
+            await self._end(self._tasks)
+            if self._leaving:
+                await self._leaving
+            await self.worker.close()
+            await self._client.aclose()
+
+    def leave(self) -> None:
+        """Stop beating, and say good-bye."""
+        self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        await self._end(self._tasks[:1])
+        if self.agent.is_joined:
+            await self.agent.leave()
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Take the server down with what should have run for ever."""
+        if not task.cancelled() and (error := task.exception()):
+            self.error = error
+            signal.raise_signal(signal.SIGTERM)

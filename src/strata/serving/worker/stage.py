@@ -1,0 +1,128 @@
+"""A worker's place in a chain: run the layers it holds, pass the activations on, or send the token back.
+
+Layers run one step at a time in a thread of their own, so that beats and other messages are never held up by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from strata.errors import StrataError
+from strata.serving.live.events import Phase, Sample
+from strata.serving.wire import StepHeader, TokenMessage
+from strata.serving.worker.holder import Holder, Key, Refused, Sequence
+
+log = logging.getLogger(__name__)
+
+MAX_SAMPLES: Final = 256
+"""Measurements kept for the next beat; the oldest go first."""
+
+
+class Fault(StrataError):
+    """A step did not get through. `node_id`: who is suspected."""
+
+    def __init__(self, message: str, node_id: str | None = None) -> None:
+        super().__init__(message)
+        self.node_id = node_id
+
+
+class Peers(Protocol):
+    """The way to other workers; every call raises Fault."""
+
+    async def step(self, header: StepHeader, hidden: Any) -> None:
+        """Have the step done by the first of the header's stages and all after it."""
+
+    async def token(self, url: str, message: TokenMessage) -> None:
+        """Send a token to the first worker."""
+
+    async def abort(self, url: str, key: Key) -> None:
+        """Have a worker free what an attempt holds."""
+
+
+class Stage:
+    """Runs steps on what the holder holds. `deliver` takes tokens of attempts that are driven from here."""
+
+    def __init__(
+        self,
+        node_id: str,
+        holder: Holder,
+        *,
+        peers: Peers,
+        executor: Executor,
+        clock: Callable[[], float],
+        deliver: Callable[[TokenMessage], None],
+    ) -> None:
+        self.node_id, self.holder, self.peers = node_id, holder, peers
+        self.url = ""  # known when the server listens
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.num_steps = 0
+        self._executor, self._clock, self._deliver = executor, clock, deliver
+
+    async def step(self, header: StepHeader, given: Any) -> None:
+        """Do a step here and have the stages after do theirs; returns when all of them have.
+
+        given: tokens on the first stage, hidden states [T, D] on others. Raises Fault; the attempt is over then.
+        """
+        key = Key(header.request_id, header.attempt)
+        sequence = self._sequence(key, header)
+        try:
+            await self._step(key, sequence, header, given)
+        except BaseException:
+            self.holder.end(key)
+            raise
+
+    async def _step(self, key: Key, sequence: Sequence, header: StepHeader, given: Any) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            hidden, token = await run(self._executor, self._compute, sequence, header, given)
+        except Exception as error:
+            log.exception("a step of %s failed", header.request_id)
+            raise Fault(f"{self.node_id}: {type(error).__name__}: {error}", self.node_id) from error
+        self.num_steps += 1
+        if key not in self.holder.sequences:
+            raise Fault(f"attempt {key.attempt} of {key.request_id} was stopped")
+        if len(header.stages) > 1:
+            await self.peers.step(header.model_copy(update={"stages": header.stages[1:]}), hidden)
+            return
+        assert token is not None, "the last stage chooses a token"
+        message = TokenMessage(request_id=header.request_id, attempt=header.attempt, step=header.step, token=token)
+        if header.first_url == self.url:
+            self._deliver(message)
+        else:
+            await self.peers.token(header.first_url, message)
+
+    def _sequence(self, key: Key, header: StepHeader) -> Sequence:
+        here, now_s = header.stages[0], self._clock()
+        if here.node_id != self.node_id:
+            raise Fault(f"{self.node_id} is at the address of {here.node_id}", here.node_id)
+        try:
+            if header.position:
+                return self.holder.at(key, now_s)
+            return self.holder.begin(
+                key, header.version, here.first, here.end, kv_tokens=header.kv_tokens, now_s=now_s
+            )
+        except Refused as refused:
+            # Having no room is no fault of a node; having lost what it should hold is.
+            raise Fault(f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None) from refused
+
+    def _compute(self, sequence: Sequence, header: StepHeader, given: Any) -> tuple[Any, int | None]:
+        """Run the layers, in the executor's thread; choose a token where this is the last stage."""
+        part, count, token = sequence.held.part, len(given), None
+        start = perf_counter()
+        hidden = part.run(sequence.cache, given, position=header.position, replayed=header.replayed)
+        if len(header.stages) == 1:
+            token = part.choose(
+                hidden, temperature=header.temperature, seed=header.seed, position=header.position + count
+            )
+        if not header.replayed:  # tokens one by one would make a prefill look slow
+            phase: Phase = "decode" if header.position else "prefill"
+            units, held = 1 if header.position else count, sequence.held
+            seconds = perf_counter() - start
+            self.samples.append(Sample(phase, held.first, held.end, units, float(header.position), seconds))
+        return hidden, token

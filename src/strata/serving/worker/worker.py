@@ -1,0 +1,137 @@
+"""One worker, all but its sockets: loads layers, takes part in chains, drives its own, and tidies up after all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, Final
+
+from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, SampleMessage
+from strata.serving.worker.drive import STEP_LIMIT_S, Driver
+from strata.serving.worker.holder import Holder, Key, Maker
+from strata.serving.worker.shape import Shape
+from strata.serving.worker.stage import Fault, Peers, Stage
+
+log = logging.getLogger(__name__)
+
+SLOTS: Final = 256
+"""Sequences at once at most; memory ends most pools before."""
+
+LEASE_S: Final = 60.0
+"""A sequence that has not moved for so long is an orphan: its first worker is gone, or the abort was lost."""
+
+
+class Worker:
+    """Everything a node does. `on_loaded` is told of plans whose layers are ready.
+
+    in_thread: what the thread that runs layers does first.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        shape: Shape,
+        maker: Maker,
+        *,
+        memory_bytes: float,
+        peers: Peers,
+        clock: Callable[[], float],
+        slots: int = SLOTS,
+        step_limit_s: float = STEP_LIMIT_S,
+        lease_s: float = LEASE_S,
+        in_thread: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.node_id, self.shape, self.maker, self.peers = node_id, shape, maker, peers
+        self.holder = Holder(shape, maker, memory_bytes=memory_bytes, slots=slots)
+        self.driver = Driver(step_limit_s=step_limit_s)
+        self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
+        self._clock, self._lease_s = clock, lease_s
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="layers", initializer=in_thread)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stage = Stage(
+            node_id,
+            self.holder,
+            peers=peers,
+            executor=self._executor,
+            clock=clock,
+            deliver=self.driver.deliver,
+        )
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Requests that hold something here."""
+        keys = self.holder.sequences.keys() | self.driver.driven
+        return tuple(sorted({key.request_id for key in keys}))
+
+    def take_samples(self) -> tuple[SampleMessage, ...]:
+        """Return what was measured since the last call."""
+        samples = tuple(SampleMessage(**sample._asdict()) for sample in self.stage.samples)
+        self.stage.samples.clear()
+        return samples
+
+    def load(self, wanted: RangeMessage) -> None:
+        """Have layers loaded beside those that serve. Raises Refused where they do not fit."""
+        missing = self.holder.open(wanted.version, wanted.first, wanted.end)
+        if missing is not None:
+            self._start(self._load(wanted.version, missing))
+
+    async def _load(self, version: int, missing: tuple[int, ...]) -> None:
+        made = await asyncio.to_thread(lambda: {number: self.maker.layer(number) for number in missing})
+        if self.holder.close(version, made):
+            log.info("plan %d: %d layers made, ready", version, len(made))
+            await self.on_loaded(version)
+
+    async def generate(self, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
+        """Drive an attempt; however it ends, the other workers of its route free what they hold of it."""
+        key = Key(message.request_id, message.attempt)
+        try:
+            async with aclosing(self.driver.generate(self.stage, message)) as lines:
+                async for line in lines:
+                    yield line
+        finally:
+            for url in {stage.url for stage in message.stages[1:]} - {self.stage.url}:
+                self._start(self._abort_there(url, key))
+
+    def abort(self, key: Key) -> None:
+        """Stop an attempt and free what it holds here; one that is driven from here ends everywhere."""
+        if key in self.driver.driven:
+            self.driver.abort(key)
+        else:
+            self.holder.end(key)
+
+    async def _abort_there(self, url: str, key: Key) -> None:
+        try:
+            await self.peers.abort(url, key)
+        except Fault as fault:  # it is gone, or its lease will end it
+            log.info("attempt %d of %s: %s", key.attempt, key.request_id, fault)
+
+    def expire(self) -> list[Key]:
+        """End orphans; return them."""
+        return self.holder.expire(self._clock() - self._lease_s, self.driver.driven)
+
+    async def expire_forever(self) -> None:
+        """End orphans as long as the worker lives."""
+        while True:
+            await asyncio.sleep(self._lease_s / 4)
+            for key in self.expire():
+                log.warning("attempt %d of %s did not move for %g s", key.attempt, key.request_id, self._lease_s)
+
+    async def close(self) -> None:
+        """Break off what is still running in the background."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.driver.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _nobody(version: int) -> None:
+    """Tell nobody."""
