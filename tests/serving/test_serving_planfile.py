@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from serving_plans import planned
 
+from serving_plans import planned
 from strata.errors import BadFile
 from strata.files import write_json
 from strata.serving.allocation import Stage

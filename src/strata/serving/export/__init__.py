@@ -1,0 +1,1 @@
+"""Launch scripts of serving engines, one a node of a plan."""

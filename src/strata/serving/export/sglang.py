@@ -1,0 +1,67 @@
+"""Launch scripts for SGLang: one a node, with the plan's layers, context and sequences in flight.
+
+SGLang numbers pipeline ranks by node rank (`launch_server`: `pp_size // nnodes` ranks a node), so the scripts
+alone say which node has which layers.
+"""
+
+from __future__ import annotations
+
+from strata.serving.export.launch import (
+    EngineFiles,
+    Host,
+    Ranks,
+    Shell,
+    arguments,
+    gateway_script,
+    launch_all,
+    ranks_of,
+    script_head,
+    script_name,
+    shape_notes,
+)
+from strata.serving.planfile import ServingPlan
+
+PORT = 30000
+
+
+def render(plan: ServingPlan) -> EngineFiles:
+    """Return the scripts of all nodes, and the gateway's. Raises Infeasible where the plan has no pipelines."""
+    every = ranks_of(plan)
+    files = {script_name(ranks, host): _script(plan, ranks, host) for ranks in every for host in ranks.hosts}
+    files["gateway.sh"] = gateway_script(every, port=PORT)
+    return EngineFiles(files, tuple(shape_notes(plan, every, engine="SGLang")))
+
+
+def _script(plan: ServingPlan, ranks: Ranks, host: Host) -> str:
+    many, job = len(ranks.hosts) > 1, plan.job
+    variables = [f"  PORT         where it answers; stage 1 takes the requests (default {PORT})"]
+    if many:
+        variables.append("  DIST_PORT    a free port of stage 1, the same everywhere (default 20000)")
+    head = script_head(
+        plan, ranks, host, engine="SGLang", variables=[*variables, "Arguments go to sglang.launch_server."]
+    )
+    head += f'PORT="${{PORT:-{PORT}}}"\n'
+    if many:
+        head += 'DIST_PORT="${DIST_PORT:-20000}"\n'
+    if ranks.pipeline_parallel > 1:
+        head += f"export SGLANG_PP_LAYER_PARTITION={ranks.partition}\n"
+    commands = []
+    for index, (node_rank, num_nodes, device) in enumerate(ranks.processes(host)):
+        command = 'python3 -m sglang.launch_server --model-path "$MODEL"' + arguments(
+            ("--served-model-name", job.model),
+            ("--host", "0.0.0.0"),
+            ("--port", Shell(f"$((PORT + {index}))" if index else "$PORT")),
+            ("--tp-size", ranks.tensor_parallel),
+            ("--pp-size", ranks.pipeline_parallel if ranks.pipeline_parallel > 1 else None),
+            ("--nnodes", num_nodes if many else None),
+            ("--node-rank", node_rank if many else None),
+            ("--dist-init-addr", Shell("$HEAD_ADDR:$DIST_PORT") if many else None),
+            ("--base-gpu-id", device if device > 0 else None),
+            ("--context-length", Shell(f"${{CONTEXT:-{job.context_tokens}}}")),
+            ("--max-running-requests", max(1, ranks.pipeline.slots)),
+            ("--mem-fraction-static", f"{1 - job.memory_headroom:.3g}"),
+            ("--quantization", "fp8" if job.weights == "fp8" else None),
+            ("--kv-cache-dtype", "fp8_e4m3" if job.kv == "fp8" else None),
+        )
+        commands.append(("", f'{command} "$@"'))
+    return head + launch_all(commands)

@@ -1,0 +1,107 @@
+"""Launch scripts for vLLM: one a node, with the plan's layers, context and sequences in flight.
+
+Nodes are joined by vLLM's own processes (`--nnodes`, its PR 23691), which number the stages as the scripts say.
+Ray works too, but puts the nodes after the head in an order of its own (vLLM's `ray_executor.py` sorts by address,
+`ray_executor_v2.py` by Ray's node id), so it is refused where that would give a node the layers of another.
+"""
+
+from __future__ import annotations
+
+from strata.serving.export.launch import (
+    EngineFiles,
+    Host,
+    Ranks,
+    Shell,
+    arguments,
+    gateway_script,
+    launch_all,
+    ranks_of,
+    script_head,
+    script_name,
+    shape_notes,
+)
+from strata.serving.planfile import PlannedService, ServingPlan
+
+PORT = 8000
+
+
+def render(plan: ServingPlan) -> EngineFiles:
+    """Return the scripts of all nodes, and the gateway's. Raises Infeasible where the plan has no pipelines."""
+    every = ranks_of(plan)
+    files = {script_name(ranks, host): _script(plan, ranks, host) for ranks in every for host in ranks.hosts}
+    files["gateway.sh"] = gateway_script(every, port=PORT)
+    return EngineFiles(files, tuple(shape_notes(plan, every, engine="vLLM")))
+
+
+def _script(plan: ServingPlan, ranks: Ranks, host: Host) -> str:
+    many = len(ranks.hosts) > 1
+    variables = [f"  PORT         where it answers, on stage 1 (default {PORT})"] if host.first_rank == 0 else []
+    if many:
+        variables += [
+            "  MASTER_PORT  a free port of stage 1, the same everywhere (default 29501)",
+            "  VLLM_HOST_IP this node's address, where it has several",
+        ]
+    if many and ranks.is_even:
+        variables += [
+            "  EXECUTOR     mp (default): vLLM's own processes; ray: a Ray cluster, started here,",
+            "               which orders the stages after the first itself",
+            "  RAY_PORT     with ray: a free port of stage 1 (default 6379)",
+        ]
+    head = script_head(plan, ranks, host, engine="vLLM", variables=[*variables, "Arguments go to vllm serve."])
+    if host.first_rank == 0:
+        head += f'PORT="${{PORT:-{PORT}}}"\n'
+    if many:
+        head += 'MASTER_PORT="${MASTER_PORT:-29501}"\n'
+    if ranks.pipeline_parallel > 1:
+        head += f"export VLLM_PP_LAYER_PARTITION={ranks.partition}\n"
+    if many and ranks.is_even:
+        head += _ray(plan.job, ranks, host)
+    commands = []
+    for node_rank, num_nodes, device in ranks.processes(host):
+        visible = range(device, device + ranks.tensor_parallel)
+        environment = f"CUDA_VISIBLE_DEVICES={','.join(map(str, visible))} " if device >= 0 else ""
+        joined = arguments(
+            ("--distributed-executor-backend", "mp" if ranks.pipeline_parallel > 1 else None),
+            ("--nnodes", num_nodes if many else None),
+            ("--node-rank", node_rank if many else None),
+            ("--master-addr", Shell("$HEAD_ADDR") if many else None),
+            ("--master-port", Shell("$MASTER_PORT") if many else None),
+            ("--headless", "" if node_rank else None),
+        )
+        commands.append((environment, _serve(plan.job, ranks, answers=node_rank == 0) + joined + ' "$@"'))
+    return head + launch_all(commands)
+
+
+def _serve(job: PlannedService, ranks: Ranks, *, answers: bool) -> str:
+    return 'vllm serve "$MODEL"' + arguments(
+        ("--served-model-name", job.model),
+        ("--host", "0.0.0.0" if answers else None),
+        ("--port", Shell("$PORT") if answers else None),
+        ("--tensor-parallel-size", ranks.tensor_parallel),
+        ("--pipeline-parallel-size", ranks.pipeline_parallel if ranks.pipeline_parallel > 1 else None),
+        ("--max-model-len", Shell(f"${{CONTEXT:-{job.context_tokens}}}")),
+        ("--max-num-seqs", max(1, ranks.pipeline.slots)),
+        ("--gpu-memory-utilization", f"{1 - job.memory_headroom:.3g}"),
+        ("--quantization", "fp8" if job.weights == "fp8" else None),
+        ("--kv-cache-dtype", "fp8" if job.kv == "fp8" else None),
+    )
+
+
+def _ray(job: PlannedService, ranks: Ranks, host: Host) -> str:
+    """Return the branch of a script that uses a Ray cluster, or refuses to."""
+    layers = [other.layers for other in ranks.hosts[1:]]
+    devices = len(host.layers) * ranks.tensor_parallel
+    if len(set(layers)) > 1:
+        lines = [
+            f'echo "EXECUTOR=ray: Ray orders stages 2 to {len(ranks.hosts)} itself, and their layers differ" >&2',
+            "exit 2",
+        ]
+    elif host.first_rank:
+        lines = [f'exec ray start --address="$HEAD_ADDR:${{RAY_PORT:-6379}}" --num-gpus={devices} --block']
+    else:
+        start = (
+            f'ray start --head --node-ip-address="$HEAD_ADDR" --port="${{RAY_PORT:-6379}}" --num-gpus={devices}'
+        )
+        serve = _serve(job, ranks, answers=True) + arguments(("--distributed-executor-backend", "ray"))
+        lines = [start, f'exec {serve} "$@"']
+    return "".join(["if [[ ${EXECUTOR:-mp} == ray ]]; then\n", *(f"  {line}\n" for line in lines), "fi\n"])
