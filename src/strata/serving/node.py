@@ -14,7 +14,8 @@ class Node:
     """A machine that can hold a range of layers; all devices of it work as one.
 
     compute_capability: dense FP16 rate of all its devices together [FLOP/s].
-    url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s].
+    url: where it listens; empty in simulations. hop_s: measured one-way latency to other nodes [s];
+    bandwidth_bytes_per_s: what a message to them sees. Neither need name all nodes (`observe.py`).
     model: of a whole pipeline behind one address (vLLM, SGLang) the name it serves; such a node is never cut.
     running, slots, kv_tokens_used, kv_tokens, decode_s, prefill_s_per_token: as of the snapshot, 0 where it
     serves nothing.
@@ -35,6 +36,7 @@ class Node:
     kv_tokens: int = 0
     decode_s: float = 0.0
     prefill_s_per_token: float = 0.0
+    bandwidth_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def get_current_load(self) -> float:
         """Return the busier of slots and KV memory, 0 to 1; 1 for a node that serves nothing."""

@@ -1,0 +1,268 @@
+"""Snapshots for planners and routers: nodes of a fleet, the pool they make, and the layout of some pipelines.
+
+Times come from one cost model: the roofline of `simulate/inference`, corrected by what nodes were measured to
+take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations, repeat
+from typing import Final
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.fleet.fleet import Domain, Fleet
+from strata.serving.allocation import Pipeline, Stage
+from strata.serving.layout import FAR, Layout, Line, StageServer
+from strata.serving.node import Node
+from strata.serving.pool import Array, Capacity, Pool, PoolNode
+from strata.simulate.inference.calibration import Calibration
+from strata.simulate.inference.memory import kv_tokens, room
+from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import BANDWIDTH_EFFICIENCY, FLOPS_EFFICIENCY, MEMORY_HEADROOM, Demand
+
+ASSUMED_BANDWIDTH_BYTES_PER_S: Final = 1e9 / 8
+"""Of a hop nobody has measured: 1 Gbit/s."""
+MOST_SEQUENCES: Final = 256
+"""Sequences that engines decode together at most, however much memory there is (`max_num_seqs` of vLLM)."""
+
+
+def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
+    """Return the nodes of a fleet, `domain/0` and on; all devices of one work as one tensor-parallel node.
+
+    Domains that cannot serve are left out (`unusable`). Hops are the domain's own network inside it, the link
+    across; a message also passes both ends' network. Domains without a link between them are out of reach.
+    """
+    usable = [domain for domain in fleet.domains if _fault(domain) is None]
+    names = {domain.name: [f"{domain.name}/{i}" for i in range(domain.num_nodes)] for domain in usable}
+    nodes = []
+    for domain in usable:
+        card, devices = domain.accelerator, domain.devices_per_node
+        # One mapping for all nodes of a domain: what they see of the others is the same.
+        hops = {dest: _hop(fleet, domain, dest) for dest in usable}
+        latency_s = {name: hops[dest][0] for dest in usable for name in names[dest.name]}
+        bandwidth = {name: hops[dest][1] for dest in usable for name in names[dest.name]}
+        nodes += [
+            Node(
+                name,
+                devices * (card.fp16_flops or 0.0),
+                memory_bytes=devices * card.memory_bytes,
+                memory_bandwidth_bytes_per_s=devices * (card.memory_bandwidth_bytes_per_s or 0.0),
+                region=domain.region or domain.name,
+                hop_s=latency_s,
+                trust=card.trust,
+                bandwidth_bytes_per_s=bandwidth,
+            )
+            for name in names[domain.name]
+        ]
+    return tuple(nodes)
+
+
+def unusable(fleet: Fleet) -> dict[str, Reason]:
+    """Return the domains that cannot serve, and why: what is not known is not made up."""
+    return {domain.name: fault for domain in fleet.domains if (fault := _fault(domain))}
+
+
+def pool_of(
+    nodes: Sequence[Node],
+    model: ModelInfo,
+    demand: Demand,
+    *,
+    calibration: Calibration | None = None,
+    memory_headroom: float = MEMORY_HEADROOM,
+    flops_efficiency: float = FLOPS_EFFICIENCY,
+    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
+) -> Pool:
+    """Return the pool for layer allocation: times of one decode step of the demanded batch at its mean context.
+
+    A node holds so many layers that the KV memory of the whole batch, each sequence at its end, fits beside
+    them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
+    """
+    terms = _decode(nodes, model, demand, flops_efficiency, bandwidth_efficiency)
+    steps = _calibrated(terms.at(demand.batch, demand.context), nodes, terms, demand, calibration)
+    layers = np.zeros((len(nodes), model.num_layers + 1))
+    np.cumsum(steps[:, :-1], axis=1, out=layers[:, 1:])
+    tokens = demand.batch * demand.kv_tokens
+    memory = np.array([node.memory_bytes for node in nodes], dtype=float)
+    rooms = np.stack(room(model, memory, tokens=tokens, headroom=memory_headroom), axis=1)
+    pool_nodes = [
+        PoolNode(node.node_id, tuple(prefix), head_s, _capacity(node, rooms_of, model))
+        for node, prefix, head_s, rooms_of in zip(
+            nodes, layers.tolist(), steps[:, -1].tolist(), rooms.tolist(), strict=True
+        )
+    ]
+    return Pool.of(pool_nodes, model.num_layers, demand.batch, _hops(nodes, demand.batch * model.hidden_bytes))
+
+
+def layout_of(
+    nodes: Sequence[Node],
+    pipelines: Sequence[Pipeline],
+    model: ModelInfo,
+    demand: Demand,
+    *,
+    calibration: Calibration | None = None,
+    memory_headroom: float = MEMORY_HEADROOM,
+    flops_efficiency: float = FLOPS_EFFICIENCY,
+    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
+) -> Layout:
+    """Return what routers decide on: a server for each stage, and the hops between the nodes.
+
+    Decode lines are exact for one sequence and for the demanded batch, at its mean context; prefill lines for one
+    token and for the demanded prompt. A whole backend (`Node.model`) is a pipeline of its own, listed or not; what
+    it says of its own slots and KV memory is believed.
+    """
+    by_id = {node.node_id: node for node in nodes}
+    listed = {stage.node_id for stages in pipelines for stage in stages}
+    alone = [node.node_id for node in nodes if node.model and node.node_id not in listed]
+    everything = (*pipelines, *((Stage(node_id, 0, model.num_layers),) for node_id in alone))
+    stages = list(dict.fromkeys(stage for one in everything for stage in one))
+    used = [by_id[stage.node_id] for stage in stages]
+    decode = _decode(used, model, demand, flops_efficiency, bandwidth_efficiency)
+    rates = _rates(used, flops_efficiency, bandwidth_efficiency)
+    prefill = prefill_terms(model, rates, tokens=demand.prompt_tokens)
+    servers = []
+    for i, (node, stage) in enumerate(zip(used, stages, strict=True)):
+        steps, prompts = _row(decode, i), _row(prefill, i)
+        if calibration is not None:
+            steps = calibration.fit(node.node_id, "decode", steps).terms
+            prompts = calibration.fit(node.node_id, "prefill", prompts).terms
+        tokens = kv_tokens(model, node.memory_bytes, stage.first, stage.end, headroom=memory_headroom)
+        if node.model:
+            tokens = node.kv_tokens or tokens or (node.slots or demand.batch) * demand.kv_tokens
+        slots = min(MOST_SEQUENCES, tokens // max(demand.kv_tokens, 1))
+        servers.append(
+            StageServer(
+                *stage,
+                decode=_line(steps, stage, model.num_layers, demand.context),
+                prefill=_line(prompts, stage, model.num_layers, 0.0),
+                slots=(node.slots or slots) if node.model else slots,
+                kv_tokens=tokens,
+            )
+        )
+    far = Line(FAR.fixed_s, model.hidden_bytes / ASSUMED_BANDWIDTH_BYTES_PER_S)
+    return Layout(model.num_layers, tuple(servers), everything, _Hops(by_id, model.hidden_bytes), far)
+
+
+def _fault(domain: Domain) -> Reason | None:
+    card = domain.accelerator
+    if domain.num_nodes < 1:
+        return Reason("no-accelerators", subject=domain.name, data={"domain": domain.name})
+    missing = [
+        name
+        for name, value in (
+            ("FP16 rate", card.fp16_flops),
+            ("memory bandwidth", card.memory_bandwidth_bytes_per_s),
+            ("memory", card.memory_bytes),
+        )
+        if not value
+    ]
+    if missing:
+        data = {"figure": " and ".join(missing), "accelerator": card.name}
+        return Reason("figure-missing", subject=domain.name, data=data)
+    return None
+
+
+def _hop(fleet: Fleet, source: Domain, dest: Domain) -> tuple[float, float]:
+    """Return the one-way latency and the bandwidth of one message between nodes of two domains."""
+    bandwidth = [d.network_bandwidth_bytes_per_s for d in (source, dest) if d.network_bandwidth_bytes_per_s > 0]
+    if source is dest:
+        return source.network_latency_s, min(bandwidth, default=ASSUMED_BANDWIDTH_BYTES_PER_S)
+    link = fleet.link(source.name, dest.name)
+    if link is None:
+        return np.inf, ASSUMED_BANDWIDTH_BYTES_PER_S
+    return link.latency_s, min([*bandwidth, link.bandwidth_bytes_per_s])
+
+
+def _rates(nodes: Sequence[Node], flops_efficiency: float, bandwidth_efficiency: float) -> Rates:
+    return Rates(
+        np.array([node.compute_capability for node in nodes], dtype=float) * flops_efficiency,
+        np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float) * bandwidth_efficiency,
+    )
+
+
+def _decode(
+    nodes: Sequence[Node], model: ModelInfo, demand: Demand, flops_efficiency: float, bandwidth_efficiency: float
+) -> Terms:
+    rates = _rates(nodes, flops_efficiency, bandwidth_efficiency)
+    return decode_terms(model, rates, batch=demand.batch, context=demand.context)
+
+
+def _row(terms: Terms, i: int) -> Terms:
+    """Return the terms of one node."""
+    return Terms(terms.fixed_s[i], terms.per_unit_s[i], terms.per_unit_context_s[i], terms.units, terms.context)
+
+
+def _calibrated(
+    steps: Array, nodes: Sequence[Node], terms: Terms, demand: Demand, calibration: Calibration | None
+) -> Array:
+    """Put what was measured in the place of what was expected."""
+    if calibration is not None:
+        for i, node in enumerate(nodes):
+            fitted = calibration.fit(node.node_id, "decode", _row(terms, i))
+            if fitted.count:
+                steps[i] = fitted.terms.at(demand.batch, demand.context)
+    return steps
+
+
+def _line(terms: Terms, stage: Stage, num_layers: int, context: float) -> Line:
+    parts = parts_of(num_layers, stage.first, stage.end)
+    per_unit_s = terms.per_unit_s[parts].sum() + terms.per_unit_context_s[parts].sum() * context
+    return Line(float(terms.fixed_s[parts].sum()), float(per_unit_s))
+
+
+def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> Capacity:
+    if node.model:
+        return Capacity(0, 0, 0, model.num_layers)
+    if node.compute_capability <= 0 or node.memory_bandwidth_bytes_per_s <= 0:
+        return Capacity(0, 0, 0, 0)
+    return Capacity(*rooms)
+
+
+def _hops(nodes: Sequence[Node], message_bytes: float) -> Array:
+    """Return [N, N] seconds of one message. What was measured one way only is taken for the way back."""
+    latency = _figures(nodes, [node.hop_s for node in nodes])
+    latency = np.where(np.isnan(latency), latency.T, latency)
+    latency[np.isnan(latency)] = FAR.fixed_s
+    bandwidth = _figures(nodes, [node.bandwidth_bytes_per_s for node in nodes])
+    bandwidth[np.isnan(bandwidth)] = ASSUMED_BANDWIDTH_BYTES_PER_S
+    hops: Array = latency + message_bytes / bandwidth
+    np.fill_diagonal(hops, 0.0)
+    return hops
+
+
+def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> Array:
+    """Return what nodes say of each other [N, N], nan where they do not; like nodes often share one mapping."""
+    names = [node.node_id for node in nodes]
+    matrix, rows = np.full((len(nodes), len(nodes)), np.nan), dict[int, int]()
+    for i, figure in enumerate(figures):
+        same = rows.setdefault(id(figure), i)
+        if same < i:
+            matrix[i] = matrix[same]
+        elif figure:
+            matrix[i] = np.fromiter(map(figure.get, names, repeat(np.nan)), dtype=float, count=len(names))
+    return matrix
+
+
+class _Hops(Mapping[tuple[str, str], Line]):
+    """The hops between all nodes, over tokens passed on, each worked out when it is asked for: N nodes have N^2."""
+
+    def __init__(self, nodes: Mapping[str, Node], token_bytes: float) -> None:
+        self._nodes, self._token_bytes = nodes, token_bytes
+
+    def __getitem__(self, pair: tuple[str, str]) -> Line:
+        source, dest = self._nodes[pair[0]], self._nodes[pair[1]]
+        latency_s = source.hop_s.get(dest.node_id)
+        if latency_s is None:
+            latency_s = dest.hop_s[source.node_id]
+        bandwidth = source.bandwidth_bytes_per_s.get(dest.node_id, ASSUMED_BANDWIDTH_BYTES_PER_S)
+        return Line(latency_s, self._token_bytes / bandwidth)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        pairs = permutations(self._nodes.values(), 2)
+        return ((a.node_id, b.node_id) for a, b in pairs if b.node_id in a.hop_s or a.node_id in b.hop_s)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

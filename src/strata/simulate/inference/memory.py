@@ -1,0 +1,60 @@
+"""What a node's memory holds: layers, the embedding or the head beside them, and KV memory for the rest.
+
+Layers and KV memory are weighed together: tokens = (memory (1 - headroom) - weights - ends) / KV bytes a token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.workload.inference import ModelInfo
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Room(NamedTuple):
+    """Most layers of each node by its place in a pipeline: first, between, last, or alone; each [N]."""
+
+    first: Ints
+    middle: Ints
+    last: Ints
+    only: Ints
+
+
+def kv_tokens(model: ModelInfo, memory_bytes: float, first: int, end: int, *, headroom: float) -> int:
+    """Return the tokens a node caches for its layers [first, end); 0 where not even the weights fit."""
+    weights = float(model.weight_bytes_before[end] - model.weight_bytes_before[first])
+    free = memory_bytes * (1 - headroom) - weights - model.ends_bytes(first, end)
+    per_token = float(model.kv_bytes_before[end] - model.kv_bytes_before[first])
+    return max(0, math.floor(free / per_token + 1e-9))
+
+
+def room(model: ModelInfo, memory_bytes: Floats, *, tokens: float, headroom: float) -> Room:
+    """Return how many layers fit beside the KV memory of so many tokens.
+
+    A first stage takes layers from the front and a last one from the back. Between, any layers must fit: the
+    largest of as many neighbours count, which is exact where layers are alike.
+    """
+    need = model.weight_bytes + tokens * model.kv_bytes_per_token
+    before = np.concatenate([[0.0], np.cumsum(need)])
+    after = np.concatenate([[0.0], np.cumsum(need[::-1])])
+    counts = range(1, model.num_layers + 1)
+    widest = np.array([0.0, *(float((before[k:] - before[:-k]).max()) for k in counts)])
+    usable = memory_bytes * (1 - headroom)
+    both = model.ends_bytes(0, model.num_layers)
+    return Room(
+        first=_most(before, usable - model.embedding_bytes),
+        middle=_most(widest, usable),
+        last=_most(after, usable - model.head_bytes),
+        only=_most(before, usable - both),
+    )
+
+
+def _most(need: Floats, free: Floats) -> Ints:
+    """Return the most layers whose need is not above what is free; rounding aside."""
+    return np.maximum(0, np.searchsorted(need, free * (1 + 1e-12), side="right") - 1)

@@ -1,0 +1,124 @@
+"""Seconds of decoder layers by the roofline: the slower of computing and of reading memory, layer by layer.
+
+Figures come by *part*: the L layers, then the head, shape [..., L + 1], where ... are nodes. Layers [first, end)
+take the sum of their parts, and the last layer brings the head with it (`parts_of`).
+
+References
+----------
+Williams, Waterman, Patterson: Roofline, CACM 52 (2009). Bytes and FLOPs of a part: `workload/inference.py`.
+Bytes are weights and KV memory; activations inside a layer and the embedding's rows are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.workload.inference import ModelInfo
+
+Floats = NDArray[np.float64]
+
+
+class Rates(NamedTuple):
+    """What nodes reach, shares of their peaks: FLOP/s and memory bytes/s, one number or many [...].
+
+    A rate of 0 is one that is not known: that side of the roof is then left out.
+    """
+
+    flops_per_s: float | Floats
+    bytes_per_s: float | Floats
+
+
+class Terms(NamedTuple):
+    """Parts as fixed_s + per_unit_s * units + per_unit_context_s * units * context, each [..., L + 1].
+
+    Units are sequences of a decode step or tokens of a prompt. Exact at `units` and `context`, the reference.
+    """
+
+    fixed_s: Floats
+    per_unit_s: Floats
+    per_unit_context_s: Floats
+    units: float
+    context: float
+
+    def at(self, units: float, context: float) -> Floats:
+        """Return the seconds of each part [..., L + 1]."""
+        seconds = self.fixed_s + self.per_unit_s * units + self.per_unit_context_s * (units * context)
+        return np.asarray(seconds)
+
+
+def parts_of(num_layers: int, first: int, end: int) -> slice:
+    """Return which parts belong to layers [first, end): the head goes with the last layer."""
+    return slice(first, end + 1 if end == num_layers else end)
+
+
+def decode_s(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Floats:
+    """Return the seconds of one decode step of `batch` sequences with `context` cached tokens each."""
+    kv_bytes = batch * context * model.kv_bytes_per_token
+    flops = batch * (model.flops_per_token + context * model.flops_per_token_per_context)
+    head = batch * model.head_flops_per_token, model.head_bytes
+    return _parts(rates, flops, model.read_bytes(batch) + kv_bytes, head)
+
+
+def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float = 0.0) -> Floats:
+    """Return the seconds of reading `tokens` of a prompt after `context` cached ones; the head takes one token.
+
+    Attention is causal: a token looks at the cached ones and at half of the others on average.
+    """
+    others = context + tokens / 2
+    kv_bytes = (context + tokens) * model.kv_bytes_per_token
+    flops = tokens * (model.flops_per_token + others * model.prefill_flops_per_token_per_context)
+    head = model.head_flops_per_token, model.head_bytes
+    return _parts(rates, flops, model.read_bytes(tokens) + kv_bytes, head)
+
+
+def decode_terms(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Terms:
+    """Return decode steps as terms, exact for `batch` sequences with `context` cached tokens each."""
+
+    def step(units: float, cached: float) -> Floats:
+        return decode_s(model, rates, batch=units, context=cached)
+
+    return _terms(step, max(batch, 1.0), max(context, 1.0))
+
+
+def prefill_terms(model: ModelInfo, rates: Rates, *, tokens: float) -> Terms:
+    """Return prefills as terms, exact for a prompt of so many tokens, and after as many cached ones."""
+
+    def step(units: float, cached: float) -> Floats:
+        return prefill_s(model, rates, tokens=units, context=cached)
+
+    return _terms(step, max(tokens, 1.0), max(tokens, 1.0))
+
+
+def hop_s(latency_s: float, *, message_bytes: float, bandwidth_bytes_per_s: float) -> float:
+    """Return the time of one message over a one-way latency [s]."""
+    return latency_s + message_bytes / bandwidth_bytes_per_s
+
+
+def _parts(rates: Rates, flops: Floats, read_bytes: Floats, head: tuple[float, float]) -> Floats:
+    computing_s = _over(np.append(flops, head[0]), rates.flops_per_s)
+    reading_s = _over(np.append(read_bytes, head[1]), rates.bytes_per_s)
+    return np.asarray(np.maximum(computing_s, reading_s))
+
+
+def _over(amount: Floats, rate: float | Floats) -> Floats:
+    rates = np.asarray(rate, dtype=float)[..., np.newaxis]
+    zeros = np.zeros(np.broadcast_shapes(amount.shape, rates.shape))
+    return np.asarray(np.divide(amount, rates, out=zeros, where=rates > 0))
+
+
+def _terms(step: Callable[[float, float], Floats], units: float, context: float) -> Terms:
+    """Draw the lines: from one unit to the reference without context, and from there to its context.
+
+    A step never takes more than its units one by one, so what is left of one unit as the fixed part is not
+    negative; but for prompts so long that attention to themselves outweighs everything, hence the floor.
+    """
+    one, more = step(1.0, 0.0), max(units, 2.0)
+    slope = np.maximum(0.0, step(more, 0.0) - one) / (more - 1.0)
+    fixed = np.maximum(0.0, one - slope)
+    empty = step(units, 0.0)
+    deeper = np.maximum(0.0, step(units, context) - empty)
+    return Terms(fixed, np.maximum(0.0, empty - fixed) / units, deeper / (units * context), units, context)
