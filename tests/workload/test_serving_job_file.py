@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from strata.errors import BadFile, UsageError
-from strata.workload.huggingface import model
 from strata.workload.presets import job_names, serving_job_names
-from strata.workload.serving_schema import load_serving_job, model_info
+from strata.workload.serving_schema import load_serving_job
 
 HEAD = """\
 apiVersion: strata/v1alpha1
@@ -107,13 +106,17 @@ def test_all_faults_are_told_at_once(faults):
 
 
 def test_blocks_shrink_with_their_precision_and_the_ends_do_not():
-    spec = model("llama-3.1-8b")
-    plain, fp8, int4 = (model_info(spec, weights=weights) for weights in ("bf16", "fp8", "int4"))
+    job = load_serving_job("serve-llama-3.1-70b")
+    plain, fp8, int4 = (job.stored(weights=weights).model for weights in ("bf16", "fp8", "int4"))
     assert fp8.weight_bytes.sum() == pytest.approx(plain.weight_bytes.sum() / 2)
     assert int4.weight_bytes.sum() == pytest.approx(plain.weight_bytes.sum() * (4 + 16 / 128) / 16)
     assert plain.head_bytes == fp8.head_bytes == int4.head_bytes
     assert plain.embedding_bytes == int4.embedding_bytes
-    assert model_info(spec, kv="fp8").kv_bytes_per_token.sum() == plain.kv_bytes_per_token.sum() / 2
+    halved = job.stored(kv="fp8")
+    assert halved.model.kv_bytes_per_token.sum() == plain.kv_bytes_per_token.sum() / 2
+    again = job.stored(weights="int4", kv="fp8").stored(weights="bf16", kv="bf16")
+    assert again.model.weight_bytes == pytest.approx(plain.weight_bytes)
+    assert (again.weights, again.kv, halved.weights, halved.kv) == ("bf16", "bf16", "bf16", "fp8")
 
 
 @pytest.mark.parametrize("name", serving_job_names())

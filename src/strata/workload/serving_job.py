@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from strata.workload.inference import ModelInfo
@@ -16,6 +16,14 @@ FLOPS_EFFICIENCY: Final = 0.5
 
 BANDWIDTH_EFFICIENCY: Final = 0.7
 """Share of the memory bandwidth that decoding reaches. Assumed; measurements replace it."""
+
+Weights = Literal["bf16", "fp8", "int8", "int4"]
+Kv = Literal["bf16", "fp8"]
+
+WEIGHT_BYTES: Final[dict[Weights, float]] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
+"""Bytes of a parameter in a block; int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
+
+KV_BYTES: Final[dict[Kv, float]] = {"bf16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,22 @@ class ServingJob:
     memory_headroom: float = MEMORY_HEADROOM
     flops_efficiency: float = FLOPS_EFFICIENCY
     bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
-    weights: str = "bf16"
-    kv: str = "bf16"
+    weights: Weights = "bf16"
+    kv: Kv = "bf16"
     strategy: Literal["auto", "dp", "greedy"] = "auto"
     routing: Literal["auto", "dp", "rr"] = "auto"
+
+    def stored(self, *, weights: Weights | None = None, kv: Kv | None = None) -> ServingJob:
+        """Return the job with its blocks' weights or its KV cache in other precisions.
+
+        Embedding and head stay as they are: quantised checkpoints keep them in 16 bits.
+        """
+        weights, kv = weights or self.weights, kv or self.kv
+        weight_ratio = WEIGHT_BYTES[weights] / WEIGHT_BYTES[self.weights]
+        model = replace(
+            self.model,
+            weight_bytes=self.model.weight_bytes * weight_ratio,
+            routed_bytes=self.model.routed_bytes * weight_ratio,
+            kv_bytes_per_token=self.model.kv_bytes_per_token * (KV_BYTES[kv] / KV_BYTES[self.kv]),
+        )
+        return replace(self, model=model, weights=weights, kv=kv)

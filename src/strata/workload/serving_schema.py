@@ -7,7 +7,6 @@ can be read, by `serving_job_from_document`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,16 +24,10 @@ from strata.workload.serving_job import (
     FLOPS_EFFICIENCY,
     MEMORY_HEADROOM,
     Demand,
+    Kv,
     ServingJob,
+    Weights,
 )
-
-WEIGHT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes of a parameter in a block; int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
-
-KV_BYTES: Final = {"bf16": 2.0, "fp8": 1.0}
-
-Weights = Literal["bf16", "fp8", "int8", "int4"]
-Kv = Literal["bf16", "fp8"]
 
 _PER_S: Final = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 
@@ -133,26 +126,11 @@ def serving_job_from_document(document: Document, base: Path) -> ServingJob:
     return _job(file, spec)
 
 
-def model_info(spec: ModelSpec, *, weights: Weights = "bf16", kv: Kv = "bf16") -> ModelInfo:
-    """Return a model as it is stored in these precisions.
-
-    Quantised checkpoints keep embedding and head in 16 bits (as GPTQ, AWQ and vLLM's online fp8 do).
-    """
-    stored = ModelInfo.of(spec, weight_bytes_per_param=WEIGHT_BYTES[weights], kv_element_bytes=KV_BYTES[kv])
-    ends = ModelInfo.of(spec)
-    return replace(
-        stored,
-        embedding_bytes=ends.embedding_bytes,
-        head_bytes=ends.head_bytes,
-        tied_bytes=ends.tied_bytes,
-    )
-
-
 def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
     demand, goals, precision = file.demand, file.goals, file.precision
-    return ServingJob(
+    job = ServingJob(
         name=file.name,
-        model=model_info(spec, weights=precision.weights, kv=precision.kv),
+        model=ModelInfo.of(spec),
         demand=Demand(
             batch=demand.batch,
             prompt_tokens=demand.prompt,
@@ -164,8 +142,7 @@ def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
         memory_headroom=file.memory_headroom,
         flops_efficiency=file.efficiency.flops,
         bandwidth_efficiency=file.efficiency.bandwidth,
-        weights=precision.weights,
-        kv=precision.kv,
         strategy=file.strategy,
         routing=file.routing,
     )
+    return job.stored(weights=precision.weights, kv=precision.kv)
