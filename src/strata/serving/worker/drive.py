@@ -24,6 +24,7 @@ class Driver:
         self.num_tokens = 0
         self.step_limit_s = step_limit_s
         self._steps: dict[Key, int] = {}
+        self._aborted: set[Key] = set()
         self._loose: set[asyncio.Task[None]] = set()
 
     def deliver(self, message: TokenMessage) -> None:
@@ -35,6 +36,8 @@ class Driver:
 
     def abort(self, key: Key) -> None:
         """End an attempt: its stream says so and closes."""
+        if key in self.driven:
+            self._aborted.add(key)
         if (future := self.waiting.get(key)) is not None and not future.done():
             future.set_exception(Fault("aborted"))
 
@@ -53,6 +56,7 @@ class Driver:
             yield GenerateLine(error=str(fault), node_id=fault.node_id)
         finally:
             self.driven.discard(key)
+            self._aborted.discard(key)
             self._steps.pop(key, None)
             if future := self.waiting.pop(key, None):
                 future.cancel()
@@ -84,6 +88,8 @@ class Driver:
         for number in range(message.max_tokens):
             if said >= message.max_tokens or position + len(given) >= most:
                 break
+            if key in self._aborted:  # between two steps
+                raise Fault("aborted")
             header = StepHeader(
                 request_id=message.request_id,
                 attempt=message.attempt,
