@@ -228,6 +228,51 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "No pipeline of the pool's nodes holds all layers of the model, so nothing can be served.",
         "Add nodes, quantise the model, or leave less memory for the KV cache.",
     ),
+    "fewer-tokens": Meaning(
+        "{ratio:.2f}x the tokens/s of the chosen plan",
+        "The alternative works, but its slowest stages let fewer tokens through.",
+        "Ask for --goal throughput if tokens/s are all that matters.",
+    ),
+    "slower-decode": Meaning(
+        "{factor:.2f}x the decode time of the chosen plan",
+        "The alternative works, but a token takes longer around its pipelines.",
+        "Ask for --goal throughput if decode time is not what matters.",
+    ),
+    "same-plan": Meaning(
+        "gives as many tokens/s and the same decode time",
+        "The alternative is worth what the chosen plan is worth.",
+        "Nothing to do.",
+    ),
+    "kv-bound": Meaning(
+        "KV memory holds {slots} sequences where {need} keep all stages busy: {share:.0%} of the stages' tokens/s",
+        "A pipeline of several stages needs a batch in flight for each; its memory holds fewer.",
+        "Fewer stages, an fp8 KV cache, shorter requests, or more memory.",
+    ),
+    "pipeline-not-worth": Meaning(
+        "one more pipeline of them: {tokens:+.1%} tokens/s, {decode:+.1%} decode time",
+        "The nodes left over could serve, but the goal is better served without them.",
+        "Ask for --goal throughput if decode time is not what matters.",
+    ),
+    "goal-missed": Meaning(
+        "{count} of {total} pipelines: {figure} of {reached} where {asked} is asked",
+        "A stated goal is missed even by a single request on an idle pipeline.",
+        "Relax the goal, lower the batch, or ask for --goal latency.",
+    ),
+    "rate-not-served": Meaning(
+        "{served:.3g} requests/s can be served within the goals where {asked:.3g} arrive",
+        "More requests arrive than the pipelines that keep the goals get through.",
+        "Add nodes, quantise the weights, or relax the goals.",
+    ),
+    "fits-with-precision": Meaning(
+        "fits with {what} in {precision}",
+        "A relaxation that would do alone: so stored, the model and its KV cache fit.",
+        "Set precision in the job, and serve a checkpoint that is quantised so.",
+    ),
+    "fits-with-less": Meaning(
+        "fits with {value} {what} instead of {asked}",
+        "A relaxation that would do alone: so much less KV memory is asked for that the model fits beside it.",
+        "Set the key of the job's demand to the value.",
+    ),
     "astra-links-differ": Meaning(
         "ASTRA-sim has one link for all of {dimension}, and these run from {low} to {high}",
         "Its analytical backends know one bandwidth and one latency a dimension; the plan's links differ by pair "
