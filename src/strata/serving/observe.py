@@ -247,7 +247,7 @@ def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> A
 
 
 class _Hops(Mapping[tuple[str, str], Line]):
-    """The hops between all nodes, over tokens passed on, each worked out when it is asked for: N nodes have N^2."""
+    """The hops between all nodes, over tokens passed on, each worked out when asked for: N nodes have N^2."""
 
     def __init__(self, nodes: Mapping[str, Node], token_bytes: float) -> None:
         self._nodes, self._token_bytes = nodes, token_bytes

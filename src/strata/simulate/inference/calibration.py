@@ -19,9 +19,8 @@ Holland, Welsch: Robust regression using iteratively reweighted least-squares, C
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +51,7 @@ CLOSE: Final = 1e-4
 """Change of the shares below which no further round is made."""
 CAUCHY: Final = 2.385
 """95 % efficient for normal noise."""
+NOTHING: Final = np.zeros((0, 5))
 
 
 class Measured(Protocol):
@@ -95,18 +95,19 @@ class Calibration:
     """The measurements of all nodes. Changed by `observe` and `forget` only; a copy is a snapshot."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, Phase], tuple[Measured, ...]] = {}
+        self._seen: dict[tuple[str, Phase], Floats] = {}  # [n, 5], replaced and never changed
 
     def observe(self, node_id: str, sample: Measured) -> None:
         """Take a measurement; one that cannot be (no time, no units, an empty range) is left out."""
         is_sound = sample.units > 0 and 0 <= sample.first < sample.end and 0 <= sample.context < math.inf
         if is_sound and 0 < sample.seconds < math.inf:
             key = node_id, sample.phase
-            self._seen[key] = (*self._seen.get(key, ())[1 - WINDOW :], sample)
+            row = [[sample.first, sample.end, sample.units, sample.context, sample.seconds]]
+            self._seen[key] = np.concatenate([self._seen.get(key, NOTHING)[1 - WINDOW :], row])
 
     def forget(self, node_id: str) -> None:
         """Drop the measurements of a node: it has gone, or is another machine now."""
-        for phase in ("prefill", "decode"):
+        for phase in get_args(Phase):
             self._seen.pop((node_id, phase), None)
 
     def copy(self) -> Calibration:
@@ -116,17 +117,10 @@ class Calibration:
         return copied
 
     def fit(self, node_id: str, phase: Phase, prior: Terms) -> Fit:
-        """Return a node's terms; those of the roofline [L + 1] where it was never measured."""
-        return fit(prior, self._seen.get((node_id, phase), ()))
-
-
-def fit(prior: Terms, samples: Iterable[Measured]) -> Fit:
-    """Return one node's terms [L + 1] after some measurements of one phase."""
-    num_layers = len(prior.fixed_s) - 1
-    known = [s for s in samples if s.end <= num_layers]
-    if not known:
-        return Fit(prior)
-    return _Line(prior, known).solved()
+        """Return a node's terms [L + 1]: the prior's, the roofline's, where it was never measured."""
+        seen = self._seen.get((node_id, phase), NOTHING)
+        known = seen[seen[:, 1] < len(prior.fixed_s)]
+        return _Line(prior, known).solved() if len(known) else Fit(prior)
 
 
 class _Line:
@@ -136,7 +130,7 @@ class _Line:
     falls below zero; both have the same sum over the model.
     """
 
-    def __init__(self, prior: Terms, samples: list[Measured]) -> None:
+    def __init__(self, prior: Terms, seen: Floats) -> None:
         self.prior, num_layers = prior, len(prior.fixed_s) - 1
         self.usual = np.array([prior.fixed_s, prior.per_unit_s, prior.per_unit_context_s])
         self.reference = np.array([1.0, prior.units, prior.units * prior.context])
@@ -147,14 +141,12 @@ class _Line:
         self.shrunk = self.usual * np.divide(most, total, out=np.zeros(3), where=total > 0)[:, np.newaxis]
         self.most_down = total / most
         self.at_reference = most * self.reference
-        rows = np.array([(s.first, s.end, s.units, s.context, s.seconds) for s in samples])
-        first, end = rows[:, 0].astype(int), rows[:, 1].astype(int)
-        end += end == num_layers
-        units = np.stack([np.ones(len(rows)), rows[:, 2], rows[:, 2] * rows[:, 3]])  # [3, n]
+        first, end, each, context, self.measured_s = seen.T
+        first, end = first.astype(np.int64), (end + (end == num_layers)).astype(np.int64)
+        units = np.stack([np.ones(len(seen)), each, each * context])  # [3, n]
         self.as_usual, self.grown, self.lessened = (
             _sums(terms, first, end) * units for terms in (self.usual, self.added, self.shrunk)
         )
-        self.measured_s = rows[:, 4]
 
     def solved(self) -> Fit:
         count, expected_s = len(self.measured_s), self.as_usual.sum(axis=0)
