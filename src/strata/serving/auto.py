@@ -41,7 +41,7 @@ def auto(
         exact = best_small(appraiser, weighing)
         best = max(best, exact, key=lambda rings: _value(weighing, rings))
     tried, wanted = 0, 0
-    for hot in HEATS if len(pool.nodes) <= FEW_NODES else HEATS[:1]:
+    for hot in _heats(len(pool.nodes)):
         search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
         tried += search.run(moves, hot=hot, is_over=is_over)
         wanted += moves
@@ -49,6 +49,13 @@ def auto(
     rings = _polished(appraiser, weighing, best)
     rings.sort(key=lambda ring: min(ring.members))
     return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, wanted
+
+
+def _heats(num_nodes: int) -> tuple[float, ...]:
+    """Return the searches to make: none where every set has been looked at."""
+    if num_nodes <= MOST_NODES:
+        return ()
+    return HEATS if num_nodes <= FEW_NODES else HEATS[:1]
 
 
 def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:

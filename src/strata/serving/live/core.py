@@ -114,6 +114,10 @@ class Core:
         """Return the addresses a node should measure its distance to."""
         return {node.node_id: node.url for node in self._members.nodes() if node.url and node.node_id != node_id}
 
+    def serving(self) -> tuple[Pipeline, ...]:
+        """Return the pipelines that take requests."""
+        return tuple(pipeline.stages for pipeline in self._rollout.in_phase(Phase.SERVING))
+
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as they are now, with their loads."""
         servers = {server.node_id: server for server in self._layout.servers}

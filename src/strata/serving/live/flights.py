@@ -112,7 +112,7 @@ class Flights:
     def finish(self, request_id: str, attempt: int, generated: int, now_s: float) -> None:
         """Close a request that is done; what an older attempt says is not heard."""
         flight = self._flights.get(request_id)
-        if flight is None or flight.attempt != attempt:
+        if flight is None or flight.attempt != attempt or flight.route is None:
             return
         first_s, latency_s = flight.first_token_s, now_s - flight.arrived_s
         ttft_s = None if first_s is None else first_s - flight.arrived_s

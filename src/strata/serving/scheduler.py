@@ -1,0 +1,136 @@
+"""Seed 003's `Scheduler`: the live core in one process, for programs and notebooks.
+
+Nodes are taken to load their layers at once and to live until they are removed; a cluster whose nodes speak for
+themselves is `strata serve gateway`, over the same core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from strata.decision import Reason
+from strata.serving.allocation import Pipeline
+from strata.serving.allocators import USUAL_DEMAND
+from strata.serving.layout import Route
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.core import Core
+from strata.serving.live.events import Arrive, Cancelled, Event, Finished, Join, Leave, Loaded
+from strata.serving.live.instructions import Dispatch, Instruction, Load, Plan, Reject
+from strata.serving.live.planning import answer
+from strata.serving.node import Node
+from strata.serving.request import RequestSignal
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand
+
+
+class Scheduler:
+    """One model on some nodes: layers onto nodes, requests onto pipelines.
+
+    config: all of the seed's settings, instead of the two strategies. clock: seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        model_info: ModelInfo,
+        nodes: Iterable[Node] = (),
+        strategy: Literal["auto", "dp", "greedy"] = "dp",
+        routing_strategy: Literal["auto", "dp", "rr"] = "rr",
+        *,
+        config: SchedulerConfig | None = None,
+        demand: Demand = USUAL_DEMAND,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if config is None:
+            config = SchedulerConfig(allocation_strategy=strategy, routing_strategy=routing_strategy)
+        self._core, self._clock = Core(config, model_info, demand), clock
+        self._lives: dict[str, int] = {}
+        self._routes: dict[str, tuple[int, Route]] = {}
+        self._rejected: dict[str, Reason] = {}
+        for node in nodes:
+            self._join(node)
+        self._obey(self._core.rebalance(clock()))
+
+    @property
+    def metrics(self) -> Any:
+        """The collector of the five KPIs."""
+        return self._core.metrics
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The nodes as they are now, by id."""
+        return {node.node_id: node for node in self._core.nodes()}
+
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """What serves now."""
+        return self._core.serving()
+
+    def add_node(self, node: Node) -> None:
+        """Take a node in; spare nodes are laid out at once where they help."""
+        self._join(node)
+        self._obey(self._core.rebalance(self._clock()))
+
+    def remove_node(self, node_id: str) -> None:
+        """Take a node out; its requests go on elsewhere. Nothing happens for a node that is not there."""
+        if node_id in self._lives:
+            self._handle(Leave(node_id, self._lives[node_id]))
+
+    def schedule_request(self, request: RequestSignal) -> Route | None:
+        """Send a request off. None where it waits for room, or was rejected (`why_rejected`)."""
+        self._handle(Arrive(request))
+        return self.route_of(request.request_id)
+
+    def route_of(self, request_id: str) -> Route | None:
+        """Return where a request runs now; None while it waits, and after its end."""
+        found = self._routes.get(request_id)
+        return found[1] if found else None
+
+    def why_rejected(self, request_id: str) -> Reason | None:
+        """Return why a request was given up; None where it was not."""
+        return self._rejected.get(request_id)
+
+    def finish_request(self, request_id: str, generated: int = 1) -> None:
+        """Give back what a request held; whoever waits goes next."""
+        if request_id in self._routes:
+            attempt, _ = self._routes.pop(request_id)
+            self._handle(Finished(request_id, attempt, generated))
+
+    def cancel_request(self, request_id: str) -> None:
+        """Forget a request, wherever it is."""
+        self._routes.pop(request_id, None)
+        self._handle(Cancelled(request_id))
+
+    def rebalance(self) -> tuple[Pipeline, ...]:
+        """Look for a better layout; return what serves afterwards. It stays where moving does not pay."""
+        self._obey(self._core.rebalance(self._clock()))
+        return self.pipelines
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """Return where a request went and why."""
+        return self._core.explain(request_id)
+
+    def _join(self, node: Node) -> None:
+        self._lives[node.node_id] = self._lives.get(node.node_id, 0) + 1
+        self._handle(Join(node, self._lives[node.node_id]))
+
+    def _handle(self, event: Event) -> None:
+        self._obey(self._core.handle(event, self._clock()))
+
+    def _obey(self, instructions: Iterable[Instruction]) -> None:
+        todo = deque(instructions)
+        while todo:
+            one = todo.popleft()
+            now_s = self._clock()
+            if isinstance(one, Plan):
+                planned = answer(one, self._core.model, self._core.demand, self._core.config)
+                todo += self._core.handle(planned, self._clock())
+            elif isinstance(one, Load):
+                todo += self._core.handle(Loaded(one.node_id, self._lives[one.node_id], one.version), now_s)
+            elif isinstance(one, Dispatch):
+                self._routes[one.request_id] = (one.attempt, one.route)
+            elif isinstance(one, Reject):
+                self._routes.pop(one.request_id, None)
+                self._rejected[one.request_id] = one.reason
