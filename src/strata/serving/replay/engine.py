@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from strata.serving.allocation import Pipeline
 from strata.serving.layout import Layout
@@ -52,6 +52,10 @@ WARM_UP_S: Final = 10.0
 """Virtual time before the first request: joins settle, the first plan is made and loaded."""
 
 
+GLANCES: Final = 200
+"""How often the queue is looked at, for the picture."""
+
+
 class Scheduler(Protocol):
     """What is driven: `live.core.Core`, or a simple one in tests."""
 
@@ -70,8 +74,8 @@ class Surroundings:
     beat_interval_s: as the scheduler's. plan_s: how long planning takes [s]. notice_s: from a node's death until
     those who wait for it notice the broken connection; infinite: only its missing beats tell. patience_s: for how
     long a client waits for its first token. ttft_goal_s, tpot_goal_s: told to the scheduler with each request.
-    end_s: when arrivals end; drain_s: how long those that are there then may still take. context: tokens, for the
-    samples that nodes send.
+    start_s, end_s: what is measured lies between them; arrivals end at the latter. drain_s: how long those that
+    are there then may still take. context: cached tokens, for the samples that nodes send.
     """
 
     layout_of: Callable[[Pipeline], Layout]
@@ -83,14 +87,32 @@ class Surroundings:
     patience_s: float = math.inf
     ttft_goal_s: float = math.inf
     tpot_goal_s: float = math.inf
+    start_s: float = 0.0
     end_s: float = math.inf
     drain_s: float = 600.0
     context: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where counters stood at a time: busy seconds of nodes, and of paths tokens passed on and time in steps."""
+
+    at_s: float
+    busy_s: dict[str, float]
+    paths: dict[Pipeline, tuple[float, float, float]]
+
+
+class Glance(NamedTuple):
+    """How many requests wait, and how many run on each pipeline, at a time."""
+
+    at_s: float
+    waiting: int
+    running: dict[Pipeline, int]
+
+
 @dataclass(slots=True)
-class _Life:
-    """Of a node: its present incarnation, the ranges it has loaded, and when its disk is free."""
+class _Member:
+    """Of a node: its present incarnation, whether it is up, and when its disk is free."""
 
     node: Node
     incarnation: int = 0
@@ -119,9 +141,11 @@ class Replay:
         self.waiting: dict[str, Life] = {}
         self.reasons: dict[str, int] = {}
         self.num_expelled = self.num_plans = self.num_loads = 0
+        self.marks: list[Mark] = []
+        self.glances: list[Glance] = []
         self._scheduler, self._around = scheduler, surroundings
         self._requests: Iterator[Request] = iter(requests)
-        self._nodes = {node.node_id: _Life(node) for node in nodes}
+        self._nodes = {node.node_id: _Member(node) for node in nodes}
         self._lives: dict[str, Life] = {}
         self._attempts: dict[str, Attempt] = {}
         self._count = 0
@@ -131,6 +155,9 @@ class Replay:
             self.clock.at(-WARM_UP_S, self._join, name, number / len(self._nodes))
         for happening in sorted(happenings, key=lambda one: (one.at_s, one.kind, one.node_id)):
             self.clock.at(happening.at_s, self._happen, happening)
+        self.clock.at(surroundings.start_s, self._mark)
+        self.clock.at(surroundings.end_s, self._mark)
+        self.clock.at(0.0 if surroundings.end_s < math.inf else math.inf, self._glance)
         self._feed()
 
     def run(self, advance: Callable[[float], None] = lambda _now_s: None) -> bool:
@@ -154,7 +181,9 @@ class Replay:
         return (self._is_fed and not self._lives) or now_s > around.end_s + around.drain_s
 
     def close(self) -> None:
-        """Note what has not ended as unfinished."""
+        """Note what has not ended as unfinished, and where the counters stand if the end never came."""
+        while len(self.marks) < 2:
+            self._mark()
         for life in self._lives.values():
             self.record.add(life, "unfinished", self.clock.now_s)
         self._lives.clear()
@@ -163,6 +192,24 @@ class Replay:
     def num_running(self) -> int:
         """Requests on a pipeline now."""
         return len(self._attempts)
+
+    # -- what is measured
+
+    def _mark(self) -> None:
+        self.service.integrate()
+        busy_s = {name: machine.busy_s for name, machine in self.service.machines.items()}
+        paths = {
+            stages: (path.passed_tokens, path.decode_s, path.decode_hop_s)
+            for stages, path in self.service.paths.items()
+        }
+        self.marks.append(Mark(self.clock.now_s, busy_s, paths))
+
+    def _glance(self) -> None:
+        running: dict[Pipeline, int] = {}
+        for attempt in self._attempts.values():
+            running[attempt.route.stages] = running.get(attempt.route.stages, 0) + 1
+        self.glances.append(Glance(self.clock.now_s, len(self.waiting), running))
+        self.clock.at(self.clock.now_s + self._around.end_s / GLANCES, self._glance)
 
     # -- what happens
 
@@ -256,6 +303,11 @@ class Replay:
                 units = max(1, round(server.count / server.rounds))
                 seconds = machine.factor * server.lines.decode.at(units)
                 found.append(Sample("decode", stage.first, stage.end, units, context, seconds))
+        if machine.reading:
+            first = machine.reading[0]
+            stage = next(one for one in first.route.stages if one.node_id == machine.node_id)
+            seconds = machine.factor * machine.servers[stage].lines.prefill.at(first.read_tokens)
+            found.append(Sample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
         return tuple(found)
 
     def _watch(self, attempt: Attempt) -> None:

@@ -1,0 +1,244 @@
+"""`strata serve simulate`: arrivals, failures and joins played on a fleet, through the live scheduler."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.output import emit, output_option, progress, rows
+from strata.errors import Infeasible, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.serving.live.config import SchedulerConfig
+    from strata.serving.replay.happening import Kind
+    from strata.workload.serving_job import ServingJob
+
+Data = dict[str, Any]
+
+_KINDS: Final[tuple[Kind, ...]] = ("kill", "leave", "join", "slow")
+_SYNTHETIC: Final = ("burst", "swing", "period", "lengths", "system_prompts")
+WARM_UP: Final = 0.1
+"""Share of the time that is left out of the figures: queues start empty."""
+
+
+@click.command()
+@click.argument("fleet")
+@click.argument("job")
+@click.option(
+    "--trace", type=click.Path(), help="Requests of a file: Azure's LLM inference trace, or BurstGPT (CSV)."
+)
+@click.option("--speed", default=1.0, show_default=True, help="With --trace: how many times as fast it is played.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second; the job's by default."
+)
+@click.option("--seconds", default="5min", show_default=True, help="How long requests come; of a trace: at most.")
+@click.option("--burst", default=1.0, show_default=True, help="Coefficient of variation of gaps; 1 is Poisson.")
+@click.option("--swing", default="0%", show_default=True, help="The rate rises and falls by this share ...")
+@click.option(
+    "--period", default="24h", show_default=True, help="... over so long, a sine that starts at its mean."
+)
+@click.option(
+    "--lengths", type=click.Choice(["job", "conversation", "coding"]), default="job", show_default=True,
+    help="Of prompts and outputs: the job's means, or Azure's services.",
+)  # fmt: skip
+@click.option(
+    "--system-prompts", metavar="NxTOKENS", help="Each request begins with one of N like texts, as 8x1024."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all chance.")
+@click.option("--kill", multiple=True, metavar="NODE@TIME", help="A node dies.")
+@click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node says good-bye.")
+@click.option("--join", multiple=True, metavar="NODE@TIME", help="A node comes, or comes back; not there before.")
+@click.option("--slow", multiple=True, metavar="NODE@TIME*FACTOR", help="A node takes FACTOR times as long.")
+@click.option(
+    "--notice", default="50ms", show_default=True,
+    help="From a node's death until a broken connection is noticed; `never`: only missing beats tell.",
+)  # fmt: skip
+@click.option("--patience", metavar="TIME", help="Clients leave if there is no token after so long.")
+@click.option(
+    "--config", multiple=True, metavar="KEY=VALUE", help="A scheduler's setting, as heartbeat_timeout=30."
+)
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write load and queue over time as a picture.")
+@click.pass_context
+@output_option
+def simulate(
+    context: click.Context, fleet: str, job: str, trace: str | None, speed: float, rate: float | None,
+    seconds: str, burst: float, swing: str, period: str, lengths: str, system_prompts: str | None, seed: int,
+    kill: tuple[str, ...], leave: tuple[str, ...], join: tuple[str, ...], slow: tuple[str, ...], notice: str,
+    patience: str | None, config: tuple[str, ...], svg: str | None, output: str,
+) -> int:  # fmt: skip
+    """Play requests on the nodes of FLEET, which serve JOB: files, or names of bundled ones.
+
+    The scheduler is the gateway's; only the nodes' work is a model's. The first tenth of the time is not counted.
+
+    \b
+    strata serve simulate aws10 serve-llama-3.1-70b --rate 28
+    strata serve simulate aws10 serve-llama-3.1-405b --rate 4 --burst 3 --kill Oregon/0@2min
+    strata serve simulate fleet.yaml job.yaml --trace AzureLLMInferenceTrace_conv.csv --speed 2
+
+    Ctrl-C ends it with the report so far. Exits 3 where no plan serves the model.
+    """
+    from strata.cli.serve_arrivals import drawn, of_trace
+    from strata.cli.serve_arrivals import seconds as parse_s
+    from strata.fleet.schema import load_fleet
+    from strata.serving.observe import nodes_of
+    from strata.serving.replay.happening import parse
+    from strata.serving.replay.report import report
+    from strata.serving.replay.setup import replay_job
+    from strata.workload.serving_schema import load_serving_job
+
+    asked = load_serving_job(job)
+    nodes = nodes_of(load_fleet(fleet))
+    known = [node.node_id for node in nodes]
+    wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
+    happenings = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
+    first = {one.node_id: one.kind for one in sorted(happenings, key=lambda one: -one.at_s)}
+    settings = _settings(asked, config)
+    _check_options(context, trace)
+    lasts_s = parse_s("seconds", seconds)
+    requests, end_s, source = (
+        of_trace(trace, speed=speed, most_s=lasts_s if _is_given(context, "seconds") else math.inf)
+        if trace
+        else drawn(
+            asked,
+            rate=rate,
+            end_s=lasts_s,
+            burst=burst,
+            swing=swing,
+            period=period,
+            lengths=lengths,
+            system_prompts=system_prompts,
+            seed=seed,
+        )
+    )
+    replay, core = replay_job(
+        nodes,
+        asked,
+        requests,
+        config=settings,
+        start_s=WARM_UP * end_s,
+        end_s=end_s,
+        happenings=happenings,
+        absent=[name for name, kind in first.items() if kind == "join"],
+        notice_s=math.inf if notice == "never" else parse_s("notice", notice),
+        patience_s=math.inf if patience is None else parse_s("patience", patience),
+    )
+    with progress("requests", total=end_s) as advance:
+        is_whole = replay.run(advance)
+    status = core.status()
+    replay.close()
+    if not status["pipelines"] and not any(replay.record.outcome.count(i) for i in (0,)):
+        reasons = "; ".join(reason["text"] for reason in status["reasons"])
+        raise Infeasible(f"nothing serves {asked.name} on {fleet}: {reasons or 'no node is there'}")
+    kpis = core.metrics.generate_report() | {"trust": "analytic"}
+    data: Data = {
+        "fleet": fleet, "job": asked.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
+        **report(replay, asked.demand, seed=seed), "kpis": kpis,
+    }  # fmt: skip
+    if svg:
+        from strata.serving.replay.picture import write_picture
+
+        write_picture(replay.glances, svg, title=f"{asked.name} on {fleet}")
+    if not is_whole:
+        click.echo(f"interrupted after {replay.clock.now_s:.0f} s of {end_s:.0f} s: the report so far", err=True)
+    emit(data, output, lambda console: _show(console, data))
+    return 0 if is_whole else 130
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _check_options(context: click.Context, trace: str | None) -> None:
+    """Refuse options that would not be read."""
+    unread = [name for name in (("rate", *_SYNTHETIC) if trace else ("speed",)) if _is_given(context, name)]
+    if unread:
+        names = ", ".join("--" + name.replace("_", "-") for name in unread)
+        hint = "either --trace, or --rate and how requests come" if trace else "--trace FILE --speed 2"
+        raise UsageError(f"{names} is not read {'with' if trace else 'without'} --trace", hint=hint)
+
+
+def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
+    """Return the seed's defaults with the job's strategies and what was given."""
+    import difflib
+    from dataclasses import fields
+
+    from strata.serving.live.config import SchedulerConfig
+
+    values: dict[str, Any] = {"allocation_strategy": job.strategy, "routing_strategy": job.routing}
+    defaults = {field.name: field.default for field in fields(SchedulerConfig)}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if key not in defaults or not equals:
+            close = difflib.get_close_matches(key, defaults, n=1)
+            raise UsageError(
+                f"--config {pair}: settings are {', '.join(defaults)}",
+                hint=f"--config {(close or ['KEY'])[0]}=VALUE",
+            )
+        if isinstance(defaults[key], str):
+            if text not in (known := ("auto", "dp", "greedy" if key == "allocation_strategy" else "rr")):
+                raise UsageError(
+                    f"--config {pair}: {key} is one of {', '.join(known)}", hint=f"--config {key}=auto"
+                )
+            values[key] = text
+            continue
+        try:
+            number = int(text) if isinstance(defaults[key], int) else float(text)
+        except ValueError:
+            number = -1
+        if not 0 < number < math.inf:
+            raise UsageError(f"--config {pair}: {text!r} is not a number above 0", hint=f"{key}={defaults[key]}")
+        values[key] = number
+    return SchedulerConfig(**values)
+
+
+def _show(console: Console, data: Data) -> None:
+    from strata.units import show_time
+
+    counts, goals = data["requests"], data["goals"]
+    console.print(
+        f"{counts['offered']} requests in {show_time(data['window_s'][1] - data['window_s'][0])}: "
+        + ", ".join(f"{counts[name]} {name}" for name in counts if name != "offered" and counts[name])
+    )
+    for token, number in data["rejected_by_reason"].items():
+        console.print(f"  rejected, {token}: {number}")
+    console.print(
+        f"offered {data['offered_per_s']:.2f}/s, served {_around(data['served_per_s'])}/s, "
+        f"goodput {_around(data['goodput_per_s'])}/s, {data['tokens_per_s']:.0f} tokens/s"
+    )
+    if goals["ttft_s"] or goals["tpot_s"]:
+        shown = [f"{key[:4].upper()} {show_time(goals[key])}" for key in ("ttft_s", "tpot_s") if goals[key]]
+        console.print(f"goals ({', '.join(shown)}) met by {goals['met_share']:.1%}")
+    names = {"ttft_s": "first token", "tpot_s": "token after it", "latency_s": "end to end", "wait_s": "in queue"}
+    body = []
+    for key, name in names.items():
+        cells = [show_time(data[key][q]["estimate"]) if data[key] else "-" for q in ("p50", "p95", "p99")]
+        body.append([name, *cells, _interval(data[key]["p99"]) if data[key] else "-"])
+    console.print()
+    console.print(rows(("time", "p50", "p95", "p99", "95 % interval of p99"), body, right=range(1, 5)))
+    console.print()
+    balance, share = data["balance"], data["network"]["share_of_decode"]
+    loads = [node["load"] for node in data["nodes"]]
+    if balance["jain"] is not None:
+        console.print(
+            f"slots in use {min(loads):.0%} to {max(loads):.0%} of nodes, balance {balance['jain']:.3f} (Jain), "
+            f"hops {share or 0:.0%} of decoding"
+        )
+    cluster = data["cluster"]
+    console.print(
+        f"{cluster['plans']} plans, {cluster['loads_while_serving']} loads while serving, "
+        f"{cluster['expelled']} nodes out; trust: {data['trust']}"
+    )
+
+
+def _around(figure: Data) -> str:
+    return f"{figure['estimate']:.2f} ({figure['low']:.2f} to {figure['high']:.2f})"
+
+
+def _interval(figure: Data) -> str:
+    from strata.units import show_time
+
+    return "-" if figure["low"] is None else f"{show_time(figure['low'])} to {show_time(figure['high'])}"

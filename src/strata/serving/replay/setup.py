@@ -1,0 +1,81 @@
+"""A replay of a serving job on nodes: the live core, and times from the cost model that planners and routers use.
+
+The truth of the replay is the roofline with the job's efficiencies. The scheduler starts from the same roofline
+with the usual ones, and learns from what nodes measure: as it would with real nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from strata.serving.allocation import Pipeline
+from strata.serving.layout import Layout
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.core import Core
+from strata.serving.live.events import Planned
+from strata.serving.live.instructions import Load, Plan
+from strata.serving.live.planning import answer
+from strata.serving.node import Node
+from strata.serving.observe import layout_of
+from strata.serving.replay.engine import Replay, Surroundings
+from strata.serving.replay.happening import Happening
+from strata.workload.inference import ModelInfo
+from strata.workload.requests import Request
+from strata.workload.serving_job import ServingJob
+
+
+def replay_job(
+    nodes: Sequence[Node],
+    job: ServingJob,
+    requests: Iterable[Request],
+    *,
+    config: SchedulerConfig,
+    start_s: float,
+    end_s: float,
+    happenings: Iterable[Happening] = (),
+    absent: Collection[str] = (),
+    notice_s: float = 0.05,
+    patience_s: float = float("inf"),
+) -> tuple[Replay, Core]:
+    """Return a replay that has not run, and the core it drives.
+
+    start_s, end_s: what is measured lies between them; arrivals end at the latter. absent: nodes that are not
+    there from the start. notice_s, patience_s: as in `Surroundings`.
+    """
+    core, demand, by_id = Core(config, job.model, job.demand), job.demand, {node.node_id: node for node in nodes}
+
+    def lines(stages: Pipeline) -> Layout:
+        return layout_of(
+            [by_id[stage.node_id] for stage in stages],
+            (stages,),
+            job.model,
+            demand,
+            memory_headroom=job.memory_headroom,
+            flops_efficiency=job.flops_efficiency,
+            bandwidth_efficiency=job.bandwidth_efficiency,
+        )
+
+    def plan(wanted: Plan) -> Planned:
+        return answer(wanted, job.model, demand, config)
+
+    around = Surroundings(
+        lines,
+        plan,
+        partial(load_s, job.model, config),
+        beat_interval_s=config.heartbeat_interval_s,
+        notice_s=notice_s,
+        patience_s=patience_s,
+        ttft_goal_s=demand.ttft_goal_s,
+        tpot_goal_s=demand.tpot_goal_s,
+        start_s=start_s,
+        end_s=end_s,
+        context=demand.context,
+    )
+    return Replay(core, nodes, requests, around, happenings=happenings, absent=absent), core
+
+
+def load_s(model: ModelInfo, config: SchedulerConfig, load: Load) -> float:
+    """Return how long a node reads the weights of a range, embedding and head included [s]."""
+    layers = float(model.weight_bytes_before[load.end] - model.weight_bytes_before[load.first])
+    return (layers + model.ends_bytes(load.first, load.end)) / config.reload_bytes_per_s
