@@ -109,11 +109,13 @@ class Frame:
         except _Refusal as refusal:
             await call.refuse(refusal)
         except Stalled:
-            call.abort()
-        except Exception:
-            # Told here once with its traceback; a worker of the frame never dies of one request.
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            await call.refuse(_Refusal(500, "internal error", "internal"))
+            await call.abort()
+        except Exception as error:
+            if call.is_gone:
+                log.info("%s %s: the client has gone: %r", scope["method"], scope["path"], error)
+            else:
+                log.exception("%s %s failed", scope["method"], scope["path"])
+                await call.refuse(_Refusal(500, "internal error", "internal"))
         finally:
             self.requests.inc(code=str(call.status or 499))
 
@@ -154,7 +156,8 @@ class _Call:
         self._receive, self._send = receive, send
         self._body_bytes = 0
         self._body_due_s = asyncio.get_running_loop().time() + limits.body_s
-        self._is_read = False
+        self._is_read = self._is_refused = self._is_complete = False
+        self.is_gone = False
         self.status = 0
         self._clock: asyncio.Timeout | None = None
 
@@ -177,19 +180,29 @@ class _Call:
             async with asyncio.timeout_at(None if self._is_read else self._body_due_s):
                 message = await self._receive()
         except TimeoutError:
+            self._is_refused = True
             raise _Refusal(408, f"the body took longer than {self.limits.body_s:g} s", "body-too-slow") from None
         if message["type"] == "http.request":
             self._body_bytes += len(message.get("body", b""))
             self._is_read = not message.get("more_body", False)
             if self._body_bytes > self.limits.body_bytes:
+                self._is_refused = True
                 raise self._too_large()
+        else:
+            self.is_gone = True
         return message
 
     async def send(self, message: Message) -> None:
+        if self._is_refused:
+            return  # frameworks answer 500 to any exception on its way through them: ours says more
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self._clock:
                 self._clock.reschedule(None)
+        await self._send_in_time(message)
+        self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    async def _send_in_time(self, message: Message) -> None:
         try:
             async with asyncio.timeout(self.limits.stall_s):
                 await self._send(message)
@@ -202,7 +215,8 @@ class _Call:
     async def refuse(self, refusal: _Refusal) -> None:
         """Answer with an error, or break the connection where an answer has begun."""
         if self.status:
-            self.abort()
+            if not self._is_complete:
+                await self.abort()
             return
         self.status = refusal.status
         await self._swallow()
@@ -217,8 +231,8 @@ class _Call:
         if refusal.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         with suppress(Stalled):
-            await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-            await self.send({"type": "http.response.body", "body": body})
+            await self._send_in_time({"type": "http.response.start", "status": refusal.status, "headers": headers})
+            await self._send_in_time({"type": "http.response.body", "body": body})
 
     async def _swallow(self) -> None:
         # A connection closed with its body unread is reset, and most clients then never see the answer. One that
@@ -233,11 +247,12 @@ class _Call:
                     if not message.get("more_body", False):
                         return
 
-    def abort(self) -> None:
-        """Break the connection, where the server below lets us."""
+    async def abort(self) -> None:
+        """Break the connection, where the server below lets us; returns when it knows."""
         abort = self.scope.get("state", {}).get("abort")
         if abort:
             abort()
+            await asyncio.sleep(0)
 
 
 def _has_token(headers: Sequence[tuple[bytes, bytes]], token: str) -> bool:

@@ -46,7 +46,7 @@ def serve(frame: Frame, listener: socket.socket, *, drain_s: float) -> None:
 
 
 async def _serve(frame: Frame, listener: socket.socket, drain_s: float) -> None:
-    server = _server(frame)
+    server = uvicorn_server(frame)
     told, hurry = asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
@@ -76,7 +76,8 @@ async def _first(serving: asyncio.Task[None], *others: Awaitable[Any]) -> None:
             one.cancel()
 
 
-def _server(frame: Frame) -> Any:
+def uvicorn_server(frame: Frame) -> Any:
+    """Return a `uvicorn.Server` of a frame, with the limits that uvicorn has not."""
     import h11
     from uvicorn import Config, Server
     from uvicorn.protocols.http.h11_impl import H11Protocol

@@ -1,0 +1,23 @@
+"""A frame behind a real socket on loopback, in the loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from strata.http import Frame
+from strata.server import listen, uvicorn_server
+
+
+@asynccontextmanager
+async def listening(frame: Frame) -> AsyncIterator[int]:
+    """Yield the port. Who connects before the server is up waits in the socket's backlog."""
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn_server(frame)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from live_server import listening
+from strata.errors import UsageError
+from strata.http import Frame, Limits, Realm
+from strata.prometheus import Registry
+from strata.server import listen
+
+ALL = (Realm("/"),)
+
+
+def frame_of(endpoint, *, realms=ALL, **limits) -> Frame:
+    app = Starlette(routes=[Route("/{rest:path}", endpoint, methods=["GET", "POST"])])
+    requests = Registry().counter("requests_total", "R.", ["code"])
+    return Frame(app, realms=realms, limits=Limits(**limits), requests=requests)
+
+
+async def echo(request):
+    return PlainTextResponse(await request.body())
+
+
+def client_of(frame) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(frame), base_url="http://test")
+
+
+def ask(frame, *args, **kwargs) -> httpx.Response:
+    async def one():
+        async with client_of(frame) as client:
+            return await client.request(*args, **kwargs)
+
+    return asyncio.run(one())
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_a_request_within_its_limits_passes_and_is_counted():
+    frame = frame_of(echo)
+    assert ask(frame, "POST", "/x", content=b"hello").text == "hello"
+    assert frame.requests.values == {("200",): 1.0}
+
+
+def test_the_longest_realm_says_which_token_opens_a_path():
+    frame = frame_of(echo, realms=(Realm("/", "a"), Realm("/nodes/", "b"), Realm("/open", "")))
+    for path, token, status in (
+        ("/x", None, 401),
+        ("/x", "a", 200),
+        ("/x", "b", 401),
+        ("/nodes/x", "a", 401),
+        ("/nodes/x", "b", 200),
+        ("/open", None, 200),
+    ):
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        assert ask(frame, "GET", path, headers=headers).status_code == status, (path, token)
+    assert ask(frame, "GET", "/x").headers["www-authenticate"] == "Bearer"
+
+
+def test_a_body_that_is_announced_too_large_is_refused():
+    frame = frame_of(echo, body_bytes=10)
+    assert code_of(ask(frame, "POST", "/", content=b"x" * 11)) == (413, "body-too-large")
+
+
+def test_a_body_that_turns_out_too_large_is_refused_though_the_framework_would_say_500():
+    async def chunks():
+        for _ in range(4):
+            yield b"xxxx"
+
+    frame = frame_of(echo, body_bytes=10)
+    assert code_of(ask(frame, "POST", "/", content=chunks())) == (413, "body-too-large")
+
+
+def test_headers_beyond_the_limit_are_refused():
+    frame = frame_of(echo, header_bytes=1000)
+    assert code_of(ask(frame, "GET", "/", headers={"x-long": "x" * 1000})) == (431, "headers-too-large")
+
+
+def test_an_answer_that_does_not_begin_in_time_is_504_and_its_work_is_cancelled():
+    cancelled = []
+
+    async def never(_request):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    assert code_of(ask(frame_of(never, answer_s=0.01), "GET", "/")) == (504, "answer-too-late")
+    assert cancelled == [True]
+
+
+def test_an_answer_that_has_begun_may_take_its_time():
+    async def slow(_request):
+        begun = asyncio.Event()
+
+        async def body():
+            yield b"a"
+            asyncio.get_running_loop().call_later(0.05, begun.set)
+            await begun.wait()
+            yield b"b"
+
+        return StreamingResponse(body())
+
+    assert ask(frame_of(slow, answer_s=0.02), "GET", "/").text == "ab"
+
+
+def test_a_bug_in_the_application_is_one_500_and_one_traceback(caplog):
+    async def bug(_request):
+        raise KeyError("oops")
+
+    frame = frame_of(bug)
+    assert ask(frame, "GET", "/").status_code == 500
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert frame.requests.values == {("500",): 1.0}
+
+
+def test_requests_beyond_the_limit_are_told_to_come_again():
+    async def scenario():
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def wait(_request):
+            inside.set()
+            await leave.wait()
+            return PlainTextResponse("done")
+
+        frame = frame_of(wait, connections=1)
+        async with client_of(frame) as client:
+            first = asyncio.create_task(client.get("/"))
+            await inside.wait()
+            second = await client.get("/")
+            leave.set()
+            return await first, second
+
+    first, second = asyncio.run(scenario())
+    assert first.status_code == 200
+    assert code_of(second) == (503, "too-many-connections")
+    assert second.headers["retry-after"] == "1"
+
+
+def test_a_frame_that_drains_takes_no_new_request_but_finishes_and_says_when():
+    async def scenario():
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def wait(_request):
+            inside.set()
+            await leave.wait()
+            return PlainTextResponse("done")
+
+        frame = frame_of(wait, realms=(Realm("/"), Realm("/healthz", drains=False)))
+        async with client_of(frame) as client:
+            running = asyncio.create_task(client.get("/"))
+            await inside.wait()
+            frame.drain()
+            refused = await client.get("/")
+            idle = asyncio.create_task(frame.idle())
+            await asyncio.sleep(0)
+            assert not idle.done()
+            leave.set()
+            health = await client.get("/healthz")
+            await idle
+            return await running, refused, health
+
+    running, refused, health = asyncio.run(scenario())
+    assert (running.status_code, health.status_code) == (200, 200)
+    assert code_of(refused) == (503, "draining")
+    assert "retry-after" in refused.headers
+
+
+async def raw(port: int, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def test_who_does_not_finish_its_head_in_time_is_hung_up_on():
+    async def scenario():
+        async with listening(frame_of(echo, head_s=0.05)) as port:
+            return await raw(port, b""), await raw(port, b"GET / HTTP/1.1\r\nhost: x\r\n")
+
+    assert asyncio.run(scenario()) == (b"", b"")
+
+
+def test_a_second_request_on_a_connection_has_no_more_time_for_its_head():
+    async def scenario():
+        async with listening(frame_of(echo, head_s=0.2)) as port:
+            return await raw(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\n")
+
+    assert asyncio.run(scenario()).count(b"200 OK") == 1
+
+
+def test_a_body_that_does_not_come_is_408():
+    async def scenario():
+        async with listening(frame_of(echo, body_s=0.05)) as port:
+            return await raw(port, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nab")
+
+    answer = asyncio.run(scenario())
+    assert b" 408 " in answer
+    assert b"body-too-slow" in answer
+
+
+def test_the_client_hears_that_its_huge_body_was_refused():
+    async def scenario():
+        async with listening(frame_of(echo, body_bytes=2**16)) as port, httpx.AsyncClient() as client:
+            return await client.post(f"http://127.0.0.1:{port}/", content=b"x" * 2**18)
+
+    assert code_of(asyncio.run(scenario())) == (413, "body-too-large")
+
+
+def test_a_client_that_stops_reading_is_cut_off_and_the_work_for_it_ends():
+    async def scenario():
+        ended = asyncio.Event()
+
+        async def endless(scope, receive, send):
+            if scope["type"] != "http":
+                return
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                while True:
+                    await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
+            finally:
+                ended.set()
+
+        frame = frame_of(echo, stall_s=0.05)
+        frame.app = endless
+        async with listening(frame) as port:
+            # A socket of our own that never reads; an asyncio stream would read ahead.
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                async with asyncio.timeout(20):
+                    await ended.wait()
+                    await frame.idle()
+
+    asyncio.run(scenario())
+
+
+def test_an_address_in_use_is_a_user_error():
+    with listen("127.0.0.1", 0) as taken, pytest.raises(UsageError, match="cannot listen"):
+        listen("127.0.0.1", taken.getsockname()[1])
+
+
+SERVER = """
+import asyncio, sys
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from strata.http import Frame, Limits, Realm
+from strata.prometheus import Registry
+from strata.server import listen, serve
+
+async def wait(request):
+    print("inside", flush=True)
+    if sys.argv[1] == "hang":
+        await asyncio.Event().wait()
+    await asyncio.to_thread(sys.stdin.readline)
+    return PlainTextResponse("done")
+
+app = Starlette(routes=[Route("/", wait)])
+counter = Registry().counter("c", "C.", ["code"])
+frame = Frame(app, realms=[Realm("/")], limits=Limits(), requests=counter)
+listener = listen("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+serve(frame, listener, drain_s=float(sys.argv[2]))
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("work", "drain_s", "answer"), [("end", "30", b"done"), ("hang", "0.1", b"")])
+def test_a_signal_lets_requests_finish_within_the_deadline_and_exits_with_0(number, work, drain_s, answer):
+    command = [sys.executable, "-c", SERVER, work, drain_s]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        port = int(server.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert server.stdout.readline() == b"inside\n"
+            os.kill(server.pid, number)
+            server.stdin.write(b"go on\n")
+            server.stdin.flush()
+            received = b""
+            while data := client.recv(4096):
+                received += data
+        assert received.endswith(answer)
+        assert server.wait(timeout=30) == 0
+        assert server.stdout.read() == b"ended\n"
