@@ -86,12 +86,12 @@ class MetricsCollector:
         for node_id, usage in list(self._usage.items()):
             self.collect_resource_usage(node_id, usage)
         elapsed_s = self._now_s - self._since_s
-        usage = {
+        shares = {
             node_id: {name: value / self._present_s[node_id] for name, value in sorted(busy.items())}
             for node_id, busy in sorted(self._busy_s.items())
             if self._present_s.get(node_id, 0.0) > 0
         }
-        loads = np.array([max(shares.values(), default=0.0) for shares in usage.values()])
+        loads = np.array([max(of_node.values(), default=0.0) for of_node in shares.values()])
         sent = self._tokens_sent_bytes + self._lost_bytes
         return {
             "request_latency": {
@@ -107,7 +107,7 @@ class MetricsCollector:
             },
             "resource_utilization": {
                 "mean": float(loads.mean()) if len(loads) else None,
-                "by_node": usage,
+                "by_node": shares,
             },
             "load_balance": {
                 "jain": float(loads.sum() ** 2 / (len(loads) * (loads**2).sum())) if loads.any() else None,
