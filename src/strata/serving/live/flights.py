@@ -191,9 +191,15 @@ class Flights:
                     "cached_tokens": route.cached_tokens,
                     "trust": "analytic",
                 },
+                "others": self._others(flight.signal, route, now_s),
             }
         )
         out.append(Dispatch(request_id, flight.attempt, route, versions[0]))
+
+    def _others(self, signal: RequestSignal, route: Route, now_s: float) -> list[dict[str, float | str]]:
+        """Return what other paths would have cost."""
+        taken = " > ".join(stage.node_id for stage in route.stages)
+        return [path for path in self.router.explain(signal, now_s) if path["path"] != taken]
 
     def _reject(
         self, flight: Flight, reason: Reason, out: list[Instruction], *, retry_after_s: float | None = None
