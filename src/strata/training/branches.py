@@ -74,6 +74,12 @@ class Builder:
         # The fastest schedule first: where it fits, no other is built.
         self.schedules = tuple(sorted(problem.job.schedules, key=SCHEDULES.index))
 
+    @property
+    def count(self) -> int:
+        """How many branches there are, likely or not."""
+        chains = len(self.problem.settings) * len(self.chains.masks)
+        return chains + len(self.shards.ways) * len(self.shards.groups)
+
     @cached_property
     def branches(self) -> Branches:
         """All branches worth a look."""

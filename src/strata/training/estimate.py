@@ -232,7 +232,9 @@ class ChainEstimates:
         last = layer_s.argmin(axis=1)  # the head goes where it is done fastest
         each, total = layer_s[rows, last], stages.sum(axis=1)
         pace = (stages / layer_s).sum(axis=1)
-        low, high = (like.count + like.head) / pace * (1 - 1e-9), (like.count + like.head + total) / pace + each
+        # The head cannot be cut, however many stages there are.
+        low = np.maximum((like.count + like.head) / pace * (1 - 1e-9), like.head * each)
+        high = low + total / pace + each
         # Embedding and head take room, too: as much as the layers of as many parameters.
         possible = (stages * most).sum(axis=1) >= like.count + like.more_params / max(like.params, 1.0)
         for _ in range(HALVINGS):

@@ -6,6 +6,7 @@ some preference could want, or that are the best of their domains. What is built
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,9 +16,10 @@ from strata.training.branches import Builder
 from strata.training.exact.pareto import vector
 from strata.training.exact.problem import Problem
 from strata.training.exact.routes import efficient
-from strata.training.exact.search import Evaluated
-from strata.training.objective import within_limits
+from strata.training.exact.search import Evaluated, Search
+from strata.training.objective import Scales, within_limits
 from strata.training.preferences import preferences
+from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
@@ -40,6 +42,9 @@ ROUND: Final = 32
 """Branches built at most between two looks at what they brought."""
 
 ROUNDS: Final = 4
+
+FEW: Final = 2000
+"""Up to so many branches a problem is searched exactly besides: there estimates are at their worst."""
 
 CLOSE_ENOUGH: Final = 0.003
 """A branch that could better the plans at hand by less than this share of their range is not built."""
@@ -77,7 +82,9 @@ class _Choice:
                 break
             self._build(self._wanted(weights))
             self._drop_hopeless()
-        self._check_singles()
+        self._check()
+        if self.builder.count <= FEW:
+            self._search()
         return self._kept(most)
 
     def _best_of_sets(self) -> Ints:
@@ -100,20 +107,30 @@ class _Choice:
                     order = np.delete(order, first)
         return np.array(list(dict.fromkeys(picked)), dtype=np.int64)
 
-    def _check_singles(self) -> None:
-        """Build what may still be the fastest on a single domain, up to CHECKED branches.
+    def _check(self) -> None:
+        """Build what may still be the fastest on a single domain, or at all, up to CHECKED branches of each.
 
         Where nothing has been built yet, go on until something is, whatever it takes.
         """
-        times = self.branches.values[0]
-        best = min((item.score for item in self.items.values() if len(item.plan.domains) == 1), default=np.inf)
-        rows = np.flatnonzero(self.branches.single & ~self.built & (times * OFF < best))
-        self._build(rows[np.argsort(times[rows], kind="stable")][:CHECKED], below_s=best)
+        times, single = self.branches.values[0], self.branches.single
+        for alone in (True, False):
+            scores = (item.score for item in self.items.values() if not alone or len(item.plan.domains) == 1)
+            best = min(scores, default=np.inf)
+            rows = np.flatnonzero((single if alone else ~single) & ~self.built & (times * OFF < best))
+            self._build(rows[np.argsort(times[rows], kind="stable")][:CHECKED], below_s=best)
         rows = np.flatnonzero(~self.built)
         for row in rows[np.argsort(times[rows], kind="stable")] if not self.items else ():
             self._build(np.array([row]))
             if self.items:
                 break
+
+    def _search(self) -> None:
+        """Add the fastest plan of all, and those an exact search meets on its way to it."""
+        job = replace(self.problem.job, objective=Objective.TIME)
+        everything = range(len(self.problem.fleet.domains))
+        search = Search(replace(self.problem, job=job), Scales(), everything, clock=lambda: 0.0, deadline=0.0)
+        for item in search.run().by_set.values():
+            self.items.setdefault(item.plan, item)
 
     def _drop_hopeless(self) -> None:
         """Drop the branches that a plan at hand is as good as, or nearly, in all three."""
