@@ -1,0 +1,110 @@
+"""`strata serve gateway`: route OpenAI-compatible requests onto the nodes that join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strata.errors import UsageError, need
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free."
+)
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="URL[,model=NAME][,slots=N]",
+    help="A whole engine (vLLM, SGLang, any OpenAI server); may be repeated.",
+)
+@click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the workers' model.")
+@click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Of its weights.")
+@click.option("--allocation", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True)
+@click.option("--routing", type=click.Choice(["auto", "dp", "rr"]), default="auto", show_default=True)
+@click.option(
+    "--heartbeat-timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds of silence after which a node is out; nodes beat twelve times as often.",
+)
+@click.option("--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Requests that wait.")
+@click.option(
+    "--drain", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    help="Seconds that running requests have after SIGTERM.",
+)  # fmt: skip
+@click.option("--token-file", type=click.Path(), help="What clients must show; or STRATA_TOKEN.")
+@click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="What nodes must show, and are shown.")
+def gateway(**told: Any) -> None:
+    """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.
+
+    Workers (`strata serve worker`) join over HTTP and must be given the same --layers, --hidden and --seed; their
+    model is called `tiny`. /decisions/ID says why a request went where; /metrics is for Prometheus, /healthz for
+    load balancers, /status for people. STRATA_BACKEND_TOKEN is shown to engines. SIGTERM lets running requests
+    finish and exits with 0. Where clients need a token and --node-token is not given, nodes need the same one.
+    """
+    for module in ("starlette", "uvicorn", "httpx"):
+        need(module, extra="serve")
+    _serve(told)
+
+
+def _serve(told: dict[str, Any]) -> None:
+    import logging
+    import os
+
+    from strata.server import listen, serve
+    from strata.serving.gateway.build import Settings, build
+    from strata.serving.gateway.engines import read_backend
+    from strata.serving.live.config import SchedulerConfig
+    from strata.serving.worker.shape import Shape
+
+    shape = Shape(num_layers=told["layers"], hidden_size=told["hidden"], seed=told["seed"])
+    token = _token(told["token_file"]) or os.environ.get("STRATA_TOKEN", "")
+    config = SchedulerConfig(
+        allocation_strategy=told["allocation"],
+        routing_strategy=told["routing"],
+        heartbeat_timeout=told["heartbeat_timeout"],
+        heartbeat_interval_s=told["heartbeat_timeout"] / 12,
+        queue_limit=told["queue"],
+    )
+    settings = Settings(
+        config,
+        shape,
+        backends=tuple(read_backend(text) for text in told["backends"]),
+        token=token,
+        node_token=told["node_token"] or token,
+        backend_token=os.environ.get("STRATA_BACKEND_TOKEN", ""),
+    )
+    clash = next((one for one in settings.backends if one.model == shape.spec.name), None)
+    if clash:
+        raise UsageError(
+            f"{clash.url}: the name {clash.model!r} is the workers' model's", hint="another model=NAME"
+        )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "uvicorn.error"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    host = told["host"]
+    with listen(host, told["port"]) as listener:
+        if not token and host not in ("127.0.0.1", "::1", "localhost"):
+            click.echo("warning: no token is asked for; --token-file or STRATA_TOKEN sets one", err=True)
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"gateway listens at http://{shown}:{listener.getsockname()[1]}")
+        serve(build(settings)[1], listener, drain_s=told["drain"])
+
+
+def _token(path: str | None) -> str:
+    if path is None:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    if not token:
+        raise UsageError(f"{path} is empty: it should hold the token")
+    return token

@@ -1,0 +1,175 @@
+"""The gateway over HTTP: OpenAI's endpoints for clients, `wire.py`'s for nodes, and what operators look at."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from strata.http import Frame, Limits, Realm, error_body, kind_of
+from strata.prometheus import CONTENT_TYPE
+from strata.serving.gateway import nodes
+from strata.serving.gateway.answer import Answer, fault_body
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.meters import Meters
+from strata.serving.gateway.openai import Writer, parse
+from strata.serving.gateway.ticket import Fault
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Drivers by the name of their model; `workers` is the one whose nodes join over HTTP, if there is one.
+
+    wall_clock: seconds since 1970, for clients to read. new_id: of a request.
+    fingerprint: of the workers' model; none is asked for where it is empty.
+    """
+
+    meters: Meters
+    drivers: dict[str, Driver] = field(default_factory=dict)
+    workers: Driver | None = None
+    fingerprint: str = ""
+    wall_clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return what each model's scheduler says of itself."""
+        return {name: driver.core.status() for name, driver in self.drivers.items()}
+
+
+def make_frame(
+    gateway: Gateway,
+    *,
+    limits: Limits,
+    token: str = "",
+    node_token: str = "",
+    lifespan: Callable[[AsyncExitStack], Awaitable[None]] | None = None,
+) -> Frame:
+    """Return the gateway as an ASGI application; `lifespan` starts what runs beside it."""
+
+    @asynccontextmanager
+    async def live(_app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if lifespan:
+                await lifespan(stack)
+            yield
+            for driver in gateway.drivers.values():
+                await driver.stop()
+
+    async def health(_request: Request) -> Response:
+        trouble = "stopping" if frame.is_draining else why_not_ready(gateway)
+        body = {"status": "unavailable", "reason": trouble} if trouble else {"status": "ok"}
+        return JSONResponse(body, 503 if trouble else 200)
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", _answering(gateway, "chat"), methods=["POST"]),
+            Route("/v1/completions", _answering(gateway, "completion"), methods=["POST"]),
+            Route("/v1/models", _models(gateway)),
+            Route("/decisions/{id}", _decision(gateway)),
+            Route("/status", _status(gateway)),
+            Route("/metrics", _metrics(gateway)),
+            Route("/healthz", health),
+            *nodes.routes(gateway),
+        ],
+        lifespan=live,
+        exception_handlers={HTTPException: _http_error, Fault: _fault, Exception: _bug},
+    )
+    frame = Frame(
+        app,
+        realms=[
+            Realm("/", token),
+            Realm("/nodes/", node_token, drains=False),
+            Realm("/metrics", token, drains=False),
+            Realm("/healthz", drains=False),
+        ],
+        limits=limits,
+        requests=gateway.meters.http,
+    )
+    return frame
+
+
+def why_not_ready(gateway: Gateway) -> str:
+    """Return why no model can be served; nothing where one can."""
+    status = gateway.status()
+    if any(one["ready"] for one in status.values()):
+        return ""
+    said = [reason["text"] for one in status.values() for reason in one["reasons"]]
+    return "; ".join(said) or "no pipeline serves yet"
+
+
+def _answering(gateway: Gateway, kind: Any) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        ask = parse(kind, await request.body())
+        driver = gateway.drivers.get(ask.model)
+        if driver is None:
+            known = ", ".join(sorted(gateway.drivers)) or "none yet"
+            raise Fault(404, f"there is no model {ask.model!r}; known: {known}", "model_not_found", param="model")
+        request_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{gateway.new_id()}"
+        ticket = driver.submit(ask, request_id)
+        # An ASGI application in all but name: Starlette only calls it.
+        return Answer(driver, ticket, Writer(ask, request_id, int(gateway.wall_clock())))  # type: ignore[return-value]
+
+    return endpoint
+
+
+def _models(gateway: Gateway) -> Endpoint:
+    async def endpoint(_request: Request) -> Response:
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "strata"} for name in gateway.drivers]
+        return JSONResponse({"object": "list", "data": data})
+
+    return endpoint
+
+
+def _decision(gateway: Gateway) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        request_id = request.path_params["id"]
+        for driver in gateway.drivers.values():
+            found = driver.core.explain(request_id)
+            if found is not None:
+                return JSONResponse(found | {"model": driver.name})
+        raise Fault(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
+
+    return endpoint
+
+
+def _status(gateway: Gateway) -> Endpoint:
+    async def endpoint(_request: Request) -> Response:
+        return JSONResponse(gateway.status())
+
+    return endpoint
+
+
+def _metrics(gateway: Gateway) -> Endpoint:
+    async def endpoint(_request: Request) -> Response:
+        return PlainTextResponse(gateway.meters.registry.render(), headers={"content-type": CONTENT_TYPE})
+
+    return endpoint
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = error_body(error.detail, kind=kind_of(error.status_code), code=str(error.status_code))
+    return Response(body, error.status_code, error.headers, "application/json")
+
+
+async def _bug(_request: Request, _error: Exception) -> Response:
+    # The frame logs it; here it only gets the form of the others.
+    return Response(
+        error_body("internal error", kind=kind_of(500), code="internal"), 500, None, "application/json"
+    )
+
+
+async def _fault(_request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, Fault)
+    return Response(fault_body(fault), fault.status, media_type="application/json")

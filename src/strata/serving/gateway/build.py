@@ -1,0 +1,147 @@
+"""Puts a gateway together: a driver for the workers' model, one for every model that engines serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import httpx
+
+from strata.http import Frame, Limits
+from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.engines import Backend, Engines, models_of, watch
+from strata.serving.gateway.meters import Meters
+from strata.serving.gateway.workers import Workers
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.core import Core
+from strata.serving.worker.shape import ELEMENT_BYTES, Shape
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand
+
+log = logging.getLogger(__name__)
+
+DEMAND: Final = Demand(batch=8, prompt_tokens=128, output_tokens=128)
+"""What plans are made for (assumed); requests may differ."""
+ASK_AGAIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a gateway is told. shape: of the workers' model, None to take none."""
+
+    config: SchedulerConfig
+    shape: Shape | None
+    backends: tuple[Backend, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    token: str = ""
+    node_token: str = ""
+    backend_token: str = ""
+
+
+def build(settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> tuple[Gateway, Frame]:
+    """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
+    gateway = Gateway(Meters(lambda: gateway.status()))
+
+    async def start(stack: AsyncExitStack) -> None:
+        if settings.shape:
+            client = await stack.enter_async_context(_client(settings.node_token))
+            gateway.fingerprint = settings.shape.fingerprint
+            gateway.workers = _workers(gateway, settings, settings.shape, client, clock)
+        if settings.backends:
+            client = await stack.enter_async_context(_client(settings.backend_token))
+            for number, backend in enumerate(settings.backends):
+                if backend.model:
+                    _engines(gateway, settings, backend.model, client, clock)
+                _in_background(stack, _serve_backend(gateway, settings, number, client, clock))
+
+    frame = make_frame(
+        gateway, limits=settings.limits, token=settings.token, node_token=settings.node_token, lifespan=start
+    )
+    return gateway, frame
+
+
+def tiny_model(shape: Shape) -> ModelInfo:
+    """Return the workers' model as planners see it."""
+    model = ModelInfo.of(shape.spec, weight_bytes_per_param=ELEMENT_BYTES, kv_element_bytes=ELEMENT_BYTES)
+    return replace(model, hidden_bytes=float(ELEMENT_BYTES * shape.hidden_size))
+
+
+def _workers(
+    gateway: Gateway, settings: Settings, shape: Shape, client: httpx.AsyncClient, clock: Callable[[], float]
+) -> Driver:
+    urls: dict[str, str] = {}
+    hands = Workers(
+        client,
+        urls,
+        max_positions=shape.max_positions,
+        default_tokens=DEMAND.output_tokens,
+        silence_s=settings.config.heartbeat_timeout,
+    )
+    core = Core(settings.config, tiny_model(shape), DEMAND)
+    driver = Driver(core, hands, urls, gateway.meters, clock=clock)
+    gateway.drivers[driver.name] = driver
+    return driver
+
+
+def _engines(
+    gateway: Gateway, settings: Settings, model: str, client: httpx.AsyncClient, clock: Callable[[], float]
+) -> Driver | None:
+    """Return the driver of a model's engines; None where the name is the workers' model's."""
+    if driver := gateway.drivers.get(model):
+        return None if driver is gateway.workers else driver
+    urls: dict[str, str] = {}
+    hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.config.heartbeat_timeout)
+    # An engine is never cut: of its model, only that it has layers matters.
+    core = Core(settings.config, replace(tiny_model(Shape(num_layers=1)), model_name=model), DEMAND)
+    driver = gateway.drivers[model] = Driver(core, hands, urls, gateway.meters, clock=clock)
+    return driver
+
+
+async def _serve_backend(
+    gateway: Gateway, settings: Settings, number: int, client: httpx.AsyncClient, clock: Callable[[], float]
+) -> None:
+    backend = settings.backends[number]
+    model = backend.model
+    while not model:
+        found = await models_of(backend, client)
+        model = found[0] if found else ""
+        if not model:
+            await asyncio.sleep(ASK_AGAIN_S)
+    driver = _engines(gateway, settings, model, client, clock)
+    if driver is None:
+        log.error("%s is left out: its model %r has the name of the workers'", backend.url, model)
+        return
+    assert isinstance(driver.hands, Engines)
+    await watch(backend, f"backend-{number}", driver, driver.hands)
+
+
+def _client(token: str) -> httpx.AsyncClient:
+    # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
+    return httpx.AsyncClient(
+        headers={"authorization": f"Bearer {token}"} if token else {},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        trust_env=False,
+    )
+
+
+def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Run until the gateway stops."""
+
+    async def guarded() -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("a task has ended that should not")
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    task = asyncio.create_task(guarded())
+    stack.push_async_callback(end)

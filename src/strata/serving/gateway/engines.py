@@ -1,0 +1,257 @@
+"""Whole engines behind one address (vLLM, SGLang, any OpenAI server): text in, text out, one slot count each.
+
+Requests go to them as they came, but for the model's name; what they write comes back under our ids. Their prompts
+are not tokenised here: a token is taken as four bytes, which only queueing and admission see (assumed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from strata.decision import Trust
+from strata.errors import UsageError
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.hands import Ended
+from strata.serving.gateway.ticket import Ask, Fault, Ticket, Usage
+from strata.serving.live.events import Beat, Join
+from strata.serving.live.instructions import Dispatch, Load, Refuse, Release
+from strata.serving.node import Node
+from strata.serving.request import RequestSignal
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES: Final = 4
+SLOTS: Final = 64
+"""Requests at once on an engine, where the user says nothing (assumed)."""
+CONTEXT_TOKENS: Final = 2**17
+POLL_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 1.0
+EVENT_BYTES: Final = 2**20
+DOCUMENT_BYTES: Final = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """An engine's address; `model` is asked for where the user did not say."""
+
+    url: str
+    model: str = ""
+    slots: int = SLOTS
+
+
+def read_backend(text: str) -> Backend:
+    """Read `URL[,model=NAME][,slots=N]`. Raises UsageError."""
+    url, *rest = text.split(",")
+    said = dict(part.partition("=")[::2] for part in rest)
+    slots = said.pop("slots", str(SLOTS))
+    model = said.pop("model", "")
+    if said or not url.startswith(("http://", "https://")) or not slots.isdigit() or not int(slots):
+        raise UsageError(
+            f"--backend {text} is not URL[,model=NAME][,slots=N]",
+            hint="--backend http://127.0.0.1:8001,model=my-model,slots=64",
+        )
+    return Backend(url.rstrip("/").removesuffix("/v1"), model, int(slots))
+
+
+class Engines:
+    """The engines that serve one model. `urls` by node id. `broken` is set of one that broke a request off."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        urls: dict[str, str],
+        *,
+        default_tokens: int,
+        silence_s: float,
+    ) -> None:
+        self.client, self.urls = client, urls
+        self.default_tokens, self.silence_s = default_tokens, silence_s
+        self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
+
+    def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+        """Return the request with its length as far as it can be guessed."""
+        prompt_tokens = len(ask.tokens) or len(ask.text.encode(errors="replace")) // TOKEN_BYTES + 1
+        signal = RequestSignal(
+            request_id,
+            prompt_tokens=prompt_tokens,
+            max_tokens=ask.max_tokens or self.default_tokens,
+            priority=ask.priority,
+        )
+        return signal, ()
+
+    async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
+        """Relay a request; one that has begun goes on elsewhere only where that is the same text."""
+        node_id = dispatch.route.stages[0].node_id
+        url = self.urls.get(node_id)
+        if url is None:
+            return Ended(error=f"{node_id} has gone", suspect=node_id)
+        ask, ticket.num_resumed = ticket.ask, ticket.num_generated
+        path = "/v1/chat/completions" if ask.kind == "chat" else "/v1/completions"
+        timeout = httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
+        try:
+            async with self.client.stream("POST", url + path, json=_body(ticket), timeout=timeout) as answer:
+                if answer.status_code >= 500 or answer.status_code in (408, 429):
+                    # It lives and says no: another may say yes, but this is no reason to think it dead.
+                    return Ended(error=f"{node_id} says {answer.status_code}", is_clean=True)
+                if answer.status_code >= 400:
+                    body = await _document(answer)
+                    said = Fault(answer.status_code, "the engine refuses", "engine-refused", body=body)
+                    return Ended(fault=said, is_clean=True)
+                if not ask.is_stream:
+                    document = json.loads(await _document(answer))
+                    _count(ticket, document)
+                    ticket.num_generated = ticket.usage.completion_tokens
+                    ticket.put(document)
+                    first_token()
+                    return Ended(finish="stop", is_clean=True)
+                return await _relay(ticket, answer.aiter_bytes(), node_id, first_token)
+        except (httpx.HTTPError, ValueError) as error:
+            self.broken[node_id].set()
+            said_so = f"{node_id}: {type(error).__name__}: {error}"
+            if ticket.num_generated and not _may_go_on(ask):
+                return Ended(fault=Fault(502, f"the engine broke off: {said_so}", "engine-lost"), suspect=node_id)
+            return Ended(error=said_so, suspect=node_id)
+
+    async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
+        """Do nothing: an engine ends a request whose connection closes."""
+
+    async def load(self, order: Load) -> None:
+        """Never asked of an engine."""
+        raise AssertionError(f"{order.node_id} is never cut")
+
+    async def release(self, order: Release) -> None:
+        """Never asked of an engine."""
+        raise AssertionError(f"{order.node_id} is never cut")
+
+
+async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines) -> None:
+    """Join an engine while it answers, and beat for it; runs until cancelled.
+
+    One that is not heard is expelled as any node is; one that broke a request off joins anew when it answers.
+    """
+    incarnation, is_joined, broken = 0, False, engines.broken[node_id]
+    # What is not asked is not known: like rates for all engines, and memory for any request that has a slot.
+    node = Node(
+        node_id,
+        compute_capability=1e14,
+        memory_bandwidth_bytes_per_s=1e12,
+        model=driver.name,
+        trust=Trust.ASSUMED,
+        slots=backend.slots,
+        kv_tokens=backend.slots * CONTEXT_TOKENS,
+    )
+    while True:
+        is_broken = broken.is_set()
+        broken.clear()
+        if await models_of(backend, engines.client):
+            if is_joined and not is_broken:
+                said = driver.post(Beat(node_id, incarnation, driver.running_on(node_id)))
+            else:
+                incarnation += 1
+                engines.urls[node_id] = backend.url
+                said = driver.post(Join(node, incarnation))
+            is_joined = not any(isinstance(one, Refuse) for one in said)
+        elif is_broken:
+            broken.set()  # to be tried again; not at once
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S if broken.is_set() else driver.core.config.heartbeat_interval_s):
+                await (asyncio.sleep(RETRY_S) if broken.is_set() else broken.wait())
+
+
+async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[str]:
+    """Return what an engine says it serves; nothing where it does not answer."""
+    try:
+        answer = await client.get(f"{backend.url}/v1/models", timeout=POLL_TIMEOUT_S)
+        answer.raise_for_status()
+        return [str(one["id"]) for one in answer.json()["data"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        log.info("%s: %s: %s", backend.url, type(error).__name__, error)
+        return []
+
+
+def _body(ticket: Ticket) -> dict[str, Any]:
+    body = dict(ticket.ask.body)
+    body.pop("priority", None)  # ours: queues here, not there
+    if ticket.ask.is_stream:
+        body["stream_options"] = {"include_usage": True} | (body.get("stream_options") or {})
+    if ticket.num_generated:
+        body["prompt"] = ticket.ask.text + ticket.text
+        body["max_tokens"] = max(1, ticket.signal.max_tokens - ticket.num_generated)
+    return body
+
+
+def _may_go_on(ask: Ask) -> bool:
+    """Return whether prompt and text so far, sent as one prompt, ask for the rest of the same text.
+
+    True of plain completions only: a chat's template is the engine's, and counts or masks over the whole answer
+    (penalties, grammars, log probabilities) would begin anew.
+    """
+    return ask.kind == "completion" and not ask.tokens and not ask.extra
+
+
+async def _relay(
+    ticket: Ticket, chunks: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
+) -> Ended:
+    finish, is_first = "stop", True
+    async for data in _events(chunks):
+        if data == b"[DONE]":
+            return Ended(finish=finish, is_clean=True)
+        chunk = json.loads(data)
+        if "error" in chunk:
+            return Ended(fault=Fault(502, "the engine failed", "engine-failed", body=data), is_clean=True)
+        choices = chunk.get("choices") or []
+        if choices:
+            if is_first:
+                is_first = False
+                first_token()
+            finish = choices[0].get("finish_reason") or finish
+            text = choices[0].get("text") or (choices[0].get("delta") or {}).get("content") or ""
+            if text:
+                ticket.text += text
+                ticket.num_generated += 1
+        _count(ticket, chunk)
+        if choices or (chunk.get("usage") and ticket.ask.has_usage):
+            ticket.put(chunk)
+        await ticket.room()
+    raise ValueError("no [DONE]")
+
+
+def _count(ticket: Ticket, answer: dict[str, Any]) -> None:
+    """Take the engine's count of tokens; of an answer that goes on, what came before was prompt to this engine."""
+    if not (usage := answer.get("usage")):
+        return
+    before = ticket.num_resumed
+    ticket.engine_usage = Usage(int(usage["prompt_tokens"]) - before, int(usage["completion_tokens"]) + before)
+    if before:
+        answer["usage"] = ticket.engine_usage.to_dict()
+
+
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the data of server-sent events. Raises ValueError for one that is too long to be one."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > EVENT_BYTES:
+            raise ValueError("an event without end")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+async def _document(answer: httpx.Response) -> bytes:
+    """Return a whole body. Raises ValueError for one that is too large."""
+    found = bytearray()
+    async for chunk in answer.aiter_bytes():
+        found += chunk
+        if len(found) > DOCUMENT_BYTES:
+            raise ValueError("an answer without end")
+    return bytes(found)

@@ -1,0 +1,133 @@
+"""Workers' side of the gateway: join, beat, leave, loaded, as `wire.py` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from strata.decision import Trust
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.ticket import Fault
+from strata.serving.live.events import Beat, Join, Leave, Loaded, Sample
+from strata.serving.live.instructions import Instruction, Refuse
+from strata.serving.node import Node
+from strata.serving.wire import (
+    BeatMessage,
+    Desired,
+    JoinMessage,
+    LeaveMessage,
+    LoadedMessage,
+    Message,
+    RangeMessage,
+)
+
+if TYPE_CHECKING:
+    from strata.serving.gateway.app import Gateway
+
+PEERS: Final = 16
+"""Addresses a beat is answered with: in a large cluster the others come with later beats."""
+
+Read = TypeVar("Read", bound=Message)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """Return the endpoints."""
+    return [
+        Route("/nodes/join", _told(gateway, JoinMessage, _join), methods=["POST"]),
+        Route("/nodes/beat", _told(gateway, BeatMessage, _beat), methods=["POST"]),
+        Route("/nodes/leave", _told(gateway, LeaveMessage, _leave), methods=["POST"]),
+        Route("/nodes/loaded", _told(gateway, LoadedMessage, _loaded), methods=["POST"]),
+    ]
+
+
+def _told(
+    gateway: Gateway, kind: type[Read], handle: Callable[[Gateway, Driver, Read], Desired | None]
+) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        driver = gateway.workers
+        if driver is None:
+            raise Fault(404, "this gateway takes no workers", "no-workers")
+        try:
+            message = kind.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise Fault(422, str(error), "invalid_value") from None
+        answer = handle(gateway, driver, message)
+        return Response(answer.model_dump_json() if answer else b"{}", media_type="application/json")
+
+    return endpoint
+
+
+def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
+    if message.model:
+        raise Fault(409, "a whole engine does not join: name it with --backend", "whole-engine")
+    if gateway.fingerprint and message.fingerprint != gateway.fingerprint:
+        raise Fault(409, f"{message.node_id} hosts another model than this gateway's", "other-model")
+    if not message.url.startswith(("http://", "https://")):
+        raise Fault(422, "url begins with http:// or https://", "invalid_value", param="url")
+    node = Node(
+        message.node_id,
+        message.compute_capability,
+        message.memory_bytes,
+        message.memory_bandwidth_bytes_per_s,
+        message.region,
+        message.url,
+        trust=Trust.MEASURED,
+    )
+    _check(driver.post(Join(node, message.incarnation)))
+    driver.urls[message.node_id] = message.url.rstrip("/")
+    return _desired(driver, message.node_id)
+
+
+def _beat(gateway: Gateway, driver: Driver, message: BeatMessage) -> Desired:
+    _check(
+        driver.post(
+            Beat(
+                message.node_id,
+                message.incarnation,
+                frozenset(message.running),
+                message.hop_s,
+                tuple(Sample(**dict(sample)) for sample in message.samples),
+            )
+        )
+    )
+    desired = _desired(driver, message.node_id)
+    # A lost /nodes/loaded is made up for here; one that was heard is nothing new.
+    for version in {one.version for one in desired.ranges}.intersection(message.loaded):
+        driver.post(Loaded(message.node_id, message.incarnation, version))
+    return desired
+
+
+def _leave(gateway: Gateway, driver: Driver, message: LeaveMessage) -> None:
+    driver.post(Leave(message.node_id, message.incarnation))
+
+
+def _loaded(gateway: Gateway, driver: Driver, message: LoadedMessage) -> None:
+    driver.post(Loaded(message.node_id, message.incarnation, message.version))
+
+
+def _check(instructions: tuple[Instruction, ...]) -> None:
+    for instruction in instructions:
+        if isinstance(instruction, Refuse):
+            raise Fault(409, str(instruction.reason), instruction.reason.token)
+
+
+def _desired(driver: Driver, node_id: str) -> Desired:
+    peers = sorted(driver.core.peers(node_id).items())
+    if len(peers) > PEERS:
+        driver.num_beats += 1
+        start = driver.num_beats * PEERS % len(peers)
+        peers = (peers + peers)[start : start + PEERS]
+    return Desired(
+        ranges=tuple(
+            RangeMessage(version=version, first=first, end=end)
+            for version, first, end in driver.core.desired(node_id)
+        ),
+        peers=dict(peers),
+        beat_interval_s=driver.core.config.heartbeat_interval_s,
+    )

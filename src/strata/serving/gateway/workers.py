@@ -1,0 +1,188 @@
+"""Our own workers, as `wire.py` has them: tokens along a route of layer ranges."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import httpx
+from pydantic import ValidationError
+
+from strata.serving.gateway.hands import Ended
+from strata.serving.gateway.ticket import Ask, Fault, Ticket
+from strata.serving.live.instructions import Dispatch, Load, Release
+from strata.serving.request import RequestSignal
+from strata.serving.routing.prefix import block_hashes
+from strata.serving.tokens import EOS, VOCAB_SIZE, encode
+from strata.serving.wire import (
+    AbortMessage,
+    GenerateLine,
+    GenerateMessage,
+    LoadMessage,
+    Message,
+    ReleaseMessage,
+    StageMessage,
+)
+
+log = logging.getLogger(__name__)
+
+ORDER_TIMEOUT_S: Final = 10.0
+RETRIES_S: Final = (0.2, 1.0)
+"""Pauses before an order is sent again; a node that missed it all the same learns of it by its next beat."""
+LINE_BYTES: Final = 2**16
+SEEDS: Final = 10**9
+
+
+class Workers:
+    """The workers of one model. `urls` by node id is kept by whoever hears them join and leave.
+
+    max_positions: tokens that a sequence may have, prompt and answer together. default_tokens: of an answer where
+    the client left it open. silence_s: how long a worker may say nothing in the middle of an answer.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        urls: dict[str, str],
+        *,
+        max_positions: int,
+        default_tokens: int,
+        silence_s: float,
+    ) -> None:
+        self.client, self.urls = client, urls
+        self.max_positions, self.default_tokens, self.silence_s = max_positions, default_tokens, silence_s
+
+    def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+        """Return the request in tokens. Raises Fault for what the small models cannot do."""
+        if ask.extra:
+            raise Fault(
+                400, f"{ask.extra[0]} is not supported by this model", "unsupported_parameter", param=ask.extra[0]
+            )
+        prompt = ask.tokens or encode(ask.text)
+        if max(prompt) >= VOCAB_SIZE:
+            raise Fault(400, f"tokens are below {VOCAB_SIZE}", "invalid_value", param="prompt")
+        room = self.max_positions - len(prompt)
+        max_tokens = min(self.default_tokens, room) if ask.max_tokens is None else ask.max_tokens
+        if room < max(max_tokens, 1):
+            said = f"{len(prompt)} tokens of prompt and {max_tokens} of answer exceed {self.max_positions}"
+            raise Fault(400, said, "context_length_exceeded", param="max_tokens")
+        signal = RequestSignal(
+            request_id,
+            prompt_tokens=len(prompt),
+            max_tokens=max_tokens,
+            priority=ask.priority,
+            blocks=block_hashes(prompt),
+        )
+        return signal, prompt
+
+    async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
+        """Stream from the first worker of a route; go on from what the ticket has."""
+        stages = tuple(
+            StageMessage(node_id=name, url=self.urls.get(name, ""), first=first, end=end)
+            for name, first, end in dispatch.route.stages
+        )
+        head = stages[0]
+        missing = next((stage.node_id for stage in stages if not stage.url), None)
+        if missing:
+            return Ended(error=f"{missing} has gone", suspect=missing)
+        message = GenerateMessage(
+            request_id=ticket.request_id,
+            attempt=dispatch.attempt,
+            version=dispatch.version,
+            stages=stages,
+            prompt=ticket.prompt,
+            generated=tuple(ticket.generated),
+            max_tokens=ticket.signal.max_tokens,
+            temperature=ticket.ask.temperature,
+            seed=_seed(ticket),
+            stop_tokens=(EOS,),
+        )
+        timeout = httpx.Timeout(ORDER_TIMEOUT_S, read=self.silence_s)
+        try:
+            async with self.client.stream(
+                "POST", f"{head.url}/generate", content=message.model_dump_json(), timeout=timeout
+            ) as answer:
+                if answer.status_code != 200:
+                    body = (await answer.aread())[:200].decode(errors="replace")
+                    return Ended(error=f"{head.node_id} says {answer.status_code}: {body}", suspect=head.node_id)
+                return await _read(ticket, _lines(answer.aiter_bytes()), head.node_id, first_token)
+        except (httpx.HTTPError, ValidationError, ValueError) as error:
+            return Ended(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
+
+    async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
+        """Stop an attempt on all nodes of its route; a node that cannot be told notices by itself."""
+        message = AbortMessage(request_id=request_id, attempt=attempt)
+        await asyncio.gather(*(self._tell(name, "abort", message, retries_s=()) for name in node_ids))
+
+    async def load(self, order: Load) -> None:
+        """Tell a node to load a range."""
+        message = LoadMessage(version=order.version, first=order.first, end=order.end)
+        await self._tell(order.node_id, "load", message)
+
+    async def release(self, order: Release) -> None:
+        """Tell a node to forget a range."""
+        await self._tell(order.node_id, "release", ReleaseMessage(version=order.version))
+
+    async def _tell(
+        self, node_id: str, path: str, message: Message, *, retries_s: tuple[float, ...] = RETRIES_S
+    ) -> None:
+        for pause_s in (*retries_s, None):
+            url = self.urls.get(node_id)
+            if not url:
+                return  # it has gone
+            try:
+                answer = await self.client.post(
+                    f"{url}/{path}", content=message.model_dump_json(), timeout=ORDER_TIMEOUT_S
+                )
+                answer.raise_for_status()
+            except httpx.HTTPError as error:
+                if pause_s is None:
+                    log.warning("%s did not take /%s: %s: %s", node_id, path, type(error).__name__, error)
+                else:
+                    await asyncio.sleep(pause_s)
+            else:
+                return
+
+
+async def _read(
+    ticket: Ticket, lines: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
+) -> Ended:
+    is_first = True
+    async for raw in lines:
+        line = GenerateLine.model_validate_json(raw)
+        if line.error is not None:
+            return Ended(error=line.error, suspect=line.node_id)
+        if line.token is not None:
+            if ticket.num_generated >= ticket.signal.max_tokens:
+                return Ended(error=f"{node_id} sends more than was asked for", suspect=node_id)
+            if is_first:
+                is_first = False
+                first_token()
+            if ticket.put_token(line.token):
+                return Ended(finish="stop")
+        if line.finish is not None:
+            return Ended(finish=line.finish, is_clean=True)
+        await ticket.room()
+    return Ended(error=f"{node_id} broke off", suspect=node_id)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield lines. Raises ValueError for one that is longer than any of ours."""
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES:
+            raise ValueError("a line without end")
+        for line in whole:
+            if line:
+                yield line
+
+
+def _seed(ticket: Ticket) -> int:
+    # Without one, the id decides: another attempt at the request must draw the same tokens.
+    if ticket.ask.seed is not None:
+        return ticket.ask.seed % SEEDS
+    return int.from_bytes(hashlib.sha256(ticket.request_id.encode()).digest()[:8]) % SEEDS

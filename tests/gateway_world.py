@@ -1,0 +1,275 @@
+"""A gateway with workers that exist only in this process: no socket, no torch, time by hand.
+
+A worker's next token is a function of all tokens before it, so that an answer can be foretold however often it was
+interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+
+from strata.http import Frame, Limits
+from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.build import DEMAND, tiny_model
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.meters import Meters
+from strata.serving.gateway.workers import Workers
+from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.core import Core
+from strata.serving.live.events import Tick
+from strata.serving.tokens import decode, encode
+from strata.serving.wire import GenerateMessage, LoadMessage
+from strata.serving.worker.shape import Shape
+
+SHAPE = Shape(num_layers=4, hidden_size=32)
+FAST = SchedulerConfig(heartbeat_timeout=12.0, heartbeat_interval_s=1.0)
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """A printable byte."""
+    return 33 + (7 * len(tokens) + 31 * tokens[-1] + sum(tokens)) % 90
+
+
+def foretold(prompt: str, count: int) -> str:
+    """What the workers will say."""
+    tokens = list(encode(prompt))
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return decode(tokens[-count:])
+
+
+class Stream(httpx.AsyncByteStream):
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self.chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self.chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self.chunks.aclose()
+
+
+class Host:
+    """Something with an address. `is_dead`: nothing connects, and what was connected breaks."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.url, self.is_dead = name, f"http://{name}.test", False
+        self.heard: list[tuple[str, Any]] = []
+
+    async def answer(self, path: str, body: bytes) -> httpx.Response:
+        raise NotImplementedError
+
+    def said(self, path: str) -> list[Any]:
+        """Return the bodies that came to a path."""
+        return [body for to, body in self.heard if to == path]
+
+
+class Wires(httpx.AsyncBaseTransport):
+    """Streams between the gateway and hosts; httpx's own ASGI transport hands over whole bodies only."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self.hosts = {f"{host.name}.test": host for host in hosts}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        host = self.hosts[request.url.host]
+        if host.is_dead:
+            raise httpx.ConnectError("refused", request=request)
+        body = await request.aread()
+        host.heard.append((request.url.path, json.loads(body) if body else None))
+        return await host.answer(request.url.path, body)
+
+
+class FakeWorker(Host):
+    """Loads at once. Before each token it waits for `go`; after `tokens_left` tokens it dies."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.go = asyncio.Event()
+        self.go.set()
+        self.tokens_left: float = float("inf")
+        self.num_open = self.num_sent = 0
+        self.waits = asyncio.Event()
+        self.post: Callable[[str, dict[str, Any]], Any]
+        self.incarnation = 1
+
+    async def answer(self, path: str, body: bytes) -> httpx.Response:
+        if path == "/generate":
+            return httpx.Response(200, stream=Stream(self.generate(GenerateMessage.model_validate_json(body))))
+        if path == "/load":
+            message = LoadMessage.model_validate_json(body)
+            await self.tell("loaded", version=message.version)
+        return httpx.Response(204)
+
+    async def tell(self, what: str, **more: Any) -> httpx.Response:
+        return await self.post(f"/nodes/{what}", {"node_id": self.name, "incarnation": self.incarnation, **more})
+
+    async def join(self, **more: Any) -> httpx.Response:
+        card = {
+            "url": self.url,
+            "compute_capability": 1e12,
+            "memory_bytes": 1e9,
+            "memory_bandwidth_bytes_per_s": 1e10,
+            "fingerprint": SHAPE.fingerprint,
+        }
+        return await self.tell("join", **(card | more))
+
+    async def generate(self, message: GenerateMessage) -> AsyncIterator[bytes]:
+        tokens, said = [*message.prompt, *message.generated], len(message.generated)
+        self.num_open += 1
+        try:
+            for _ in range(said, message.max_tokens):
+                if not self.go.is_set():
+                    self.waits.set()
+                    await self.go.wait()
+                if self.tokens_left <= 0:
+                    self.is_dead = True
+                    raise httpx.ReadError("reset")
+                self.tokens_left -= 1
+                self.num_sent += 1
+                tokens.append(next_token(tokens))
+                yield b'{"token":%d}\n' % tokens[-1]
+            yield b'{"finish":"length"}\n'
+        finally:
+            self.num_open -= 1
+
+
+class World:
+    """A gateway of workers named a, b, ... ; `now_s` is its clock."""
+
+    def __init__(
+        self,
+        *,
+        num_workers: int = 2,
+        config: SchedulerConfig = FAST,
+        fingerprint: str = SHAPE.fingerprint,
+        **limits,
+    ) -> None:
+        self.workers = [FakeWorker(name) for name in "abcdefgh"[:num_workers]]
+        self.now_s = 100.0
+        urls: dict[str, str] = {}
+        self.gateway = Gateway(Meters(lambda: self.gateway.status()), fingerprint=fingerprint)
+        ids = itertools.count(1)
+        self.gateway.new_id, self.gateway.wall_clock = lambda: str(next(ids)), lambda: 1.7e9
+        hands = Workers(
+            httpx.AsyncClient(transport=Wires(self.workers)),
+            urls,
+            max_positions=SHAPE.max_positions,
+            default_tokens=DEMAND.output_tokens,
+            silence_s=60.0,
+        )
+        core = Core(config, tiny_model(SHAPE), DEMAND)
+        self.driver = Driver(core, hands, urls, self.gateway.meters, clock=lambda: self.now_s)
+        self.gateway.drivers["tiny"] = self.gateway.workers = self.driver
+        self.frame: Frame = make_frame(self.gateway, limits=Limits(**limits))
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")
+        for worker in self.workers:
+            worker.post = self.post
+
+    async def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        return await self.client.post(path, content=content, **more)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.client.get(path)
+
+    async def complete(self, prompt: str = "hello", *, tokens: int = 8, **more: Any) -> httpx.Response:
+        return await self.post(
+            "/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0, **more}
+        )
+
+    async def up(self) -> World:
+        """Have all workers join and load."""
+        for worker in self.workers:
+            assert (await worker.join()).status_code == 200
+        await self.passes(1.0)
+        assert self.driver.core.status()["ready"]
+        return self
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass; returns when what followed from it is done."""
+        self.now_s += seconds
+        self.driver.post(Tick())
+        await self.settled()
+
+    async def settled(self) -> None:
+        while self.driver.tasks:
+            await asyncio.gather(*self.driver.tasks)
+
+    async def down(self) -> None:
+        await self.driver.stop()
+
+
+def run(scenario: Callable[[World], Any], **made: Any) -> Any:
+    """Run a scenario in a world that is up."""
+
+    async def whole() -> Any:
+        world = await World(**made).up()
+        try:
+            return await scenario(world)
+        finally:
+            await world.down()
+
+    return asyncio.run(whole())
+
+
+def events_of(body: bytes | str) -> list[Any]:
+    """Read server-sent events; the last is "[DONE]" where that was sent."""
+    text = body if isinstance(body, str) else body.decode()
+    data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return [one if one == "[DONE]" else json.loads(one) for one in data]
+
+
+def text_of(body: bytes | str) -> str:
+    """Return the text of a streamed answer."""
+    choices = [c for one in events_of(body) if isinstance(one, dict) for c in one.get("choices", [])]
+    return "".join(c.get("text") or c.get("delta", {}).get("content") or "" for c in choices)
+
+
+class Caller:
+    """A client that reads a streamed answer as it comes, or does not, or hangs up."""
+
+    def __init__(self, world_frame: Frame, path: str, body: Any) -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "scheme": "http",
+            "headers": [],
+            "server": ("gateway", 80),
+            "client": ("caller", 1),
+        }
+        self.status, self.body = 0, b""
+        self.got = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._inbox.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
+        self.task = asyncio.create_task(world_frame(scope, self._inbox.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        self.body += message.get("body", b"")
+        self.got.set()
+
+    async def has(self, count: int) -> None:
+        """Return when so many characters of text have come."""
+        while len(text_of(self.body)) < count:
+            self.got.clear()
+            await self.got.wait()
+
+    def hang_up(self) -> None:
+        self._inbox.put_nowait({"type": "http.disconnect"})
