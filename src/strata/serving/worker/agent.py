@@ -144,8 +144,9 @@ class Agent:
             self.is_joined = False
         elif answer.status < 500 and answer.status not in PATIENT and (is_beat or answer.code != "node-stale"):
             # A stale join may follow a clock set back: the former life is forgotten in time. A stale beat may not.
+            said = answer.code or answer.body[:200].decode(errors="replace")
             raise UsageError(
-                f"the gateway refuses {self.card.node_id}: {answer.status} {answer.code or answer.body[:200]!r}",
+                f"the gateway refuses {self.card.node_id}: {answer.status} {said}",
                 hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
             )
         log.warning("the gateway answered %d %s", answer.status, answer.code)
