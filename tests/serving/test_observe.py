@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import GBPS, card, domain, fleet, link
-from inference_models import served, small, spec
+from inference_models import models, served, small, spec
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 from strata.serving.allocate import allocate
-from strata.serving.allocation import Stage, score
+from strata.serving.allocation import Stage, faults, score
 from strata.serving.layout import FAR
 from strata.serving.live.events import Sample
 from strata.serving.node import Node
@@ -122,6 +122,22 @@ def test_every_planned_stage_caches_the_whole_batch() -> None:
 
     assert layout.servers
     assert all(server.kv_tokens >= 32 * 5000 and server.slots >= 32 for server in layout.servers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(), st.lists(st.floats(0.05, 2.0), min_size=1, max_size=6), st.integers(0, 20_000))
+def test_whatever_the_model_plans_are_legal_and_cache_the_whole_batch(
+    model: ModelInfo, memory_gb: list[float], prompt_tokens: int
+) -> None:
+    nodes = [node(f"n{i}", gb=gb, tflops=100.0 + 100 * i) for i, gb in enumerate(memory_gb)]
+    demand = Demand(8, prompt_tokens, 100)
+    pool = pool_of(nodes, model, demand)
+
+    plan = allocate(pool)
+    layout = layout_of(nodes, plan.pipelines, model, demand)
+
+    assert not faults(pool, plan.pipelines)
+    assert all(server.kv_tokens >= 8 * (prompt_tokens + 100) for server in layout.servers)
 
 
 def test_hops_carry_the_activations_of_the_batch_each_way_at_its_own_price() -> None:

@@ -210,3 +210,11 @@ def test_a_node_a_thousand_times_slower_than_its_figures_is_believed() -> None:
 
     assert fit.terms.at(4, 100).sum() == pytest.approx(0.24, rel=0.02)
     assert fit.terms.at(1, 100).sum() == pytest.approx(0.21, rel=0.05)
+
+
+def test_a_node_of_unknown_rates_cannot_be_corrected() -> None:
+    prior = decode_terms(LLAMA, Rates(0.0, 0.0), batch=4, context=100)
+    calibration = Calibration()
+    calibration.observe("n", Seen("decode", 0, L, 4, 100.0, 0.1))
+
+    assert calibration.fit("n", "decode", prior).terms is prior

@@ -117,10 +117,14 @@ class Calibration:
         return copied
 
     def fit(self, node_id: str, phase: Phase, prior: Terms) -> Fit:
-        """Return a node's terms [L + 1]: the prior's, the roofline's, where it was never measured."""
+        """Return a node's terms [L + 1]: the prior's, the roofline's, where it was never measured.
+
+        A prior of no time at all (the rates are not known) stays as it is: there is nothing to correct.
+        """
         seen = self._seen.get((node_id, phase), NOTHING)
         known = seen[seen[:, 1] < len(prior.fixed_s)]
-        return _Line(prior, known).solved() if len(known) else Fit(prior)
+        is_usable = len(known) and prior.at(prior.units, prior.context).min() > 0
+        return _Line(prior, known).solved() if is_usable else Fit(prior)
 
 
 class _Line:
