@@ -52,6 +52,8 @@ WARM_UP_S: Final = 10.0
 """Virtual time before the first request: joins settle, the first plan is made and loaded."""
 
 
+EVERY: Final = 4096
+"""Steps between two signs of progress."""
 GLANCES: Final = 200
 """How often the queue is looked at, for the picture."""
 
@@ -166,7 +168,7 @@ class Replay:
             for number in count(1):
                 if self.is_over or not self.clock.step():
                     break
-                if not number % 4096:
+                if not number % EVERY:
                     advance(self.clock.now_s)
         except KeyboardInterrupt:
             return False
@@ -176,9 +178,11 @@ class Replay:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to come, or to wait for."""
+        """Whether nothing is left to come or to wait for, and what is measured has been."""
         now_s, around = self.clock.now_s, self._around
-        return (self._is_fed and not self._lives) or now_s > around.end_s + around.drain_s
+        if self._is_fed and not self._lives:
+            return around.end_s == math.inf or len(self.marks) > 1
+        return now_s > around.end_s + around.drain_s
 
     def close(self) -> None:
         """Note what has not ended as unfinished, and where the counters stand if the end never came."""

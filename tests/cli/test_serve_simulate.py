@@ -1,0 +1,124 @@
+"""`strata serve simulate`: what it answers with, what it refuses, and that nothing is lost on the way."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from strata.cli.main import cli, run
+
+JOB = """\
+apiVersion: strata/v1alpha1
+kind: ServingJob
+name: chat
+model: llama-3.1-8b
+demand: {prompt: 300, output: 60, batch: 8, rate: 6/s}
+goals: {ttft: 4s, tpot: 100ms}
+"""
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:17:{second:02d}.5,{300 + second},20\n" for second in range(30)
+)
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return str(path)
+
+
+def answer(*arguments):
+    found = CliRunner().invoke(cli, ["serve", "simulate", *arguments, "-o", "json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+def test_the_jobs_own_rate_is_played_and_the_figures_add_up(job):
+    found = answer("aws10", job, "--seconds", "20s")
+    assert found["arrivals"]["rate_per_s"] == 6.0
+    counts = found["requests"]
+    assert counts["offered"] == counts["served"] + counts["rejected"] + counts["cancelled"] + counts["unfinished"]
+    assert counts["served"] > 60
+    assert found["goals"]["met_share"] == 1.0
+    assert found["ttft_s"]["p50"]["estimate"] < found["latency_s"]["p50"]["estimate"]
+    assert found["kpis"]["trust"] == found["trust"] == "analytic"
+    assert found["window_s"] == [2.0, 20.0]
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_does_not(job):
+    first, again, other = (answer("aws10", job, "--seconds", "10s", "--seed", seed) for seed in "112")
+    assert first == again
+    assert first["ttft_s"] != other["ttft_s"]
+
+
+def test_a_trace_is_played_faster(job, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    found = answer("aws10", job, "--trace", str(trace), "--speed", "2")
+    assert found["arrivals"]["format"] == "azure"
+    assert found["window_s"] == pytest.approx([1.45, 14.5])
+    assert answer("aws10", job, "--trace", str(trace), "--seconds", "5")["window_s"] == [0.5, 5.0]
+
+
+def test_a_killed_node_is_told_and_nothing_is_lost(job):
+    found = answer("aws10", job, "--seconds", "20s", "--kill", "Oregon/0@10s", "--config", "routing_strategy=rr")
+    assert found["requests"]["served"] == found["requests"]["offered"]
+    assert {node["id"]: node for node in found["nodes"]}["Oregon/0"]["busy_share"] < 0.7
+
+
+def test_system_prompts_bursts_and_swings_are_taken(job):
+    how = ["--system-prompts", "4x512", "--burst", "3", "--swing", "50%", "--period", "20s", "--lengths", "coding"]
+    found = answer("aws10", job, "--seconds", "10s", *how)
+    assert found["arrivals"] == {"rate_per_s": 6.0, "burst": 3.0, "swing": 0.5, "lengths": "coding"}
+
+
+def test_people_see_times_and_a_picture(job, tmp_path):
+    picture = tmp_path / "load.svg"
+    found = CliRunner().invoke(
+        cli, ["serve", "simulate", "aws10", job, "--seconds", "10s", "--svg", str(picture)], catch_exceptions=False
+    )
+    assert "first token" in found.stdout
+    assert "trust: analytic" in found.stdout
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(["--kill", "Oregon/0"], "which node and when", id="no-time"),
+        pytest.param(["--kill", "Mars/0@3s"], "no node 'Mars/0'", id="unknown-node"),
+        pytest.param(["--slow", "Oregon/0@3s"], "--slow NODE@60s*1.5", id="no-factor"),
+        pytest.param(["--slow", "Oregon/0@3s*0"], "without meaning", id="factor-0"),
+        pytest.param(["--config", "heartbeat=3"], "heartbeat_timeout", id="unknown-setting"),
+        pytest.param(["--config", "heartbeat_timeout=-1"], "not a number above 0", id="bad-setting"),
+        pytest.param(["--config", "routing_strategy=best"], "one of auto, dp, rr", id="bad-strategy"),
+        pytest.param(["--speed", "2"], "without --trace", id="speed-alone"),
+        pytest.param(["--trace", "x.csv", "--rate", "3"], "--rate is not read", id="both"),
+        pytest.param(["--trace", "none.csv"], "no such file", id="no-trace"),
+        pytest.param(["--seconds", "0"], "not above 0", id="no-time-at-all"),
+        pytest.param(["--swing", "100%"], "below 100%", id="swing"),
+        pytest.param(["--burst", "1000"], "--burst 3", id="burst"),
+        pytest.param(["--system-prompts", "8"], "8x1024", id="system-prompts"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_a_hint(job, capsys, options, says):
+    assert run(["serve", "simulate", "aws10", job, *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_model_that_fits_nowhere_exits_3_with_the_reason(tmp_path, capsys):
+    fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.yaml"
+    fleet.write_text(SMALL)
+    job.write_text(JOB.replace("llama-3.1-8b", "llama-3.1-405b"))
+    assert run(["serve", "simulate", str(fleet), str(job), "--seconds", "5s"]) == 3
+    assert "layers" in capsys.readouterr().err
+
+
+SMALL = """\
+apiVersion: strata/v1alpha1
+kind: Fleet
+name: small
+domains:
+  - {name: Here, accelerator: A100-SXM4-80GB, num_gpus: 1, gpus_per_node: 1}
+links: []
+"""
