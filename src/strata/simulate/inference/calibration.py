@@ -55,25 +55,31 @@ NOTHING: Final = np.zeros((0, 5))
 
 
 class Measured(Protocol):
-    """One measurement: layers [first, end) took `seconds` for so many units, `context` tokens cached for each."""
+    """One measurement: layers [first, end) took so long."""
 
     @property
-    def phase(self) -> Phase: ...  # noqa: D102
+    def phase(self) -> Phase:
+        """What was done."""
 
     @property
-    def first(self) -> int: ...  # noqa: D102
+    def first(self) -> int:
+        """First layer."""
 
     @property
-    def end(self) -> int: ...  # noqa: D102
+    def end(self) -> int:
+        """Layer after the last one."""
 
     @property
-    def units(self) -> int: ...  # noqa: D102
+    def units(self) -> int:
+        """Sequences of a decode step, tokens of a prompt."""
 
     @property
-    def context(self) -> float: ...  # noqa: D102
+    def context(self) -> float:
+        """Tokens already cached, mean over sequences."""
 
     @property
-    def seconds(self) -> float: ...  # noqa: D102
+    def seconds(self) -> float:
+        """Time it took [s]."""
 
 
 @dataclass(frozen=True, slots=True)
