@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_layouts import alone, layout, random_layout, request, router, server
+from strata.serving.layout import Layout, Line
 
 
 def heads(one, count, *, keep=False, **more):
@@ -43,12 +44,13 @@ def test_the_fast_one_has_its_turns_between_those_of_the_slow():
     assert "".join(heads(one, 7)) == "aabacaa"
 
 
-def test_a_rate_is_of_the_whole_way_round():
-    near, far = (server("a0", 0, 2), server("a1", 2, 4)), (server("b0", 0, 2), server("b1", 2, 4))
-    one = router("rr", layout(near, far))
-    assert one.rate[0] == pytest.approx(4 / (2 * 0.014 + 2e-3))
-    wide = router("rr", layout(near, far, hops={}, hop_s=0.1))
-    assert wide.rate[0] == pytest.approx(4 / (2 * 0.014 + 0.2))
+def test_a_step_ends_when_the_slowest_node_has_done_all_microbatches_or_one_has_come_around():
+    lay = layout((server("a", 0, 2, step_s=0.02), server("b", 2, 4)), hop_s=1e-3)
+    near, far = router("rr", lay), router("rr", Layout(4, lay.servers, lay.pipelines, far=Line(0.1)))
+    # Four sequences as two microbatches: 2 x 22 ms on a; 22 + 12 ms and two hops around.
+    assert near.rate[0] == pytest.approx(4 / 0.044)
+    assert far.rate[0] == pytest.approx(4 / 0.234)
+    assert near.route(request("alone", 10, 2), 0.0).tpot_s == pytest.approx(0.021 + 0.011 + 2e-3)
 
 
 def test_turns_skip_whoever_is_full():

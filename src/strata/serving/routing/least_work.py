@@ -22,7 +22,8 @@ has cached: one popular prompt must not fill one pipeline (assumed)."""
 class LeastWorkRouting(PipelineRouter):
     """The least of own time and of what the n requests that run there lose, in seconds:
 
-    cost(p) = wait + fill(tokens not cached) + T * step(n + 1) + n * (T * d step/dn + reading the prompt).
+    cost(p) = wait + fill(tokens not cached) + T * step(n + 1)
+              + n * (T * (step(n + 1) - step(n)) + reading the prompt).
 
     T are the decode steps left at most. The wait is until the prompts sent there before are read, one after the
     other at the pace of the slowest stage. Only pipelines with room that meet the request's goals now are taken;
@@ -69,7 +70,7 @@ class LeastWorkRouting(PipelineRouter):
         cached = self._cached(request, now_s)
         wait_s = np.maximum(self._read_s - now_s, 0.0)
         ttft_s = wait_s + self.fill[:, 0] + self.fill[:, 1] * (request.prefill_tokens - cached)
-        return Times(cached, ttft_s, self.step[:, 0] + self.step[:, 1] * (self.running + 1.0))
+        return Times(cached, ttft_s, self.step_s(self.running + 1.0))
 
     def cost(self, request: RequestSignal, now_s: float) -> Floats:
         """Return the cost of a request on each pipeline [P]."""
@@ -81,7 +82,7 @@ class LeastWorkRouting(PipelineRouter):
         if reason or not self.pipelines:
             return reason
         unread = request.prefill_tokens - self._cached(request, now_s)
-        idle = Times(unread, self.fill[:, 0] + self.fill[:, 1] * unread, self.step.sum(axis=1))
+        idle = Times(unread, self.fill[:, 0] + self.fill[:, 1] * unread, self.step_s(np.ones(len(unread))))
         holds = self.most_kv >= request.kv_tokens
         if (holds & _in_time(request, idle)).any():
             return None
@@ -99,7 +100,8 @@ class LeastWorkRouting(PipelineRouter):
     def _cost(self, request: RequestSignal, times: Times) -> Floats:
         steps, unread = steps_left(request), request.prefill_tokens - times.cached_tokens
         cost: Floats = times.ttft_s + steps * times.step_s
-        cost += self.running * (steps * self.step[:, 1] + self.pace[:, 0] + self.pace[:, 1] * unread)
+        slower_s = times.step_s - self.step_s(np.maximum(self.running, 1.0))
+        cost += self.running * (steps * slower_s + self.pace[:, 0] + self.pace[:, 1] * unread)
         if request.blocks:
             load = self.running / self.most_slots
             cost += (load > load.min() + AFFINITY_GAP) * self.fill[:, 1] * times.cached_tokens

@@ -45,9 +45,10 @@ def steps_left(request: RequestSignal) -> int:
 class PipelineRouter:
     """The common part of both: subclasses `choose`. Pipelines are in canonical order, whoever joined first.
 
-    step, fill [P, 2]: fixed and per-unit seconds of a decode step over its sequences, and of a prompt's tokens
-    up to the first token; both with all hops, the closing one too. pace [P, 2]: the slowest stage's prefill.
-    rate [P]: tokens/s of a full pipeline. free_slots, free_kv, running [P]: as booked, of its busiest node.
+    Lines, fixed and per-unit seconds [P, 2]: `around` of one microbatch once around the ring, over its sequences;
+    `slowest` of the slowest node's decode step; `fill` of a prompt's tokens up to the first new one, all hops
+    included; `pace` of the slowest node's prefill. depth [P]: stages. rate [P]: tokens/s of a full pipeline.
+    free_slots, free_kv, running [P]: as booked, of its busiest node.
     """
 
     most_slots: Floats
@@ -64,8 +65,7 @@ class PipelineRouter:
         self._take(tuple(sorted(layout.pipelines)))
         for p, pipeline in enumerate(self.pipelines):
             self._figure(p, [servers[i] for i in self._nodes[p]], pipeline, layout)
-        full_s = self.step[:, 0] + self.step[:, 1] * self.most_slots
-        self.rate = self.most_slots / np.maximum(full_s, 1e-12)
+        self.rate = self.most_slots / np.maximum(self.step_s(np.maximum(self.most_slots, 1.0)), 1e-12)
         self._refresh(range(len(self.pipelines)))
 
     def route(self, request: RequestSignal, now_s: float) -> Route | None:
@@ -86,7 +86,18 @@ class PipelineRouter:
         """Return what a request would see of each pipeline."""
         cached = np.zeros(len(self.pipelines))
         fill_s = self.fill[:, 0] + self.fill[:, 1] * request.prefill_tokens
-        return Times(cached, fill_s, self.step[:, 0] + self.step[:, 1] * (self.running + 1.0))
+        return Times(cached, fill_s, self.step_s(self.running + 1.0))
+
+    def step_s(self, sequences: Floats) -> Floats:
+        """Return how long a decode step of so many sequences, at least 1, takes on each pipeline [P].
+
+        They go around as microbatches, as many as there are stages: a step ends when the slowest node has done
+        them all, or one has come around.
+        """
+        rounds = np.minimum(self.depth, sequences)
+        slowest_s = self.slowest[:, 0] * rounds + self.slowest[:, 1] * sequences
+        found: Floats = np.maximum(slowest_s, self.around[:, 0] + self.around[:, 1] * (sequences / rounds))
+        return found
 
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
@@ -136,7 +147,8 @@ class PipelineRouter:
 
     def _take(self, pipelines: tuple[Pipeline, ...]) -> None:
         self.pipelines, size = pipelines, len(pipelines)
-        self.step, self.fill, self.pace = (np.zeros((size, 2)) for _ in range(3))
+        self.around, self.slowest, self.fill, self.pace = (np.zeros((size, 2)) for _ in range(4))
+        self.depth = np.array([len(pipeline) for pipeline in pipelines], dtype=float)
         self.rate, self.most_slots, self.most_kv = (np.zeros(size) for _ in range(3))
         self.free_slots, self.free_kv, self.running = (np.zeros(size) for _ in range(3))
         self._names = [tuple(stage.node_id for stage in pipeline) for pipeline in pipelines]
@@ -150,19 +162,21 @@ class PipelineRouter:
     def _figure(self, p: int, servers: list[StageServer], pipeline: Pipeline, layout: Layout) -> None:
         both = list(zip(servers, pipeline, strict=True))
         names = self._names[p]
-        step, fill = layout.ring(list(names)), Line()
-        for server, stage in both:
-            step = step.plus(part(server, stage, server.decode))
-            fill = fill.plus(part(server, stage, server.prefill))
+        decodes = [part(server, stage, server.decode) for server, stage in both]
+        prefills = [part(server, stage, server.prefill) for server, stage in both]
+        self.most_slots[p] = slots = min(server.slots for server in servers)
+        self.most_kv[p] = min(server.kv_tokens for server in servers)
+        rounds = min(len(names), slots)
+        around, fill = layout.ring(list(names)), Line()
+        for decode, prefill in zip(decodes, prefills, strict=True):
+            around, fill = around.plus(decode), fill.plus(prefill)
         for source, dest in pairwise(names):
             fill = fill.plus(layout.hop(source, dest))
         if len(names) > 1:
             fill = fill.plus(Line(layout.hop(names[-1], names[0]).at(1)))
-        prefills = [part(server, stage, server.prefill) for server, stage in both]
-        self.step[p], self.fill[p] = step, fill
+        self.around[p], self.fill[p] = around, fill
+        self.slowest[p] = max(decodes, key=lambda line: line.fixed_s * rounds + line.per_unit_s * slots)
         self.pace[p] = max(line.fixed_s for line in prefills), max(line.per_unit_s for line in prefills)
-        self.most_slots[p] = min(server.slots for server in servers)
-        self.most_kv[p] = min(server.kv_tokens for server in servers)
 
     def _refresh(self, changed: Iterable[int]) -> None:
         book = self.book

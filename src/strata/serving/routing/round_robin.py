@@ -30,6 +30,5 @@ class RoundRobinPipelineRouting(PipelineRouter):
         self._credit += gain
         p = int(np.where(room, self._credit, -np.inf).argmax())
         self._credit[p] -= gain.sum()
-        ttft_s = self.fill.item(p, 0) + self.fill.item(p, 1) * request.prefill_tokens
-        step_s = self.step.item(p, 0) + self.step.item(p, 1) * (self.running.item(p) + 1.0)
-        return p, Route(self.pipelines[p], 0, ttft_s, step_s)
+        _, ttft_s, step_s = self.times(request, now_s)
+        return p, Route(self.pipelines[p], 0, ttft_s.item(p), step_s.item(p))
