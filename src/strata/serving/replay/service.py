@@ -140,6 +140,10 @@ class Path:
         self.step_s = max(slowest_s, chain_s + self.hop_s)
 
 
+Around = tuple[dict[Path, None], dict[Machine, None]]
+"""Paths and machines that set each other's pace, in an order that repeats."""
+
+
 class Service:
     """All nodes and paths. Says `first_token` and `finished` of the attempts it was given."""
 
@@ -168,13 +172,13 @@ class Service:
     def change(self, node_id: str, *, is_up: bool = True, factor: float | None = None) -> None:
         """Let a node die, come back or slow down. What runs on a dead one stands still until it is stopped."""
         machine = self.machines[node_id]
-        self._settle((machine,))
+        around = self._settle((machine,))
         machine.is_up = is_up
         if factor is not None:
             for attempt in machine.reading:
                 attempt.work_s *= factor / machine.factor
             machine.factor = factor
-        self._retime((machine,))
+        self._retime(around)
 
     def start(self, attempt: Attempt) -> None:
         """Take an attempt in; it waits for its prefill."""
@@ -192,9 +196,9 @@ class Service:
         attempt.chunk_s = attempt.work_s * min(1.0, CHUNK_TOKENS / attempt.read_tokens)
         attempt.onward_s = sum(works) - attempt.work_s + path.onward.at(attempt.read_tokens) + path.closing.at(1)
         path.passed_tokens += attempt.read_tokens
-        self._settle((reader,))
+        around = self._settle((reader,))
         reader.reading.append(attempt)
-        self._retime((reader,))
+        self._retime(around)
 
     def stop(self, attempt: Attempt) -> int:
         """End an attempt wherever it is; returns the tokens it has generated."""
@@ -205,15 +209,15 @@ class Service:
         was, attempt.state = attempt.state, "over"
         path.machines[0].heads.pop(attempt.request_id, None)
         if was == "reading":
-            self._settle((reader,))
+            around = self._settle((reader,))
             reader.reading.remove(attempt)
-            self._retime((reader,))
+            self._retime(around)
         if was != "decoding":
             return 0
-        self._settle(path.machines)
+        around = self._settle(path.machines)
         left = max(1, math.ceil(attempt.target - path.tokens - _CLOSE))
         self._leave(path)
-        self._retime(path.machines)
+        self._retime(around)
         return attempt.new_tokens - left
 
     def integrate(self) -> None:
@@ -225,10 +229,10 @@ class Service:
     def _read(self, machine: Machine, timing: int) -> None:
         if timing != machine.timing or not machine.reading:
             return
-        self._settle((machine,))
+        around = self._settle((machine,))
         attempt = machine.reading.popleft()
         attempt.state = "passing"
-        self._retime((machine,))
+        self._retime(around)
         self._clock.at(self._clock.now_s + attempt.onward_s, self._passed, attempt)
 
     def _passed(self, attempt: Attempt) -> None:
@@ -238,7 +242,8 @@ class Service:
             return
         if attempt.new_tokens > 1:
             attempt.state = "decoding"
-            self._settle(path.machines)
+            around = self._settle(path.machines)
+            around[0][path] = None
             path.count += 1
             for machine, stage in zip(path.machines, path.stages, strict=True):
                 machine.paths[path] = None
@@ -246,7 +251,7 @@ class Service:
             attempt.target = path.tokens + attempt.new_tokens - 1
             path.number += 1
             heapq.heappush(path.targets, (attempt.target, path.number, attempt))
-            self._retime(path.machines)
+            self._retime(around)
         self._first_token(attempt)
         if attempt.new_tokens == 1 and attempt.state == "passing":
             self._end(path, attempt)
@@ -256,7 +261,7 @@ class Service:
     def _step(self, path: Path, timing: int) -> None:
         if timing != path.timing:
             return
-        self._settle(path.machines)
+        around = self._settle(path.machines)
         done = []
         while path.targets and (path.targets[0][2].state == "over" or path.targets[0][0] <= path.tokens + _CLOSE):
             attempt = heapq.heappop(path.targets)[2]
@@ -264,7 +269,7 @@ class Service:
                 done.append(attempt)
         for _ in done:
             self._leave(path)
-        self._retime(path.machines)
+        self._retime(around)
         for attempt in done:
             self._end(path, attempt)
 
@@ -302,26 +307,22 @@ class Service:
                 machine.servers.setdefault(stage, _Server(server, len(stages)))
         return path
 
-    def _around(self, changed: Iterable[Machine]) -> tuple[dict[Path, None], dict[Machine, None]]:
-        """Return the paths through some machines, and these and all others on such paths."""
+    def _settle(self, changed: Iterable[Machine]) -> Around:
+        """Integrate up to now, before anything changes; returns what will have to be timed anew then."""
         machines = dict.fromkeys(changed)
         paths = {path: None for machine in machines for path in machine.paths}
-        for path in paths:
-            machines.update(dict.fromkeys(path.machines))
-        return paths, machines
-
-    def _settle(self, changed: Iterable[Machine]) -> None:
-        """Integrate up to now; to be called before anything changes."""
-        paths, machines = self._around(changed)
         now_s = self._clock.now_s
         for path in paths:
             path.integrate(now_s)
+            for machine in path.machines:
+                machines[machine] = None
         for machine in machines:
             machine.integrate(now_s)
+        return paths, machines
 
-    def _retime(self, changed: Iterable[Machine]) -> None:
+    def _retime(self, around: Around) -> None:
         """Find the new pace and what will end first; to be called after anything has changed."""
-        paths, machines = self._around(changed)
+        paths, machines = around
         now_s, clock = self._clock.now_s, self._clock
         for machine in machines:
             machine.work_s = machine.chunk_s = 0.0
