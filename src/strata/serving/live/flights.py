@@ -94,14 +94,27 @@ class Flights:
         if not len(self._queue):
             return
         route: Route | None = None
+        refused: dict[str, Reason] = {}
 
         def has_room(signal: RequestSignal) -> bool:
             nonlocal route
             route = self.router.route(signal, now_s)
+            if route is None and (reason := self.router.refuses(signal, now_s)) is not None:
+                refused[signal.request_id] = reason
             return route is not None
 
-        while (signal := self._queue.pop(now_s, has_room, tries=OVERTAKEN)) is not None and route is not None:
-            self._send(self._flights[signal.request_id], route, now_s, out)
+        while True:
+            while (signal := self._queue.pop(now_s, has_room, tries=OVERTAKEN)) is not None and route is not None:
+                self._send(self._flights[signal.request_id], route, now_s, out)
+            if not refused:
+                return
+            # Waiting would not help them, and behind them others wait.
+            for request_id, reason in refused.items():
+                flight = self._flights[request_id]
+                self._queue.remove(request_id)
+                self._close(flight, now_s)
+                self._reject(flight, reason, out)
+            refused.clear()
 
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
         """Note when the first token came."""

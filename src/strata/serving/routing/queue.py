@@ -60,7 +60,7 @@ class WaitingQueue:
     def pop(self, now_s: float, can: Callable[[RequestSignal], bool], *, tries: int = 8) -> RequestSignal | None:
         """Remove and return the best of the first `tries` requests that `can` go; None where none of them can.
 
-        Each is shown with what is left of its TTFT goal, and returned as it came.
+        Each is shown with what is left of its goals, and returned as it came.
         """
         heap, missed, found = self._heap, list[tuple[float, int, _Entry]](), None
         while heap and len(missed) < tries:
@@ -93,13 +93,16 @@ class WaitingQueue:
         return entry.request
 
     def waiting(self, now_s: float) -> Iterator[RequestSignal]:
-        """Go through all requests, each with what is left of its TTFT goal; in the order they came."""
+        """Go through all requests, each with what is left of its goals; in the order they came."""
         for entry in list(self._entries.values()):
             yield _left(entry, now_s)
 
 
 def _left(entry: _Entry, now_s: float) -> RequestSignal:
+    """Return a request as if it came now. One that has tokens already has its first; it ends at any pace."""
     request = entry.request
+    if request.generated:
+        return replace(request, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
     if request.ttft_goal_s == math.inf or now_s <= entry.since_s:
         return request
     return replace(request, ttft_goal_s=request.ttft_goal_s - (now_s - entry.since_s))
