@@ -36,6 +36,7 @@ SAMPLES = {
     "schedule-memory": {"need": "91GiB", "have": "74.5GiB"},
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
     "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},
+    "nodes-apart": {"nodes": 4},
     "node-stale": {},
     "join-again": {},
     "node-left": {},

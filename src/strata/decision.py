@@ -158,6 +158,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The time limit passed before the search could close the gap; the best plan so far is shown.",
         "Raise --time-limit.",
     ),
+    "nodes-apart": Meaning(
+        "no links join enough of the {nodes} nodes to hold the model",
+        "The model fits the nodes together, but a pipeline of them would need a link that does not exist.",
+        "Add links to the fleet file, or nodes to one of the domains.",
+    ),
     "node-stale": Meaning(
         "a later start of the node is in",
         "The message is of an earlier life of the node: it has been started again since.",

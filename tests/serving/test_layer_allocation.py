@@ -161,3 +161,11 @@ def test_the_bound_of_unequal_layers_and_of_nothing():
     one = random_pool(4, num_nodes=5, layers=6, equal=False, room=(1.5, 1.6))
     assert allocate(one).worth.tokens_per_s <= bound_tokens_per_s(one) < math.inf
     assert bound_tokens_per_s(pool()) == 0.0
+
+
+@pytest.mark.parametrize("strategy", ["auto", "dp", "greedy"])
+def test_nodes_without_a_link_between_them_make_no_pipeline(strategy):
+    one = pool(node("a", room=5), node("b", room=5), hop_s=math.inf)
+    answer = allocate(one, strategy)
+    assert answer.pipelines == ()
+    assert [reason.token for reason in answer.reasons] == ["nodes-apart"]

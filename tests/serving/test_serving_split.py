@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from serving_pools import every_split, node, pool, random_pool
 from strata.serving.order import best_ring
+from strata.serving.pool import Capacity, Pool, PoolNode
 from strata.serving.split import bottleneck_s, capacities, least_bottleneck, least_sum, stages_s
 
 
@@ -87,3 +88,35 @@ def test_a_long_ring_keeps_its_members_and_is_no_dearer():
     ring = best_ring(one, list(range(14)))
     assert sorted(ring) == list(range(14))
     assert one.cycle_s(ring) < one.cycle_s(list(range(14)))
+
+
+def test_a_member_takes_fewer_layers_where_the_next_one_would_be_too_long_for_its_neighbour():
+    """Filling every member to the brim leaves `b` a layer of 9; the best split leaves it one of 1."""
+    roomy, tight = Capacity(3, 3, 3, 3), Capacity(1, 1, 1, 1)
+    a = PoolNode("a", (0.0, 1.0, 2.0, 12.0), 0.0, roomy)
+    b = PoolNode("b", (0.0, 1.0, 2.0, 11.0), 0.0, tight)
+    c = PoolNode("c", (0.0, 1.0, 2.0, 4.0), 0.0, roomy)
+    assert least_bottleneck(pool(a, b, c), [0, 1, 2]) == [1, 1, 1]
+    wide = pool(
+        PoolNode("a", (0.0, 1.0, 2.0, 12.0, 13.0), 0.0, roomy),
+        PoolNode("b", (0.0, 1.0, 2.0, 11.0, 12.0), 0.0, tight),
+        PoolNode("c", (0.0, 1.0, 2.0, 3.0, 4.0), 0.0, roomy),
+    )
+    assert least_bottleneck(wide, [0, 1, 2]) == [1, 1, 2]
+
+
+@given(ordered())
+@settings(max_examples=100, deadline=None)
+def test_unequal_layers_are_split_exactly_where_members_hold_few(case):
+    one, members = case
+    caps = [max(1, cap // 2) for cap in capacities(one, members)]
+    cramped = [
+        PoolNode(n.id, n.prefix_s, n.head_s, Capacity(cap, cap, cap, cap))
+        for n, cap in zip(one.nodes, caps, strict=True)
+    ]
+    one = Pool(tuple(cramped), one.num_layers, one.batch, one.hop_s)
+    counts, every = least_bottleneck(one, members), legal_splits(one, members)
+    assert (counts is None) == (not every)
+    if counts:
+        best = min(bottleneck_s(one, members, other) for other in every)
+        assert bottleneck_s(one, members, counts) == pytest.approx(best)

@@ -52,4 +52,7 @@ def allocate(
     if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
         members = roomiest(pool)[0]
         pipelines = [pipeline(pool, members, least_bottleneck(pool, members) or [])]
+    pipelines = [stages for stages in pipelines if math.isfinite(score(pool, [stages]).decode_s)]
+    if not pipelines:
+        reasons = (*reasons, Reason("nodes-apart", data={"nodes": len(pool.nodes)}))
     return Allocation(tuple(pipelines), score(pool, pipelines), bound_tokens_per_s(pool), reasons)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from strata.serving.order import best_path, best_ring
 from strata.serving.pool import Pool
-from strata.serving.split import bottleneck_s, fill_equal, least_bottleneck, stages_s
+from strata.serving.split import fill_equal, least_bottleneck, stages_s
 
 EVERY_END = 12
 """Up to so many members every pair of ends is tried; of more, those that are neighbours in the ring."""
@@ -25,10 +25,10 @@ class Ring(NamedTuple):
 
 
 class Appraiser:
-    """Splits and values rings of one pool; remembers what it has seen."""
+    """Splits and values rings of one pool; remembers what it has seen. `for_goals`: only served tokens count."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, *, for_goals: bool = False) -> None:
+        self.pool, self._service = pool, pool.service if for_goals else None
         self.speed = [1.0 / s if s > 0 else 1e18 for s in pool.layer_s]
         nodes = pool.nodes
         self.first_fills_s = [n.capacity.first * s for n, s in zip(nodes, pool.layer_s, strict=True)]
@@ -54,7 +54,20 @@ class Appraiser:
     def polish(self, members: list[int], rate_price: float, weight_price: float) -> Ring | None:
         """Return the best order and cut of the members at these prices of rate and weight."""
         rings = self.orders(members)
-        return max(rings, key=lambda r: r.rate * rate_price - r.weight * weight_price, default=None)
+        values = [ring.rate * rate_price - ring.weight * weight_price for ring in rings]
+        if not self.pool.held or not rings:
+            return max(zip(values, rings, strict=True), key=lambda pair: pair[0], default=(0.0, None))[1]
+        least = max(values) - 1e-9 * abs(max(values))
+        return min((r for r, v in zip(rings, values, strict=True) if v >= least), key=self._moved)
+
+    def _moved(self, ring: Ring) -> int:
+        """Return how many layers of a ring its nodes do not hold."""
+        pool, first, moved = self.pool, 0, 0
+        for i, count in zip(ring.members, least_bottleneck(pool, ring.members) or [], strict=True):
+            held_first, held_end = pool.held.get(pool.nodes[i].id, (0, 0))
+            moved += count - max(0, min(held_end, first + count) - max(held_first, first))
+            first += count
+        return moved
 
     def orders(self, members: list[int]) -> list[Ring]:
         """Return the members with each choice of the two ends, in the order of the least hops (7 or more: nearly).
@@ -91,16 +104,15 @@ class Appraiser:
             counts = least_bottleneck(pool, members)
             if counts is None:
                 return None
-            slowest = bottleneck_s(pool, members, counts)
-            return self._ring(members, slowest, sum(stages_s(pool, members, counts)))
+            times = stages_s(pool, members, counts)
+            return self._ring(members, counts, times)
         if k == 0 or k > L:
             return None
         if k == 1:
             node = members[0]
             if self._only[node] < L:
                 return None
-            total = L * pool.layer_s[node] + self._head_s[node]
-            return self._ring(members, total, total)
+            return self._ring(members, [L], [L * pool.layer_s[node] + self._head_s[node]])
         middle = self._middle
         caps = [middle[i] for i in members]
         caps[0], caps[-1] = self._first[members[0]], self._last[members[-1]]
@@ -113,10 +125,16 @@ class Appraiser:
                 return None
         layer_s = [pool.layer_s[i] for i in members]
         head_s = self._head_s[members[-1]]
-        times = [c * s for c, s in zip(fill_equal(L, layer_s, caps, head_s), layer_s, strict=True)]
+        counts = fill_equal(L, layer_s, caps, head_s)
+        times = [c * s for c, s in zip(counts, layer_s, strict=True)]
         times[-1] += head_s
-        return self._ring(members, max(times), sum(times))
+        return self._ring(members, counts, times)
 
-    def _ring(self, members: list[int], slowest_s: float, stages_sum_s: float) -> Ring:
+    def _ring(self, members: list[int], counts: list[int], times_s: list[float]) -> Ring | None:
+        slowest_s, decode_s = max(times_s), sum(times_s) + self.pool.cycle_s(members)
+        if decode_s == math.inf:  # No link joins two of them.
+            return None
         rate = self.pool.batch / slowest_s if slowest_s > 0 else math.inf
-        return Ring(members, rate, rate * (stages_sum_s + self.pool.cycle_s(members)))
+        if self._service is not None:
+            rate *= self._service.share(members, counts, step_s=slowest_s, decode_s=decode_s)
+        return Ring(members, rate, rate * decode_s)

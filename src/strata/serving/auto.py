@@ -35,7 +35,10 @@ def auto(
 
     `pool` must hold the model (`room.why_none`).
     """
-    appraiser, weighing = Appraiser(pool), Weighing.of(goal)
+    appraiser = Appraiser(pool, for_goals=goal is Goal.GOODPUT)
+    if goal is Goal.GOODPUT and (pool.service is None or not pool.service.has_goals):
+        goal = Goal.BOTH  # Nothing else would bound the latency.
+    weighing = Weighing.of(goal)
     best = _best_start(appraiser, weighing, is_over)
     if len(pool.nodes) <= MOST_NODES:
         exact = best_small(appraiser, weighing)
@@ -118,7 +121,18 @@ def _polished(appraiser: Appraiser, weighing: Weighing, rings: list[Ring]) -> li
     if not rings:
         return []
     prices = weighing.prices(*_sums(rings))
-    return [appraiser.polish(ring.members, *prices) or ring for ring in rings]
+    thrifty = [_without_idlers(appraiser, ring, *prices) for ring in rings]
+    return [appraiser.polish(ring.members, *prices) or ring for ring in thrifty]
+
+
+def _without_idlers(appraiser: Appraiser, ring: Ring, rate_price: float, weight_price: float) -> Ring:
+    """Leave out members that the ring is worth as much without: what bounds it is another stage, or a goal."""
+    for i in list(ring.members):
+        value = ring.rate * rate_price - ring.weight * weight_price
+        fewer = appraiser.appraise([j for j in ring.members if j != i]) if len(ring.members) > 1 else None
+        if fewer and fewer.rate * rate_price - fewer.weight * weight_price >= value - 1e-9 * abs(value):
+            ring = fewer
+    return ring
 
 
 def _sums(rings: list[Ring]) -> tuple[float, float]:

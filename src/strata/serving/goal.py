@@ -14,9 +14,13 @@ from enum import StrEnum
 
 
 class Goal(StrEnum):
-    """What to plan for; `both` lets one and the same plan be good in tokens/s and in decode latency."""
+    """What to plan for; `both` lets one and the same plan be good in tokens/s and in decode latency.
+
+    goodput: tokens/s within the goals of requests, their prompts counted; as `both` where a pool knows no prompts.
+    """
 
     BOTH = "both"
+    GOODPUT = "goodput"
     THROUGHPUT = "throughput"
     LATENCY = "latency"
 
@@ -29,8 +33,8 @@ class Weighing:
 
     @classmethod
     def of(cls, goal: Goal) -> Weighing:
-        """Return the weight of each goal; throughput looks at latency only between equals."""
-        return cls({Goal.BOTH: 0.25, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0}[goal])
+        """Return the weight of each goal; throughput and goodput look at latency only between equals."""
+        return cls({Goal.BOTH: 0.25, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0, Goal.GOODPUT: 0.002}[goal])
 
     def value(self, rate: float, weight: float) -> float:
         """Return what a plan of these sums is worth; minus infinity for none."""

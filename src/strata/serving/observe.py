@@ -18,7 +18,8 @@ from strata.serving.allocation import Pipeline, Stage
 from strata.serving.layout import FAR, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.pool import Array, Capacity, Pool, PoolNode
-from strata.simulate.inference.calibration import Calibration
+from strata.serving.service import Service
+from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
 from strata.workload.inference import ModelInfo
@@ -75,16 +76,20 @@ def pool_of(
     memory_headroom: float = MEMORY_HEADROOM,
     flops_efficiency: float = FLOPS_EFFICIENCY,
     bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
+    held: Mapping[str, tuple[int, int]] | None = None,
 ) -> Pool:
     """Return the pool for layer allocation: times of one decode step of the demanded batch at its mean context.
 
     A node holds so many layers that the KV memory of the whole batch, each sequence at its end, fits beside
     them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
+    Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
     terms = _decode(nodes, model, demand, flops_efficiency, bandwidth_efficiency)
-    steps = _calibrated(terms.at(demand.batch, demand.context), nodes, terms, demand, calibration)
-    layers = np.zeros((len(nodes), model.num_layers + 1))
-    np.cumsum(steps[:, :-1], axis=1, out=layers[:, 1:])
+    steps = _calibrated(terms.at(demand.batch, demand.context), nodes, terms, "decode", calibration)
+    rates = _rates(nodes, flops_efficiency, bandwidth_efficiency)
+    prompts = prefill_terms(model, rates, tokens=demand.prompt_tokens)
+    prompt_s = _calibrated(prompts.at(demand.prompt_tokens, 0.0), nodes, prompts, "prefill", calibration)
+    layers = _prefixes(steps)
     tokens = demand.batch * demand.kv_tokens
     memory = np.array([node.memory_bytes for node in nodes], dtype=float)
     rooms = np.stack(room(model, memory, tokens=tokens, headroom=memory_headroom), axis=1)
@@ -94,7 +99,15 @@ def pool_of(
             nodes, layers.tolist(), steps[:, -1].tolist(), rooms.tolist(), strict=True
         )
     ]
-    return Pool.of(pool_nodes, model.num_layers, demand.batch, _hops(nodes, demand.batch * model.hidden_bytes))
+    service = Service(
+        tuple(tuple(row) for row in _prefixes(prompt_s).tolist()),
+        _hops(nodes, demand.prompt_tokens * model.hidden_bytes),
+        demand.batch / max(demand.output_tokens, 1),
+        demand.ttft_goal_s,
+        demand.tpot_goal_s,
+    )
+    hops = _hops(nodes, demand.batch * model.hidden_bytes)
+    return Pool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held)
 
 
 def layout_of(
@@ -196,15 +209,23 @@ def _row(terms: Terms, i: int) -> Terms:
 
 
 def _calibrated(
-    steps: Array, nodes: Sequence[Node], terms: Terms, demand: Demand, calibration: Calibration | None
+    seconds: Array, nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None
 ) -> Array:
-    """Put what was measured in the place of what was expected."""
+    """Put what was measured in the place of what was expected, at the reference of the terms."""
     if calibration is not None:
         for i, node in enumerate(nodes):
-            fitted = calibration.fit(node.node_id, "decode", _row(terms, i))
+            fitted = calibration.fit(node.node_id, phase, _row(terms, i))
             if fitted.count:
-                steps[i] = fitted.terms.at(demand.batch, demand.context)
-    return steps
+                context = terms.context if phase == "decode" else 0.0
+                seconds[i] = fitted.terms.at(terms.units, context)
+    return seconds
+
+
+def _prefixes(parts: Array) -> Array:
+    """Return prefix sums over layers, the head left out [N, L + 1]."""
+    before = np.zeros_like(parts)
+    np.cumsum(parts[:, :-1], axis=1, out=before[:, 1:])
+    return before
 
 
 def _line(terms: Terms, stage: Stage, num_layers: int, context: float) -> Line:

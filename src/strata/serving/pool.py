@@ -5,13 +5,16 @@ Everything a layer allocation is decided on. All times are of one decode step of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from strata.serving.service import Service
 
 Array = NDArray[np.float64]
 
@@ -49,19 +52,46 @@ class Pool:
     """Nodes in canonical order (by id), L layers, the sequences of one decode step, and one-way hops [s].
 
     `hop_s[i, j]` is what passing activations from node i to node j adds; it need not be symmetric.
+    service: goals that requests have, where they have any. held: layers [first, end) that a node keeps ready;
+    between plans that are equal otherwise, the one that moves fewer is taken.
     """
 
     nodes: tuple[PoolNode, ...]
     num_layers: int
     batch: int
     hop_s: Array
+    service: Service | None = None
+    held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: list[PoolNode], num_layers: int, batch: int, hop_s: Array) -> Pool:
-        """Return the pool of nodes that came in any order; `hop_s` is in theirs."""
+    def of(
+        cls,
+        nodes: list[PoolNode],
+        num_layers: int,
+        batch: int,
+        hop_s: Array,
+        *,
+        service: Service | None = None,
+        held: Mapping[str, tuple[int, int]] | None = None,
+    ) -> Pool:
+        """Return the pool of nodes that came in any order; `hop_s` and `service` are in theirs."""
         order = sorted(range(len(nodes)), key=lambda i: nodes[i].id)
         hops = np.asarray(hop_s, dtype=float).reshape(len(nodes), len(nodes))
-        return cls(tuple(nodes[i] for i in order), num_layers, batch, hops[np.ix_(order, order)])
+        ordered = tuple(nodes[i] for i in order)
+        return cls(
+            ordered, num_layers, batch, hops[np.ix_(order, order)], service and service.only(order), held or {}
+        )
+
+    def only(self, kept: Sequence[int]) -> Pool:
+        """Return the pool of some of its nodes."""
+        return Pool(
+            tuple(self.nodes[i] for i in kept),
+            self.num_layers,
+            self.batch,
+            self.hop_s[np.ix_(kept, kept)],
+            self.service and self.service.only(kept),
+            self.held,
+        )
 
     @cached_property
     def has_equal_layers(self) -> bool:

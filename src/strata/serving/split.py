@@ -115,10 +115,42 @@ def _pack(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -
         if end < most:
             next_s = min(next_s, node.layers_s(first, max(end, first) + 1) + head_s)
         if end <= first:
-            return None, next_s
+            # Others took so much that the next layer is too long for this one: less may have been more.
+            return _reach(pool, members, caps, limit_s)
         counts.append(end - first)
         first = end
     return (counts, next_s) if first == L else (None, next_s)
+
+
+def _reach(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -> tuple[list[int] | None, float]:
+    """The same exactly: which ends every member can reach. Of all starts, the last before an end is the best."""
+    L, last, next_s = pool.num_layers, len(members) - 1, math.inf
+    starts, came = [0], list[dict[int, int]]()
+    for j, i in enumerate(members):
+        node, begins = pool.nodes[i], dict[int, int]()
+        head_s = node.head_s if j == last else 0.0
+        at = 0
+        for end in range(starts[0] + 1, L - (last - j) + 1):
+            while at + 1 < len(starts) and starts[at + 1] < end:
+                at += 1
+            if end - starts[at] > caps[j]:
+                continue
+            time = node.layers_s(starts[at], end) + head_s
+            if time <= limit_s * (1 + 1e-12):
+                begins[end] = starts[at]
+            else:
+                next_s = min(next_s, time)
+        if not begins:
+            return None, next_s
+        came.append(begins)
+        starts = list(begins)
+    if L not in came[-1]:
+        return None, next_s
+    counts, end = [], L
+    for begins in reversed(came):
+        counts.append(end - begins[end])
+        end = begins[end]
+    return counts[::-1], next_s
 
 
 def least_sum(pool: Pool, members: Sequence[int]) -> list[int] | None:

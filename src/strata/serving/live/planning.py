@@ -6,16 +6,18 @@ horizon, more tokens than it costs: those not served while layers load and the K
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strata.decision import Reason
 from strata.serving.allocate import allocate
 from strata.serving.allocation import Pipeline, Stage, faults, score
+from strata.serving.goal import Goal
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Plan
 from strata.serving.observe import pool_of
 from strata.serving.pool import Pool
+from strata.serving.service import goodput
 from strata.serving.split import least_bottleneck
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -29,11 +31,12 @@ SPARE = 1.5
 def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
-    pool = pool_of(nodes, model, demand, calibration=plan.calibration)
+    held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
+    pool = pool_of(nodes, model, demand, calibration=plan.calibration, held=held)
     known = {node.node_id for node in nodes}
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
-    fresh = allocate(pool, config.allocation_strategy)
+    fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT)
     if not whole and not broken:
         return Planned(plan.version, fresh.pipelines, fresh.reasons)
     mended = max(
@@ -74,8 +77,7 @@ def _mended(
     """Lay the model out on what neither serves nor has been extended."""
     used = {s.node_id for p in (*whole, *extended) for s in p}
     free = [i for i, node in enumerate(pool.nodes) if node.id not in used]
-    rest = Pool.of([pool.nodes[i] for i in free], pool.num_layers, pool.batch, pool.hop_s[free][:, free])
-    return extended + list(allocate(rest, config.allocation_strategy).pipelines)
+    return extended + list(allocate(pool.only(free), config.allocation_strategy, goal=Goal.GOODPUT).pipelines)
 
 
 def _tokens(
@@ -85,10 +87,10 @@ def _tokens(
     if not pipelines:
         return 0.0
     horizon_s, total = plan.horizon_s, 0.0
-    held = {s.node_id: (s.first, s.end) for p in plan.current for s in p}
     for pipeline in pipelines:
-        rate = score(pool, [pipeline]).tokens_per_s
-        total += rate * max(0.0, horizon_s - _ready_s(pipeline, held, model, config))
+        within_goals = goodput(pool, [pipeline])
+        rate = score(pool, [pipeline]).tokens_per_s if within_goals is None else within_goals
+        total += rate * max(0.0, horizon_s - _ready_s(pipeline, pool.held, model, config))
     kept = set(pipelines)
     for old, booked in zip(plan.current, plan.booked, strict=False):
         if old not in kept:
@@ -99,7 +101,7 @@ def _tokens(
 
 
 def _ready_s(
-    pipeline: Pipeline, held: dict[str, tuple[int, int]], model: ModelInfo, config: SchedulerConfig
+    pipeline: Pipeline, held: Mapping[str, tuple[int, int]], model: ModelInfo, config: SchedulerConfig
 ) -> float:
     """Return how long the slowest node reads layers that it does not hold."""
     most = 0.0
