@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from array_api_compat import array_namespace, is_numpy_array
 from numpy.typing import NDArray
 
 from strata.decision import Trust
@@ -44,11 +45,14 @@ class Trace:
         """Standard deviation of the logarithm: the cut log-normal then has the published mean."""
         return _sigma(self.median_s, self.mean_s)
 
-    def run_time_s(self, uniform: Floats, *, least_s: float = 0.0) -> Floats:
-        """Return the quantiles of run times at `uniform` in [0, 1), of jobs that run at least `least_s` [s]."""
+    def run_time_s(self, uniform: Any, *, least_s: float = 0.0, normal: tuple[Any, ...] | None = None) -> Any:
+        """Return the quantiles of run times at `uniform` in [0, 1), of jobs that run at least `least_s` [s].
+
+        Of torch's arrays too, where `normal` is NORMAL as torch's on the same device.
+        """
         low, high = _normal_cdf(self._z(least_s)), _normal_cdf(self._z(LONGEST_S))
-        z = _normal_quantile(low + np.asarray(uniform) * (high - low))
-        return np.clip(self.median_s * np.exp(self.sigma * z), least_s, LONGEST_S)
+        z = _interpolated(low + uniform * (high - low), *(normal or NORMAL))
+        return (self.median_s * array_namespace(z).exp(self.sigma * z)).clip(least_s, LONGEST_S)
 
     def nodes(self, uniform: Floats) -> Floats:
         """Return the quantiles of sizes at `uniform` in [0, 1): whole nodes of 8, from 1 to 64.
@@ -105,10 +109,16 @@ def _normal_cdf(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-def _normal_quantile(p: Floats) -> Floats:
-    """Return the normal quantile by interpolation in a table of the distribution, to about 1e-4 for |z| < 6."""
-    return np.asarray(np.interp(p, _CDF, _Z))
+def _interpolated(x: Any, at: Any, values: Any) -> Any:
+    """Return `values` at x, linear between the rising points `at`, and held beyond them."""
+    if is_numpy_array(x):
+        return np.interp(x, at, values)
+    xp = array_namespace(x)
+    left = (xp.searchsorted(at, x, side="right") - 1).clip(0, len(at) - 2)
+    share = ((x - at[left]) / (at[left + 1] - at[left])).clip(0.0, 1.0)
+    return values[left] + share * (values[left + 1] - values[left])
 
 
 _Z: Final = np.linspace(-6.0, 6.0, 4801)
-_CDF: Final = np.array([_normal_cdf(z) for z in _Z])
+NORMAL: Final = np.array([_normal_cdf(z) for z in _Z]), _Z
+"""The distribution of normal numbers, and the numbers: between them the quantile is right to about 1e-4."""

@@ -208,8 +208,10 @@ def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
 
 def make_worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
     """Return one of the workers of a run, by number."""
-    lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus)
-    return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device)
+    # NumPy is the faster of the two on a CPU; on another device environments are where the network is.
+    arrays = None if device == "cpu" else device
+    lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus, device=arrays)
+    return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays)
 
 
 @contextmanager

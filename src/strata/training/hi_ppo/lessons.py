@@ -8,10 +8,13 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from strata.training.hi_ppo.ppo import Env
 from strata.training.replan import observe, rules
-from strata.training.replan.options import Bools, Floats, Ints, Options, joined
+from strata.training.replan.arrays import Array
+from strata.training.replan.draws import Draws
+from strata.training.replan.options import Floats, Ints, Options, joined
 from strata.training.replan.pool import Pool, make_pool
 from strata.training.replan.presets import PRESETS
 from strata.training.replan.random_tables import random_table
@@ -48,13 +51,17 @@ class Syllabus:
     world_instances: int = 0
 
 
-def lesson(number: int, *, seed: int, worker: int, syllabus: Syllabus) -> Env:
-    """Return the environments of a lesson: other tables in every one; fleets only differ between workers."""
+def lesson(number: int, *, seed: int, worker: int, syllabus: Syllabus, device: str | None = None) -> Env:
+    """Return the environments of a lesson: other tables in every one; fleets only differ between workers.
+
+    device: where their arrays are torch's; None: NumPy's.
+    """
     tables = random_tables(syllabus.tables, stream(seed, LESSON, worker, number))
-    environments: list[Env] = [TableEnv(tables, syllabus.table_envs, centred=True)]
+    environments: list[Env] = [TableEnv(tables, syllabus.table_envs, centred=True, device=device)]
     for place, name in enumerate(syllabus.worlds):
         pool = _fleets(seed, worker, place, syllabus.world_instances)
-        environments.append(WorldEnv(World(pool, syllabus.world_envs, settings=PRESETS[name])))
+        world = World(pool, syllabus.world_envs, settings=PRESETS[name], device=device)
+        environments.append(WorldEnv(world))
     return environments[0] if len(environments) == 1 else Mixture(environments)
 
 
@@ -73,27 +80,24 @@ class WorldEnv:
     def __init__(self, world: World) -> None:
         self.num_envs = world.num_envs
         self._world = world
-        self._best = np.zeros(self.num_envs)
+        self._best: Array = 0.0
 
-    def reset(self, rng: np.random.Generator) -> Options:
+    def reset(self, rng: Draws) -> Options:
         """Start new episodes."""
         self._world.reset(rng)
         return self._look()
 
-    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+    def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Take a step; after the last one of an episode the next begins at once."""
         best = self._best
         outcome = self._world.step(picks, rng)
-        reward = outcome.reward.copy()
+        reward = outcome.reward
         reward[:, 0] -= best
-        if outcome.ended.any():
-            assert outcome.ended.all(), "episodes that began together end together"
-            return self.reset(rng), reward, outcome.ended
-        return self._look(), reward, outcome.ended
+        return (self.reset(rng) if self._world.begins else self._look()), reward, outcome.ended
 
     def _look(self) -> Options:
-        options = observe.options(self._world)
-        now = np.where(options.legal, options.value[..., 0], 0.0).max(axis=1)
+        options, xp = observe.options(self._world), self._world.xp
+        now = xp.max(xp.where(options.legal, options.value[..., 0], 0.0), axis=1)
         # The reward of a step is a mean over all slots.
         self._best = now / self._world.settings.slots
         return options
@@ -110,18 +114,19 @@ class Mixture:
     def __init__(self, environments: Sequence[Env]) -> None:
         self.environments = tuple(environments)
         self.num_envs = sum(env.num_envs for env in self.environments)
-        self._ends = np.cumsum([env.num_envs for env in self.environments])[:-1]
+        ends = np.cumsum([env.num_envs for env in self.environments]).tolist()
+        self._rows = [slice(end - env.num_envs, end) for end, env in zip(ends, self.environments, strict=True)]
 
-    def reset(self, rng: np.random.Generator) -> Options:
+    def reset(self, rng: Draws) -> Options:
         """Start new episodes in all."""
         return _side_by_side([env.reset(rng) for env in self.environments])
 
-    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+    def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Take a step in each."""
-        mine = np.split(picks, self._ends)
-        steps = [env.step(part, rng) for env, part in zip(self.environments, mine, strict=True)]
-        options, rewards, done = zip(*steps, strict=True)
-        return _side_by_side(options), np.concatenate(rewards), np.concatenate(done)
+        pairs = zip(self.environments, self._rows, strict=True)
+        options, rewards, done = zip(*(env.step(picks[rows], rng) for env, rows in pairs), strict=True)
+        xp = array_namespace(picks)
+        return _side_by_side(options), xp.concat(rewards), xp.concat(done)
 
 
 def _side_by_side(parts: Sequence[Options]) -> Options:

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from strata.training.hi_ppo.seen import Seen, by_width
-from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.training.replan.arrays import Array
+from strata.training.replan.draws import Draws, draws
+from strata.training.replan.options import Floats, Ints, Options
 
 NUM_OBJECTIVES = 3
 
@@ -60,15 +61,18 @@ class Config:
 
 
 class Env(Protocol):
-    """B = `num_envs` problems that go on for ever, cut into episodes. What was handed out is not written to."""
+    """B = `num_envs` problems that go on for ever, cut into episodes. What was handed out is not written to.
+
+    Arrays are NumPy's, or torch's on one device; picks and random numbers come as they are.
+    """
 
     num_envs: int
 
-    def reset(self, rng: np.random.Generator) -> Options:
+    def reset(self, rng: Draws) -> Options:
         """Start new episodes everywhere, and return the first decisions."""
         ...
 
-    def step(self, picks: Ints, rng: np.random.Generator) -> tuple[Options, Floats, Bools]:
+    def step(self, picks: Array, rng: Draws) -> tuple[Options, Array, Array]:
         """Take option `picks` [B]; return the next decisions, rewards [B, 3] and done [B].
 
         done: the decision returned belongs to another episode (the old one was cut; it did not come to an
@@ -197,21 +201,24 @@ class _Decided(NamedTuple):
 class Worker:
     """Plays its own environments, and says where its network should go.
 
-    lessons: what makes its environments, by number of the lesson. seed: names all its random numbers.
+    lessons: what makes its environments, by number of the lesson. seed: names all its random numbers. device: of
+    the network. arrays: the device of the environments' arrays, None where they are NumPy's.
     """
 
     def __init__(
-        self, network: Network, lessons: Lessons, config: Config, *, seed: tuple[int, ...], device: str = "cpu"
-    ) -> None:
+        self, network: Network, lessons: Lessons, config: Config, *, seed: tuple[int, ...], device: str = "cpu",
+        arrays: str | None = None,
+    ) -> None:  # fmt: skip
         self.network = network
         self.config = config
         self.device = device
+        self._arrays = arrays
         self._lessons = lessons
         self._env = lessons(0)
         self._seed = seed
         self._options: Options | None = None
         self._batch: Batch | None = None
-        self._shuffle = torch.Generator()
+        self._shuffle: torch.Generator | None = None
         self._order = torch.empty(0, dtype=torch.int64)
 
     def begin(self, lesson: int) -> None:
@@ -222,9 +229,9 @@ class Worker:
     def play(self, number: int, scale: Scale) -> Played:
         """Play T steps, and keep them for `gradients`. `number` of the update decides all that is random."""
         source = np.random.SeedSequence((*self._seed, number))
-        rng = np.random.default_rng(source)
+        rng = draws(source, self._arrays)
         sampling, shuffle = (int(word) for word in source.generate_state(2))
-        self._shuffle.manual_seed(shuffle)
+        self._shuffle = torch.Generator(self.device).manual_seed(shuffle)
         generator = torch.Generator(self.device).manual_seed(sampling)
         options = self._options if self._options is not None else self._env.reset(rng)
         decisions: list[_Decided] = []
@@ -232,7 +239,8 @@ class Worker:
         with torch.no_grad():
             for _ in range(self.config.steps):
                 decided = self._decide(options, generator)
-                options, reward, is_cut = self._env.step(decided.picks.cpu().numpy(), rng)
+                picks = decided.picks.cpu().numpy() if self._arrays is None else decided.picks
+                options, reward, is_cut = self._env.step(picks, rng)
                 decisions.append(decided)
                 rewards.append(self._tensor(reward))
                 done.append(torch.as_tensor(is_cut, device=self.device))
@@ -269,8 +277,8 @@ class Worker:
             advantages=advantages.reshape(count, NUM_OBJECTIVES),
             returns=returns,
         )
-        moments = (reward.mean(dim=(0, 1)), returns.std(dim=0))
-        mean_reward, return_std = (part.double().cpu().numpy() for part in moments)
+        moments = torch.stack([reward.mean(dim=(0, 1)), returns.std(dim=0)])
+        mean_reward, return_std = moments.double().cpu().numpy()
         return Played(mean_reward, return_std, count)
 
     def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses:
@@ -279,8 +287,8 @@ class Worker:
         config, batch = self.config, self._batch
         within = minibatch % config.minibatches
         if within == 0:
-            self._order = torch.randperm(len(batch.picks), generator=self._shuffle)
-        mine = batch[self._order.tensor_split(config.minibatches)[within].to(self.device)]
+            self._order = torch.randperm(len(batch.picks), generator=self._shuffle, device=self.device)
+        mine = batch[self._order.tensor_split(config.minibatches)[within]]
         mean, std = self._tensors(scale)
 
         logits, value = by_width(self.network.both, mine.seen)
@@ -309,9 +317,9 @@ class Worker:
             if only_critic and not name.startswith("critic"):
                 parameter.grad = None
         kl = ((ratio - 1) - log_ratio).mean()  # never negative: http://joschu.net/blog/kl-approx.html
-        return Losses(*(float(part.detach()) for part in (policy_loss, value_loss, entropy, kl)))
+        return Losses(*torch.stack([policy_loss, value_loss, entropy, kl]).detach().tolist())
 
-    def _tensor(self, values: NDArray[Any]) -> Tensor:
+    def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
     def _tensors(self, scale: Scale) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,10 @@ def by_width(both: Both, seen: Seen) -> tuple[Tensor, Tensor]:
     """Return what `both` says of the decisions: logits [N, P] and values [N, 3].
 
     Decisions with few options are run apart from those with many: padding costs as much as options do, and random
-    tables are half padding.
+    tables are half padding. Not so on a CUDA device, where asking how many there are takes longer.
     """
+    if seen.legal.device.type != "cpu":
+        return both(*seen.parts())
     count, most = seen.legal.shape
     width = (seen.legal * torch.arange(1, most + 1, device=seen.legal.device)).amax(dim=1)
     order = width.argsort(stable=True)

@@ -1,18 +1,15 @@
-"""The jobs of all environments, the chance of one step, and what a step brings: plain arrays."""
+"""The jobs of all environments, the chance of one step, and what a step brings: plain arrays of one kind."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
+from array_api_compat import array_namespace
 
+from strata.training.replan.arrays import Array, Bools, Floats, Ints, fill
 from strata.training.replan.links import LinkChance
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -32,19 +29,23 @@ class Jobs:
     moved: Floats
 
     @classmethod
-    def none(cls, envs: int, slots: int) -> Jobs:
-        """Return empty places."""
-        shape = (envs, slots + 1)
-        kind, plan = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        return cls(kind, plan, np.zeros(shape), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape))
+    def none(cls, like: Floats, slots: int) -> Jobs:
+        """Return empty places of as many environments as `like` [N] has rows, and where it is."""
+        xp, shape = array_namespace(like), (len(like), slots + 1)
+        kind, plan = (xp.zeros(shape, dtype=xp.int64, device=like.device) for _ in range(2))
+        left, due, pause, moved = (xp.zeros(shape, dtype=xp.float64, device=like.device) for _ in range(4))
+        return cls(kind, plan, left, due + inf, pause, moved)
 
-    def clear(self, where: Any) -> None:
-        """Empty some places."""
-        for array, empty in (
-            (self.kind, 0), (self.plan, 0), (self.left_s, 0.0), (self.due_s, np.inf), (self.pause_s, 0.0),
-            (self.moved, 0.0),
-        ):  # fmt: skip
-            array[where] = empty
+    def parts(self) -> Iterator[tuple[Array, float]]:
+        """Yield each array and what it holds at an empty place."""
+        for array in (self.kind, self.plan, self.left_s, self.pause_s, self.moved):
+            yield array, 0
+        yield self.due_s, inf
+
+    def clear(self, where: Bools) -> None:
+        """Empty some of the slots, [N, J]."""
+        for array, empty in self.parts():
+            fill(array[:, : where.shape[1]], where, empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Chance:
     job: Floats
     begin: Floats | None = None
     chain: Floats | None = None
-    phase: NDArray[np.float32] | None = None
+    phase: Floats | None = None
     preference: Floats | None = None
 
 

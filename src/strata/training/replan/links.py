@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from strata.fleet.dynamics import precursor
 from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes
+from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, rows_of
+from strata.training.replan.draws import Draws
 from strata.training.replan.options import HORIZONS
 from strata.training.replan.settings import WorldSettings
 
 Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 GRADES: Final = 8
 """Values between the ends of `stay` that a pair's persistence takes."""
@@ -94,7 +95,7 @@ class Links:
     lateness: Singles
     seen: Singles
     seen_regime: Ints
-    lost: NDArray[np.bool_]
+    lost: Bools
     past: list[tuple[Singles, Ints]]
 
 
@@ -110,15 +111,14 @@ class LinkChance:
     missing: Singles
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, shape: tuple[int, int], settings: WorldSettings) -> LinkChance:
-        """Draw only what these settings use; the rest is zeros."""
-        none = np.zeros(shape, dtype=np.float32)
+    def draw(cls, rng: Draws, none: Singles, settings: WorldSettings) -> LinkChance:
+        """Draw only what these settings use; the rest is `none`, zeros [N, Q]."""
 
         def uniform(wanted: object) -> Singles:
-            return rng.random(shape, dtype=np.float32) if wanted else none
+            return rng.random(none.shape, dtype=none.dtype) if wanted else none
 
         def normal(wanted: object) -> Singles:
-            return rng.standard_normal(shape, dtype=np.float32) if wanted else none
+            return rng.standard_normal(none.shape, dtype=none.dtype) if wanted else none
 
         return cls(
             uniform(settings.regimes or settings.precursor_share),
@@ -131,86 +131,94 @@ class LinkChance:
 
 
 class LinkWorld:
-    """Moves the links of N environments, a step at a time; arrays of the state are replaced, not written to."""
+    """Moves the links of N environments, a step at a time; arrays of the state are replaced, not written to.
 
-    def __init__(self, settings: WorldSettings) -> None:
+    device: where the arrays are torch's, None for NumPy's.
+    """
+
+    def __init__(self, settings: WorldSettings, device: str | None = None) -> None:
         self.settings, self.chains = settings, Chains.of(settings)
         elapsed = settings.interval_s / settings.noise_tau_s
         self._keep = math.exp(-elapsed)
         self._fresh = settings.noise_sigma * math.sqrt(-math.expm1(-2 * elapsed))
-        self._decay = np.exp(-elapsed * np.array(HORIZONS)).astype(np.float32)
         # Tables by chain x 3 + regime, in single precision: a step is mostly looking them up.
-        flat = self.chains.cumulative.reshape(-1, 2).T.astype(np.float32)
-        self._edges, self._middles = list(flat), list(self.chains.middle.T.astype(np.float32))
-        self._levels, self._stay = (
-            table.astype(np.float32).ravel() for table in (self.chains.levels, self.chains.stay)
-        )
-        self._ahead = self.chains.ahead.reshape(-1, len(HORIZONS)).T.astype(np.float32)
+        chains = self.chains
+
+        def single(table: Floats) -> Array:
+            return moved(np.ascontiguousarray(table, dtype=np.float32), device)
+
+        self._edges = [single(edge) for edge in chains.cumulative.reshape(-1, 2).T]
+        self._middles = [single(middle) for middle in chains.middle.T]
+        self._levels, self._stay = single(chains.levels.ravel()), single(chains.stay.ravel())
+        self._ahead = single(chains.ahead.reshape(-1, len(HORIZONS)).T)
+        self._decay = single(np.exp(-elapsed * np.array(HORIZONS)))
+        self._start = moved(chains.start, device)
         half = settings.bandwidth_half_width
         #: Expected 1 / u of the uniform noise.
         self._jitter = math.log((1 + half) / (1 - half)) / (2 * half) if half else 1.0
 
     def start(self, chance: LinkChance, chain: Ints, phase: Singles) -> Links:
         """Return links at the start of an episode, stationary; `chain` and `phase` stay as they are."""
-        regime = (chance.regime[..., None] >= self.chains.start[chain]).sum(axis=-1)
+        xp = array_namespace(chain)
+        regime = (chance.regime[..., None] >= rows_of(self._start, chain)).sum(axis=-1)
         noise = self.settings.noise_sigma * chance.noise
-        links = Links(chain, regime, noise, phase, *(np.ones_like(noise),) * 3, regime, noise > 1e9, [])
-        self._measure(links, chance, np.zeros((len(noise), 1)))
+        links = Links(chain, regime, noise, phase, *(xp.ones_like(noise),) * 3, regime, noise > 1e9, [])
+        self._measure(links, chance, xp.zeros((len(noise), 1), dtype=xp.float64, device=noise.device))
         return links
 
-    def step(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
+    def step(self, links: Links, chance: LinkChance, time_s: Array) -> None:
         """Move one interval on, to `time_s` [N, 1]."""
         if self.settings.regimes or self.settings.precursor_share:
-            at = links.chain * 3 + links.regime
+            at, xp = links.chain * 3 + links.regime, array_namespace(links.chain)
             first, second = (edge.take(at) for edge in self._edges)
-            links.regime = (chance.regime >= first).astype(np.int64) + (chance.regime >= second)
+            links.regime = xp.astype(chance.regime >= first, xp.int64) + (chance.regime >= second)
         if self.settings.noise_sigma:
             links.noise = links.noise * self._keep + self._fresh * chance.noise
         self._measure(links, chance, time_s)
 
-    def _measure(self, links: Links, chance: LinkChance, time_s: Floats) -> None:
-        settings = self.settings
+    def _measure(self, links: Links, chance: LinkChance, time_s: Array) -> None:
+        settings, xp = self.settings, array_namespace(links.chain)
         wave = self._wave(links, time_s)
         factor = self._levels.take(links.chain * 3 + links.regime) * wave
         if settings.noise_sigma:
-            factor = factor * np.exp(links.noise - settings.noise_sigma**2 / 2)
+            factor = factor * xp.exp(links.noise - settings.noise_sigma**2 / 2)
         if settings.bandwidth_half_width:
             factor = factor * (1 + settings.bandwidth_half_width * (2 * chance.width - 1))
-        links.factor = np.maximum(factor, LEAST)
+        links.factor = factor.clip(LEAST)
         if settings.latency_half_width:
             links.lateness = 1 + settings.latency_half_width * (2 * chance.late - 1)
         links.past = [(links.factor, links.regime), *links.past[: settings.stale_steps]]
         seen, regime = links.past[-1]
         if settings.observed_sigma:
-            seen = seen * np.exp(settings.observed_sigma * chance.measured)
+            seen = seen * xp.exp(settings.observed_sigma * chance.measured)
         if settings.missing_share:
             links.lost = chance.missing < settings.missing_share
-            seen = np.where(links.lost, links.seen, seen)
+            seen = xp.where(links.lost, links.seen, seen)
         links.seen = seen
         level = seen / wave
         first, second = (middle.take(links.chain) for middle in self._middles)
-        links.seen_regime = (level < first).astype(np.int64) + (level < second)
+        links.seen_regime = xp.astype(level < first, xp.int64) + (level < second)
         if settings.precursor_share:
             # A warning is not in the bandwidth (loss and delay rise first): it is seen as late as the rest.
             warned = (links.chain >= GRADES) & (regime == WARNING) & (links.seen_regime == 0)
-            links.seen_regime = np.where(warned, WARNING, links.seen_regime)
+            links.seen_regime = xp.where(warned, WARNING, links.seen_regime)
 
-    def _wave(self, links: Links, time_s: Floats) -> Any:
+    def _wave(self, links: Links, time_s: Array) -> Any:
         if not self.settings.diurnal_amplitude:
             return 1.0
-        angle = (2 * np.pi * time_s / _DAY_S).astype(np.float32) + links.phase
-        return 1 + self.settings.diurnal_amplitude * np.sin(angle)
+        xp = array_namespace(links.phase)
+        angle = xp.astype(2 * math.pi * time_s / _DAY_S, xp.float32) + links.phase
+        return 1 + self.settings.diurnal_amplitude * xp.sin(angle)
 
-    def ahead(self, links: Links, time_s: Floats) -> Singles:
+    def ahead(self, links: Links, time_s: Array) -> Singles:
         """Return 1 / bandwidth relative to nominal, seen now and expected later, [H, Q, N]; single precision."""
-        at = (links.chain * 3 + links.seen_regime).T
-        inverse = self._ahead.take(at, axis=1)
-        settings = self.settings
+        xp, settings = array_namespace(links.seen), self.settings
+        inverse = columns_of(self._ahead, (links.chain * 3 + links.seen_regime).T)
         if settings.noise_sigma:
-            rest = -np.log(links.seen.T * inverse[0])
+            rest = -xp.log(links.seen.T * inverse[0])
             if settings.diurnal_amplitude:
-                rest += np.log(self._wave(links, time_s)).T
-            inverse *= np.exp(rest * self._decay[:, None, None])
+                rest += xp.log(self._wave(links, time_s)).T
+            inverse *= xp.exp(rest * self._decay[:, None, None])
         elif settings.bandwidth_half_width:
             inverse *= self._jitter
         if settings.diurnal_amplitude:

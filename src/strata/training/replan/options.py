@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
+
+from strata.training.replan.arrays import Array, placed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,7 +40,7 @@ one step later. All 1 for an option that uses no link."""
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """B decisions at once, each between up to P options.
+    """B decisions at once, each between up to P options; all arrays NumPy's, or all torch's on one device.
 
     value: [B, P, 5] what each option earns in a step, now and expected 1, 2, 4 and 8 steps ahead; any unit,
         more is better.
@@ -50,12 +53,12 @@ class Options:
     inside: whether these are options inside one domain.
     """
 
-    value: Floats
-    cost: Floats
-    links: Floats
-    current: Ints
-    legal: Bools
-    preference: Floats
+    value: Array
+    cost: Array
+    links: Array
+    current: Array
+    legal: Array
+    preference: Array
     inside: bool = False
 
     def __post_init__(self) -> None:
@@ -69,33 +72,39 @@ class Options:
     def __len__(self) -> int:
         return len(self.value)
 
-    def summed_gain(self) -> Floats:
+    def summed_gain(self) -> Array:
         """Return [B, P, 5]: what each option earns more than the one in use over SPANS, cost aside.
 
         Where none is in use the gain is over nothing.
         """
-        kept = self.value[np.arange(len(self)), np.maximum(self.current, 0)]
-        kept = np.where((self.current >= 0)[:, None], kept, 0.0)
-        return np.asarray((self.value - kept[:, None, :]) @ SPAN_SUMS)
+        xp = array_namespace(self.value)
+        rows = xp.arange(len(self), device=self.value.device)
+        kept = self.value[rows, self.current.clip(0)]
+        kept = xp.where((self.current >= 0)[:, None], kept, 0.0)
+        return (self.value - kept[:, None, :]) @ placed(SPAN_SUMS, self.value)
 
 
 def joined(parts: Sequence[Options], most: int) -> Options:
     """Return the decisions of several Options as one, the options padded to `most` with illegal ones."""
 
-    def padded(name: str) -> NDArray[Any]:
-        arrays = []
-        for part in parts:
-            array = getattr(part, name)
-            room = [(0, 0), (0, most - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
-            arrays.append(np.pad(array, room))
-        return np.concatenate(arrays)
+    xp = array_namespace(*(part.value for part in parts))
+
+    def padded(name: str) -> Array:
+        arrays = [getattr(part, name) for part in parts]
+        first, rows = arrays[0], sum(len(array) for array in arrays)
+        found = xp.zeros((rows, most, *first.shape[2:]), dtype=first.dtype, device=first.device)
+        start = 0
+        for array in arrays:
+            found[start : start + len(array), : array.shape[1]] = array
+            start += len(array)
+        return found
 
     return Options(
         value=padded("value"),
         cost=padded("cost"),
         links=padded("links"),
-        current=np.concatenate([part.current for part in parts]),
+        current=xp.concat([part.current for part in parts]),
         legal=padded("legal"),
-        preference=np.concatenate([part.preference for part in parts]),
+        preference=xp.concat([part.preference for part in parts]),
         inside=parts[0].inside,
     )

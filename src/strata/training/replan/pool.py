@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.training.replan.arrays import Array, moved
 from strata.training.replan.instance import Instance, Kind, random_instances
 from strata.training.replan.response import pair_numbers
 
@@ -20,9 +21,9 @@ Bools = NDArray[np.bool_]
 class ByLink(NamedTuple):
     """The links of one slot [some, R]: pair, a and m of the first options; no later one has a link there."""
 
-    pair: Ints
-    serial_s: NDArray[np.float32]
-    steady_s: NDArray[np.float32]
+    pair: Array
+    serial_s: Array
+    steady_s: Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,14 +85,22 @@ class Pool:
         """Q."""
         return max(1, self.num_domains * (self.num_domains - 1) // 2)
 
-    def by_link(self) -> list[ByLink]:
+    def on(self, device: str | None) -> Pool:
+        """Return the pool with its arrays as torch's on a device; as it is for None."""
+        names = [part.name for part in fields(self) if part.name != "instances"]
+        return replace(self, **{name: moved(getattr(self, name), device) for name in names})
+
+    def by_link(self, device: str | None = None) -> list[ByLink]:
         """Return the links of all options, slot by slot, as far as any kind of job has options that use it."""
         used = np.asarray((self.pair < self.num_pairs).any(axis=0))  # [P, l]
         found = []
         for slot in range(self.pair.shape[2]):
             some = slice(0, int(np.flatnonzero(np.append(True, used[:, slot]))[-1]))
-            wires = (np.asarray(t[:, some, slot].T, dtype=np.float32) for t in (self.serial_s, self.steady_s))
-            found.append(ByLink(self.pair[:, some, slot].T.copy(), *wires))
+            serial, steady = (
+                np.asarray(t[:, some, slot].T, dtype=np.float32) for t in (self.serial_s, self.steady_s)
+            )
+            tables: tuple[Array, ...] = self.pair[:, some, slot].T.copy(), serial, steady
+            found.append(ByLink(*(moved(table, device) for table in tables)))
         return [slot for slot in found if len(slot.pair)]
 
     def terms(self) -> NDArray[np.float32]:

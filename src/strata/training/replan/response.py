@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from strata.fleet.fleet import Fleet
@@ -55,10 +56,13 @@ def step_s(
     compute_s: Any, hidden_s: Any, serial_s: Any, steady_s: Any, wait_s: Any, lag_s: Any, inverse: Any,
     *, slow: Any = 1.0,
 ) -> Any:  # fmt: skip
-    """Return T: A, O and y [..., P], a, m, w and 1 / f [..., P, links]; see the formula of this file."""
+    """Return T: A, O and y [..., P], a, m, w and 1 / f [..., P, links]; see the formula of this file.
+
+    All arrays are NumPy's, or all torch's.
+    """
     crossing = (serial_s * inverse + wait_s).sum(axis=-1)
-    exposed = (steady_s * inverse).max(axis=-1) + lag_s - slow * hidden_s
-    return slow * compute_s + crossing + np.maximum(exposed, 0.0)
+    exposed = array_namespace(steady_s).max(steady_s * inverse, axis=-1) + lag_s - slow * hidden_s
+    return slow * compute_s + crossing + exposed.clip(0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

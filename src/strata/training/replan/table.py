@@ -49,7 +49,7 @@ class ReplanTable:
         return np.stack(found, axis=-1)
 
     @cached_property
-    def _links(self) -> Floats:
+    def links(self) -> Floats:
         """[S, P, 4]: see LINK_FEATURES."""
         now, later, stay = self.chains.level(), self.chains.level(8), self.chains.stay()
         found = np.ones((*self.reward.shape, 4))
@@ -70,7 +70,7 @@ class ReplanTable:
         return Options(
             value=self.ahead[states],
             cost=cost,
-            links=self._links[states],
+            links=self.links[states],
             current=current,
             legal=np.ones((rows, plans), dtype=bool),
             preference=np.tile(EFFICIENCY_ONLY, (rows, 1)),

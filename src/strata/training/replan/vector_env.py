@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from strata.errors import UsageError
 from strata.training.replan import observe
+from strata.training.replan.arrays import Bools
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
 from strata.training.replan.pool import Pool, make_pool
 from strata.training.replan.presets import PRESETS
@@ -89,7 +90,7 @@ class WanReplanEnv(VectorEnv[Singles, Any, Any]):  # type: ignore[misc]
         info = {"reward_vector": outcome.reward, "action_mask": self._legal(), "reset": outcome.started}
         return seen, outcome.scalar, np.zeros(self.num_envs, dtype=bool), outcome.ended, info
 
-    def _legal(self) -> NDArray[np.bool_]:
+    def _legal(self) -> Bools:
         assert self._options is not None
         return self._options.legal
 
@@ -101,7 +102,7 @@ class WanReplanEnv(VectorEnv[Singles, Any, Any]):  # type: ignore[misc]
         flags = (choices.cost[..., None], choices.links, current[..., None], choices.legal[..., None])
         wide, late = (_relative(part) for part in (state.bandwidth, state.latency))
         mine = state.jobs[np.arange(n), state.turn]
-        gone = world.step_index / world.settings.episode_steps
+        gone = np.full(n, world.step_index / world.settings.episode_steps)
         left = np.log1p(
             mine[:, 2] * pool.reference_s[world.row[np.arange(n), state.turn]] / world.settings.interval_s
         )
