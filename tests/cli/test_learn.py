@@ -142,12 +142,13 @@ def test_sizes_nobody_can_have_are_refused(sizes: str) -> None:
 
 @pytest.mark.real("torch", "stable_baselines3")
 def test_the_bench_runs_the_peer_on_the_same_environment() -> None:
-    found = _call("bench", "learn", "--envs", "16", "--updates", "1", "-o", "json")
+    found = _call("bench", "learn", "--envs", "16", "--updates", "1", "--device", "cpu", "-o", "json")
     assert found.exit_code == 0, found.output
     answer = json.loads(found.stdout)
     names = [row["name"] for row in answer["rows"] if row["device"] == "cpu"]
     assert names == [
-        "environment alone", "strata", "Stable-Baselines3, our network", "Stable-Baselines3, its perceptron",
+        "environment alone", "strata", "strata, simulated fleets", "Stable-Baselines3, our network",
+        "Stable-Baselines3, its perceptron",
     ]  # fmt: skip
     speed = {row["name"]: row["steps_per_s"] for row in answer["rows"] if row["device"] == "cpu"}
     ratio = answer["ratios"]["strata / Stable-Baselines3, our network (cpu)"]

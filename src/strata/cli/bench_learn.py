@@ -18,6 +18,8 @@ _EPOCHS: Final = 2
 _MINIBATCHES: Final = 4
 _STEPS: Final = 32
 _TABLES: Final = 16
+_INSTANCES: Final = 4
+"""Fleets of the simulated worlds: more take longer to make, not to play."""
 
 REFERENCES: Final = (
     ("PufferLib 2.0, environment alone, in C, one core", 1e6, "puffer.ai/blog"),
@@ -31,48 +33,53 @@ REFERENCES: Final = (
 @click.command()
 @click.option("--envs", type=click.IntRange(min=_TABLES), default=512, show_default=True, help="At once.")
 @click.option("--updates", type=click.IntRange(min=1), default=6, show_default=True, help="Timed, after one more.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Beside the CPU: a CUDA device, where there is one (auto) or has to be one (cuda).",
+)
 @output_option
-def learn(envs: int, updates: int, output: str) -> None:
+def learn(envs: int, updates: int, device: str, output: str) -> None:
     """Measure PPO steps a second: playing and learning, 2 epochs of 4 minibatches on 32 steps.
 
     The same random tables for all. Stable-Baselines3, if it is installed, runs our network (same sizes, epochs and
-    minibatches), then its own perceptron with as many weights. CPU rows are per second of CPU time on one thread;
-    CUDA rows, where there is a device, are per second of wall time, the environment staying on the CPU.
+    minibatches), then its own perceptron with as many weights. `simulated fleets` are worlds of several jobs in
+    place of tables. CPU rows are per second of CPU time on one thread; CUDA rows per second of wall time, our
+    environments on the device and theirs on the CPU.
     """
+    from strata.cli.learn import device_of
     from strata.errors import need
 
     need("torch", extra="train")
     envs -= envs % _TABLES
-    answer = _measure(envs, updates)
+    answer = _measure(envs, updates, list(dict.fromkeys(["cpu", device_of(device)])))
     emit(answer, output, lambda console: _show(console, answer))
 
 
-def _measure(envs: int, updates: int) -> dict[str, Any]:
+def _measure(envs: int, updates: int, devices: list[str]) -> dict[str, Any]:
     import torch
 
     has_peer = importlib.util.find_spec("stable_baselines3") is not None
-    jobs: list[tuple[str, str, Callable[[], float]]] = [
-        ("environment alone", "cpu", lambda: _environment(envs, updates * _STEPS)),
-        ("strata", "cpu", lambda: _ours(envs, updates, "cpu")),
-    ]
-    if has_peer:
+    jobs: list[tuple[str, str, Callable[[str], float]]] = []
+    for device in devices:
         jobs += [
-            ("Stable-Baselines3, our network", "cpu", lambda: _peer(envs, updates, "cpu", own=False)),
-            ("Stable-Baselines3, its perceptron", "cpu", lambda: _peer(envs, updates, "cpu", own=True)),
+            ("environment alone", device, lambda on: _environment(envs, updates * _STEPS, on)),
+            ("strata", device, lambda on: _ours(envs, updates, on, _tables)),
+            ("strata, simulated fleets", device, lambda on: _ours(envs, updates, on, _fleets)),
         ]
-    if torch.cuda.is_available():
-        jobs.append(("strata", "cuda", lambda: _ours(envs, updates, "cuda")))
         if has_peer:
-            jobs.append(
-                ("Stable-Baselines3, our network", "cuda", lambda: _peer(envs, updates, "cuda", own=False))
-            )
+            jobs.append(("Stable-Baselines3, our network", device, lambda on: _peer(envs, updates, on, own=False)))
+    if has_peer:
+        jobs.append(("Stable-Baselines3, its perceptron", "cpu", lambda on: _peer(envs, updates, on, own=True)))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
     try:
         with progress("measuring", total=len(jobs)) as advance:
             for name, device, run in jobs:
-                found.append({"name": name, "device": device, "steps_per_s": run(), "trust": "measured"})
+                found.append({"name": name, "device": device, "steps_per_s": run(device), "trust": "measured"})
                 advance(len(found))
     finally:
         torch.set_num_threads(threads)
@@ -100,41 +107,63 @@ def _weights() -> int:
     return sum(parameter.numel() for parameter in Scorer().parameters())
 
 
-def _tables(envs: int) -> Any:
+def _tables(envs: int, device: str) -> Any:
     from strata.training.hi_ppo.lessons import Syllabus, lesson
 
-    return lesson(0, seed=0, worker=0, syllabus=Syllabus(envs, _TABLES))
+    return lesson(0, seed=0, worker=0, syllabus=Syllabus(envs, _TABLES), device=_arrays(device))
+
+
+def _fleets(envs: int, device: str) -> Any:
+    from strata.training.hi_ppo.lessons import WorldEnv
+    from strata.training.replan.pool import make_pool
+    from strata.training.replan.presets import PRESETS
+    from strata.training.replan.world import World
+
+    pool = make_pool(0, instances=_INSTANCES)
+    return WorldEnv(World(pool, envs, settings=PRESETS["multijob"], device=_arrays(device)))
+
+
+def _arrays(device: str) -> str | None:
+    """Return where environments have their arrays: as in training, NumPy's on a CPU."""
+    return None if device == "cpu" else device
 
 
 def _clock(device: str) -> Callable[[], float]:
-    return time.process_time if device == "cpu" else time.perf_counter
+    if device == "cpu":
+        return time.process_time
+    import torch
+
+    def wall() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return wall
 
 
-def _environment(envs: int, steps: int) -> float:
+def _environment(envs: int, steps: int, device: str) -> float:
     """Return steps a second under random picks, without features or policy."""
     import numpy as np
 
-    from strata.training.replan import rules
+    from strata.training.replan.draws import draws
 
-    env, rng = _tables(envs), np.random.default_rng(0)
-    choose = rules.random(rng)
-    options = env.reset(rng)
-    picks = [choose(options) for _ in range(8)]  # legal in every table at every step
-    began = time.process_time()
+    env, rng, clock = _tables(envs, device), draws(np.random.SeedSequence(0), _arrays(device)), _clock(device)
+    legal = env.reset(rng).legal
+    picks = [(rng.random(legal.shape) * legal).argmax(axis=1) for _ in range(8)]  # legal at every step
+    began = clock()
     for step in range(steps):
         env.step(picks[step % len(picks)], rng)
-    return envs * steps / (time.process_time() - began)
+    return envs * steps / (clock() - began)
 
 
-def _ours(envs: int, updates: int, device: str) -> float:
+def _ours(envs: int, updates: int, device: str, make: Callable[[int, str], Any]) -> float:
     from strata.training.hi_ppo import ppo
     from strata.training.hi_ppo.network import Scorer
 
     config = ppo.Config(
         steps=_STEPS, epochs=_EPOCHS, minibatches=_MINIBATCHES, critic_first=0, target_kl=float("inf")
     )
-    network, scale = Scorer().to(device), ppo.Scale()
-    worker = ppo.Worker(network, lambda _lesson: _tables(envs), config, seed=(0,), device=device)
+    network, scale, env = Scorer().to(device), ppo.Scale(), make(envs, device)
+    worker = ppo.Worker(network, lambda _lesson: env, config, seed=(0,), device=device, arrays=_arrays(device))
     optimizer, clock = ppo.optimizer_of(network, config), _clock(device)
     began = 0.0
     for number in range(updates + 1):
@@ -147,7 +176,7 @@ def _ours(envs: int, updates: int, device: str) -> float:
 def _peer(envs: int, updates: int, device: str, *, own: bool) -> float:
     from strata.cli.bench_learn_peer import peer
 
-    model = peer(_tables(envs), device=device, steps=_STEPS, epochs=_EPOCHS, minibatches=_MINIBATCHES,
+    model = peer(_tables(envs, "cpu"), device=device, steps=_STEPS, epochs=_EPOCHS, minibatches=_MINIBATCHES,
                  weights=_weights() if own else None)  # fmt: skip
     clock = _clock(device)
     model.learn(envs * _STEPS)

@@ -76,7 +76,7 @@ def train(
     try:
         with _saying() as say:
             run = run_learning(
-                told, Path(out), resume=resume, device=_device(device), workers=workers, minutes=minutes, say=say
+                told, Path(out), resume=resume, device=device_of(device), workers=workers, minutes=minutes, say=say
             )
     except KeyboardInterrupt:
         kept = f"the best policy so far is in {file}" if file.exists() else "nothing was kept"
@@ -199,7 +199,8 @@ def export(checkpoint: str, out: str, commit: str, most_domains: int, output: st
     emit(answer, output, lambda console: console.print(f"{out}, and the record of its training in {beside}"))
 
 
-def _device(asked: str) -> str:
+def device_of(asked: str) -> str:
+    """Return "cpu" or "cuda"; "auto" is CUDA where there is a device. Raises MissingPart where there is none."""
     import torch
 
     from strata.errors import MissingPart
