@@ -72,6 +72,11 @@ def tiny_model(shape: Shape) -> ModelInfo:
     return replace(model, hidden_bytes=float(ELEMENT_BYTES * shape.hidden_size))
 
 
+def engine_model(name: str) -> ModelInfo:
+    """Return the model of engines: they are never cut, so of its layers only that there are some matters."""
+    return replace(tiny_model(Shape(num_layers=1)), model_name=name)
+
+
 def _workers(
     gateway: Gateway, settings: Settings, shape: Shape, client: httpx.AsyncClient, clock: Callable[[], float]
 ) -> Driver:
@@ -97,8 +102,7 @@ def _engines(
         return None if driver is gateway.workers else driver
     urls: dict[str, str] = {}
     hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.config.heartbeat_timeout)
-    # An engine is never cut: of its model, only that it has layers matters.
-    core = Core(settings.config, replace(tiny_model(Shape(num_layers=1)), model_name=model), DEMAND)
+    core = Core(settings.config, engine_model(model), DEMAND)
     driver = gateway.drivers[model] = Driver(core, hands, urls, gateway.meters, clock=clock)
     return driver
 

@@ -70,8 +70,8 @@ class Driver:
         """
         try:
             instructions = self.core.handle(event, self.clock())
-        except Exception:
-            self._fault(type(event).__name__)
+        except Exception as error:
+            self._fault(type(event).__name__, error)
             self._give_up(
                 event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", "")
             )
@@ -80,8 +80,8 @@ class Driver:
             self.meters.instructions.inc(model=self.name, kind=type(instruction).__name__)
             try:
                 self._do(instruction)
-            except Exception:
-                self._fault(type(instruction).__name__)
+            except Exception as error:
+                self._fault(type(instruction).__name__, error)
         self._set_timer()
         return instructions
 
@@ -153,8 +153,8 @@ class Driver:
     async def _plan(self, plan: Plan) -> None:
         try:
             planned = await asyncio.to_thread(answer, plan, self.core.model, self.core.demand, self.core.config)
-        except Exception:
-            self._fault("Plan")
+        except Exception as error:
+            self._fault("Plan", error)
             planned = Planned(plan.version, plan.current)
         self.post(planned)
 
@@ -179,7 +179,7 @@ class Driver:
         try:
             ended = await self.hands.attempt(ticket, dispatch, first_token)
         except Exception as error:
-            self._fault("attempt")
+            self._fault("attempt", error)
             ended = Ended(error=f"{type(error).__name__}: {error}")
         if ticket.attempt != number or ticket.is_over:
             return
@@ -231,18 +231,17 @@ class Driver:
             if attempt := self._attempts.get(request_id):
                 self._stop_attempt(request_id, attempt.number)
 
-    def _fault(self, what: str) -> None:
+    def _fault(self, what: str, error: BaseException) -> None:
         self.meters.faults.inc(model=self.name, at=what)
-        log.exception("%s of %s went wrong", what, self.name)
+        log.error("%s of %s went wrong", what, self.name, exc_info=error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work))
+        task = asyncio.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            self._fault("task")
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._fault("task", error)

@@ -150,21 +150,20 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
         kv_tokens=backend.slots * CONTEXT_TOKENS,
     )
     while True:
-        is_broken = broken.is_set()
-        broken.clear()
+        if broken.is_set():
+            broken.clear()
+            is_joined = False
         if await models_of(backend, engines.client):
-            if is_joined and not is_broken:
+            if is_joined:
                 said = driver.post(Beat(node_id, incarnation, driver.running_on(node_id)))
             else:
                 incarnation += 1
                 engines.urls[node_id] = backend.url
                 said = driver.post(Join(node, incarnation))
             is_joined = not any(isinstance(one, Refuse) for one in said)
-        elif is_broken:
-            broken.set()  # to be tried again; not at once
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S if broken.is_set() else driver.core.config.heartbeat_interval_s):
-                await (asyncio.sleep(RETRY_S) if broken.is_set() else broken.wait())
+            async with asyncio.timeout(driver.core.config.heartbeat_interval_s if is_joined else RETRY_S):
+                await broken.wait()
 
 
 async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[str]:

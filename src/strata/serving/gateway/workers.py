@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Final
 
 import httpx
@@ -108,7 +109,8 @@ class Workers:
                 if answer.status_code != 200:
                     body = (await answer.aread())[:200].decode(errors="replace")
                     return Ended(error=f"{head.node_id} says {answer.status_code}: {body}", suspect=head.node_id)
-                return await _read(ticket, _lines(answer.aiter_bytes()), head.node_id, first_token)
+                async with aclosing(_lines(answer.aiter_bytes())) as lines:
+                    return await _read(ticket, lines, head.node_id, first_token)
         except (httpx.HTTPError, ValidationError, ValueError) as error:
             return Ended(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
 
@@ -169,7 +171,7 @@ async def _read(
     return Ended(error=f"{node_id} broke off", suspect=node_id)
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield lines. Raises ValueError for one that is longer than any of ours."""
     rest = b""
     async for chunk in chunks:

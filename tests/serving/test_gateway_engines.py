@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from gateway_world import FAST, Host, Stream, Wires, events_of, foretold, text_of
+from strata.errors import UsageError
+from strata.http import Limits
+from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.build import DEMAND, engine_model
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.engines import Backend, Engines, read_backend, watch
+from strata.serving.gateway.meters import Meters
+from strata.serving.live.core import Core
+
+
+class FakeEngine(Host):
+    """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.chunks_left: float = float("inf")
+        self.status = 200
+        self.polled = asyncio.Event()
+
+    async def answer(self, path, body):
+        if path == "/v1/models":
+            self.polled.set()
+            return httpx.Response(200, json={"data": [{"id": "llama"}]})
+        if self.status != 200:
+            return httpx.Response(self.status, json={"error": {"message": "no", "code": "engine's own"}})
+        asked = json.loads(body)
+        count = asked.get("max_tokens", 8)
+        prompt = asked.get("prompt") or asked["messages"][-1]["content"]
+        text, is_chat = foretold(prompt, count), path.endswith("chat/completions")
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
+        if asked.get("stream"):
+            return httpx.Response(200, stream=Stream(self.stream(text, usage, is_chat=is_chat)))
+        if self.chunks_left < count:
+            self.is_dead = True
+            raise httpx.ReadError("reset")
+        choice = {"index": 0, "finish_reason": "length", "text": text, "matched_stop": None}
+        return httpx.Response(200, json={"id": "theirs", "choices": [choice], "usage": usage})
+
+    async def stream(self, text, usage, *, is_chat):
+        for letter in text:
+            if self.chunks_left <= 0:
+                self.is_dead = True
+                raise httpx.ReadError("reset")
+            self.chunks_left -= 1
+            choice = {"index": 0, "finish_reason": None}
+            choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
+            yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]}).encode()
+        last = {"index": 0, "finish_reason": "length", "text": "", "delta": {}}
+        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [last]}).encode()
+        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [], "usage": usage}).encode()
+        yield b"data: [DONE]\n\n"
+
+
+class EngineWorld:
+    def __init__(self, names: str = "ab") -> None:
+        self.engines = [FakeEngine(name) for name in names]
+        self.gateway = Gateway(Meters(lambda: self.gateway.status()))
+        self.gateway.new_id = lambda: "1"
+        urls: dict[str, str] = {}
+        client = httpx.AsyncClient(transport=Wires(self.engines))
+        self.hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0)
+        self.driver = Driver(
+            Core(FAST, engine_model("llama"), DEMAND), self.hands, urls, self.gateway.meters, clock=lambda: 100.0
+        )
+        self.gateway.drivers["llama"] = self.driver
+        self.frame = make_frame(self.gateway, limits=Limits())
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")
+
+    async def ask(self, kind="completions", **more):
+        return await self.client.post(f"/v1/{kind}", json={"model": "llama", **more})
+
+    @asynccontextmanager
+    async def up(self):
+        watchers = []
+        for engine in self.engines:
+            backend = Backend(engine.url, "llama", 4)
+            watchers.append(asyncio.create_task(watch(backend, engine.name, self.driver, self.hands)))
+            await engine.polled.wait()
+        while len(self.hands.urls) < len(self.engines):
+            await asyncio.sleep(0)
+        try:
+            yield self
+        finally:
+            for task in watchers:
+                task.cancel()
+            await self.driver.stop()
+
+
+def run(scenario, names="ab"):
+    async def whole():
+        async with EngineWorld(names).up() as world:
+            return await scenario(world)
+
+    return asyncio.run(whole())
+
+
+def asked_of(world):
+    return [body for engine in world.engines for path, body in engine.heard if "completions" in path]
+
+
+def test_a_request_goes_to_an_engine_as_it_came_and_its_answer_comes_back_under_our_id():
+    async def scenario(world):
+        answer = await world.ask(prompt="hello", max_tokens=4, top_p=0.5, guided_choice=["a"], priority=3)
+        return answer.json(), asked_of(world)
+
+    answer, asked = run(scenario)
+    assert asked == [{"model": "llama", "prompt": "hello", "max_tokens": 4, "top_p": 0.5, "guided_choice": ["a"]}]
+    assert answer["id"] == "cmpl-1"
+    assert answer["choices"][0]["text"] == foretold("hello", 4)
+    assert answer["choices"][0]["matched_stop"] is None
+    assert answer["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("wants_usage", [True, False])
+def test_a_stream_is_relayed_and_usage_shown_to_who_asked_for_it(wants_usage):
+    async def scenario(world):
+        more = {"stream_options": {"include_usage": True}} if wants_usage else {}
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True} | more
+        return await world.ask("chat/completions", **body)
+
+    answer = run(scenario)
+    *chunks, done = events_of(answer.content)
+    assert done == "[DONE]"
+    assert text_of(answer.content) == foretold("hi", 5)
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
+    assert ("usage" in chunks[-1]) == wants_usage
+    assert len([c for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]]) == 1
+
+
+def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
+    async def scenario(world):
+        for engine in world.engines:
+            engine.status = 422
+        return await world.ask(prompt="x"), asked_of(world)
+
+    answer, asked = run(scenario)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "engine's own"
+    assert len(asked) == 1
+
+
+def test_an_engine_that_fails_every_request_is_not_asked_for_ever():
+    async def scenario(world):
+        for engine in world.engines:
+            engine.status = 500
+        return await world.ask(prompt="x"), asked_of(world)
+
+    answer, asked = run(scenario)
+    assert answer.status_code == 503
+    assert len(asked) == FAST.max_attempts
+
+
+def test_an_engine_that_dies_before_its_first_token_is_replaced_unseen():
+    async def scenario(world):
+        one, _ = world.engines
+        one.is_dead = True
+        return [await world.ask(prompt="hello", max_tokens=6) for _ in range(4)]
+
+    for answer in run(scenario):
+        assert answer.json()["choices"][0]["text"] == foretold("hello", 6)
+
+
+def test_a_completion_goes_on_elsewhere_with_what_it_had_and_counts_as_one():
+    async def scenario(world):
+        world.engines[0].chunks_left = 3
+        more = {"max_tokens": 8, "stream": True, "stream_options": {"include_usage": True}}
+        answers = [await world.ask(prompt="hello", **more) for _ in range(2)]
+        return [answer.content for answer in answers], asked_of(world)
+
+    bodies, asked = run(scenario)
+    assert sorted(one["max_tokens"] for one in asked) == [5, 8, 8]
+    for body in bodies:
+        assert text_of(body) == foretold("hello", 8)
+        assert events_of(body)[-2]["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+
+
+def test_a_chat_that_has_begun_ends_with_an_error_event_as_nobody_else_can_go_on_with_it():
+    async def scenario(world):
+        world.engines[0].chunks_left = 3
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True}
+        return await world.ask("chat/completions", **body)
+
+    answer = run(scenario, names="a")
+    assert text_of(answer.content) == foretold("hi", 3)
+    assert events_of(answer.content)[-1]["error"]["code"] == "engine-lost"
+
+
+def test_an_engine_that_was_away_is_used_again_when_it_answers():
+    async def scenario(world):
+        engine = world.engines[0]
+        engine.is_dead = True
+        waiting = asyncio.create_task(world.ask(prompt="hello", max_tokens=6))
+        while world.driver.core.status()["ready"]:
+            await asyncio.sleep(0)
+        engine.is_dead = False
+        world.hands.broken["a"].set()
+        return await waiting
+
+    answer = run(scenario, names="a")
+    assert answer.json()["choices"][0]["text"] == foretold("hello", 6)
+
+
+def test_the_option_names_an_address_a_model_and_slots():
+    assert read_backend("http://a:1/v1/,model=m,slots=3") == Backend("http://a:1", "m", 3)
+    assert read_backend("http://a:1") == Backend("http://a:1", "", 64)
+    for wrong in ("a:1", "http://a:1,slots=0", "http://a:1,slots=x", "http://a:1,modle=m"):
+        with pytest.raises(UsageError, match="--backend"):
+            read_backend(wrong)
