@@ -7,6 +7,8 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from live_cluster import DEMAND, llama, node
 
 from replay_worlds import layout
@@ -182,6 +184,29 @@ def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
     )  # fmt: skip
     passed = {stages[0].node_id: path.passed_tokens for stages, path in run.service.paths.items()}
     assert passed["a"] < 0.7 * min(passed["b"], passed["c"])
+
+
+befallen = st.lists(
+    st.builds(
+        Happening, st.sampled_from(["kill", "join", "leave", "slow"]), st.sampled_from("abcde"), st.floats(0, 30),
+        st.just(3.0),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None)
+@given(befallen, st.sampled_from(["rr", "dp", "auto"]), st.sampled_from([0.05, math.inf]), st.integers(0, 99))
+def test_whatever_befalls_the_nodes_each_request_ends_once_and_the_books_are_empty(what, routing, notice_s, seed):
+    asked = requests(2.0, 30.0, seed=seed)
+    run, core = replayed(
+        near("abcde"), asked, end_s=30.0, happenings=what, heartbeat_timeout=6.0, heartbeat_interval_s=1.0,
+        routing_strategy=routing, absent=["e"], more={"notice_s": notice_s, "patience_s": 60.0},
+    )  # fmt: skip
+    assert sorted(run.record.at_s) == [request.at_s for request in asked]
+    assert set(outcomes(run)) <= {"served", "cancelled"} | (set() if core.serving() else {"unfinished"})
+    assert all(one.running == 0 for one in core.nodes())
+    assert not any(machine.heads for machine in run.service.machines.values())
 
 
 def test_the_same_seed_gives_the_same_report():

@@ -274,7 +274,8 @@ class Replay:
             if not one.is_in:
                 self._join(name, 0.0)
         elif happening.kind == "slow":
-            self.service.change(name, factor=happening.factor)
+            if one.is_in:
+                self.service.change(name, factor=happening.factor)
         elif one.is_in:
             one.is_in = False
             self.service.change(name, is_up=False)
@@ -360,8 +361,10 @@ class Replay:
                 if attempt is not None and attempt.number == number:
                     self._break_off(attempt)
             case Reject(request_id=name, reason=reason):
-                self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
-                self.record.add(self._end(name), "rejected", now_s)
+                life = self._end(name)
+                if self._around.start_s <= life.request.at_s < self._around.end_s:
+                    self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
+                self.record.add(life, "rejected", now_s)
             case Plan():
                 self.num_plans += 1
                 planned = self._around.plan(instruction)
