@@ -51,6 +51,7 @@ SAMPLES = {
     "makes-room": {},
     "plan-kept": {"pipelines": 3},
     "fewer-tokens": {"ratio": 0.91},
+    "less-goodput": {"ratio": 0.5},
     "slower-decode": {"factor": 3.66},
     "same-plan": {},
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},

@@ -238,6 +238,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The alternative works, but its slowest stages let fewer tokens through.",
         "Ask for --goal throughput if tokens/s are all that matters.",
     ),
+    "less-goodput": Meaning(
+        "{ratio:.2f}x the requests within the goals",
+        "The alternative works, but fewer of its requests keep the job's goals.",
+        "Relax the goals, or ask for --goal throughput.",
+    ),
     "slower-decode": Meaning(
         "{factor:.2f}x the decode time of the chosen plan",
         "The alternative works, but a token takes longer around its pipelines.",

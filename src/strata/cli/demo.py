@@ -49,7 +49,7 @@ def demo(out: str, top: int, output: str) -> int:
 
 
 def _planned(fleet: str, job: str, top: int, out: Path) -> dict[str, Any]:
-    from strata.cli.plan import planned
+    from strata.cli.plan_train import planned
     from strata.files import write_json
     from strata.fleet.schema import load_fleet
     from strata.workload.schema import load_job

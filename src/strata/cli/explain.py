@@ -1,4 +1,4 @@
-"""`strata explain`: why a plan was chosen, stage by stage, and why a domain was not used."""
+"""`strata explain`: why a plan was chosen, stage by stage, and why a domain or a node was not used."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("plan", type=click.Path(dir_okay=False), required=False)
-@click.option("--why-not", "why_not", metavar="DOMAIN", help="Why the plan does not use this domain.")
+@click.option("--why-not", "why_not", metavar="DOMAIN", help="Why the plan does not use this domain (or node).")
 @output_option
 def explain(plan: str | None, why_not: str | None, output: str) -> int:
     """Say why PLAN was chosen, or why a domain was not.
 
-    PLAN is what `strata plan train --save` wrote, or what its `-o json` printed; without it, the latest answer.
+    PLAN is what `strata plan train|serve --save` wrote, or what its `-o json` printed; without it, the latest
+    answer.
 
     \b
     strata plan train aws10 llama-3.1-70b --save plan.json
     strata explain plan.json --why-not Tokyo
     """
     data = _latest() if plan is None else _read(plan)
+    if data["kind"] == "ServingPlan":
+        return _explain_serving(data, why_not, output)
     if why_not is None:
         emit(data, output, lambda console: _show(console, data))
         return 0 if data["plans"] else 3
@@ -46,23 +49,40 @@ def _latest() -> dict[str, Any]:
     entries = []
     if path.exists():
         with History(path) as history:
-            entries = history.latest("training", 1)
+            entries = [*history.latest("training", 1), *history.latest("serving", 1)]
     if not entries:
         raise UsageError("no plan has been made yet", hint="strata plan train seed llama-3.1-70b")
-    return dict(entries[0].decision)
+    return dict(max(entries, key=lambda entry: entry.id).decision)
 
 
 def _read(path: str) -> dict[str, Any]:
     from strata.files import read_json
 
     data = read_json(path)
+    if isinstance(data, dict) and data.get("kind") == "ServingPlan":
+        from strata.serving.planfile import read_serving_plan
+        from strata.serving.schema import ServingPlanFile
+
+        read_serving_plan(path)  # tells what is wrong in the file, with its place
+        return ServingPlanFile.model_validate(data).model_dump(mode="json", by_alias=True)
     if not isinstance(data, dict) or data.get("kind") != "TrainingAnswer" or "plans" not in data:
         kind = data.get("kind") if isinstance(data, dict) else None
         raise UsageError(
-            f"{path}: is no answer of `strata plan train`" + (f" (kind: {kind})" if kind else ""),
+            f"{path}: is no answer of `strata plan`" + (f" (kind: {kind})" if kind else ""),
             hint="strata plan train FLEET JOB --save plan.json",
         )
     return data
+
+
+def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> int:
+    from strata.cli.plan_serve_table import show_serving, why_not_serving
+
+    if why_not is None:
+        emit(data, output, lambda console: show_serving(console, data, next_command=False))
+        return 0 if data["pipelines"] else 3
+    found = why_not_serving(data, why_not)
+    emit(found, output, lambda console: console.print("\n".join(found["text"])))
+    return 0
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress, rows
-from strata.errors import OutOfTime, UsageError
+from strata.cli.planning import time_limit_s
+from strata.errors import OutOfTime
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 if TYPE_CHECKING:
@@ -43,18 +44,13 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     `link.A-B=none` and `domain.NAME=none` take a link or a domain away; a link that is not there is added by
     its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
     """
-    from strata import units
     from strata.fleet.schema import load_fleet
     from strata.training.comparison import compare
     from strata.training.planner import plan_training
     from strata.training.whatif import apply
     from strata.workload.schema import load_job
 
-    # A bare number counts seconds, as in `strata plan`.
-    bare = time_limit.replace(".", "", 1).isdigit()
-    limit_s = float(time_limit) if bare else units.parse(time_limit, "time")
-    if limit_s < 0:
-        raise UsageError(f"--time-limit {time_limit} is negative", hint="30s, or 2min")
+    limit_s = time_limit_s(time_limit)
     before = load_fleet(fleet), load_job(job)
     new_fleet, new_job, changes = apply(*before, settings)
     answers = []

@@ -41,11 +41,15 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPipeline:
-    """Stages that hold all layers; `slots` are those of its tightest stage."""
+    """Stages that hold all layers; `slots` are those of its tightest stage. Times without any queue.
+
+    decode_s: of one token around the pipeline; ttft_s: of a prompt, until its first token is back.
+    """
 
     stages: tuple[PlannedStage, ...]
     slots: int
     tokens_per_s: float
+    requests_per_s: float
     decode_s: float
     ttft_s: float
     trust: Trust

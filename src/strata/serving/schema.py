@@ -100,6 +100,7 @@ class PlanPipelineEntry(FileModel):
     stages: Annotated[list[PlanStageEntry], Field(min_length=1)]
     slots: Layers
     tokens_per_s: Time
+    requests_per_s: Time
     decode_s: Time
     ttft_s: Time
     trust: Trust
@@ -135,6 +136,49 @@ class PlanServiceEntry(FileModel):
     num_heads: Layers = 0
 
 
+class ReasonEntry(FileModel):
+    """A reason as `Reason.to_dict` writes it."""
+
+    token: Name
+    subject: str = ""
+    data: dict[str, Any] = Field(default={})
+    text: str
+
+
+class PlanFiguresEntry(FileModel):
+    """What all pipelines give together; `gap` is of the stages alone, to what no plan exceeds."""
+
+    tokens_per_s: Time
+    decode_s: Time
+    ttft_s: Time
+    requests_per_s: Time
+    goodput_per_s: Time
+    link_share: Time
+    stages_tokens_per_s: Time
+    bound_tokens_per_s: Time
+    gap: Time | None
+    trust: Trust
+    flops_efficiency: Time
+    bandwidth_efficiency: Time
+    efficiencies_trust: Trust
+
+
+class PlanAlternativeEntry(FileModel):
+    """Another strategy's plan, what it gives, and why it was not taken."""
+
+    name: Name
+    cost: dict[str, float]
+    reasons: list[ReasonEntry]
+
+
+class UnusedEntry(FileModel):
+    """Nodes in no pipeline, and why; a whole domain that cannot serve has no nodes here."""
+
+    domain: Name
+    nodes: list[Name]
+    reason: ReasonEntry
+
+
 class ServingPlanFile(FileModel):
     """`kind: ServingPlan`. Without pipelines: nothing fits, and `reasons` say why."""
 
@@ -145,10 +189,10 @@ class ServingPlanFile(FileModel):
     goal: Goal
     routing: Literal["auto", "dp", "rr"]
     pipelines: list[PlanPipelineEntry]
-    figures: dict[str, Any] = Field(default={})
-    reasons: list[dict[str, Any]] = Field(default=[])
-    alternatives: list[dict[str, Any]] = Field(default=[])
-    unused: list[dict[str, Any]] = Field(default=[])
+    figures: PlanFiguresEntry | None = None
+    reasons: list[ReasonEntry] = Field(default=[])
+    alternatives: list[PlanAlternativeEntry] = Field(default=[])
+    unused: list[UnusedEntry] = Field(default=[])
     trust: Trust = Trust.ASSUMED
     inputs_digest: str = ""
     seed: int = 0

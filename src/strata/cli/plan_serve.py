@@ -1,0 +1,104 @@
+"""`strata plan serve`: layers of a model onto the nodes of a fleet, and the reasons."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from strata.cli.output import emit, output_option, progress
+from strata.cli.planning import remember, time_limit_s
+from strata.serving.goal import Goal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.argument("fleet")
+@click.argument("job")
+@click.option(
+    "--strategy",
+    type=click.Choice(["auto", "dp", "greedy"]),
+    help="Search, the seed's dynamic programme, or sorted greedy, instead of the job's.",
+)
+@click.option(
+    "--goal",
+    type=click.Choice([str(goal) for goal in Goal]),
+    default="both",
+    show_default=True,
+    help="What to be good in: tokens/s, decode time, both, or requests within the job's goals.",
+)
+@click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Also write the answer, as JSON, to this file.")
+@output_option
+def serve(
+    fleet: str, job: str, strategy: str | None, goal: str, time_limit: str, save: str | None, output: str
+) -> int:
+    """Plan the serving of a JOB on a FLEET: files, or names of bundled ones.
+
+    Every node is a tensor-parallel group of all its devices; a pipeline is nodes that hold all layers together.
+    Times are without queues: `strata serve simulate` adds those.
+
+    \b
+    strata plan serve aws10 serve-llama-3.1-70b
+    strata plan serve fleet.yaml job.yaml --goal latency -o json
+    strata plan serve aws10 serve-llama-3.1-405b --save plan.json
+
+    Exits 3 where no plan fits (the reasons say what would help), 4 where the plan misses the job's goals or rate.
+    """
+    from strata.fleet.schema import load_fleet
+    from strata.serving.answer import serving_answer
+    from strata.serving.planner import plan_serving
+    from strata.workload.serving_schema import load_serving_job
+
+    limit_s, asked, hardware = time_limit_s(time_limit), load_serving_job(job), load_fleet(fleet)
+    with progress("planning"), _stopped_by_interrupt() as is_stopped:
+        answer = plan_serving(
+            hardware,
+            asked,
+            clock=time.perf_counter,
+            strategy=strategy or asked.strategy,  # type: ignore[arg-type]
+            goal=Goal(goal),
+            time_limit_s=limit_s,
+            is_stopped=is_stopped,
+        )
+    data = serving_answer(answer, asked, inputs={"fleet": fleet, "job": job})
+    if save:
+        from strata.files import write_json
+
+        write_json(save, data)
+    remember("serving", data)
+
+    def table(console: Console) -> None:
+        from strata.cli.plan_serve_table import show_serving
+
+        show_serving(console, data, saved=save or "")
+
+    emit(data, output, table)
+    if is_stopped():
+        return 130
+    if not data["pipelines"]:
+        return 3
+    return 0 if answer.is_good_enough else 4
+
+
+@contextmanager
+def _stopped_by_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C end the search with the best plan so far; the second interrupts as ever."""
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,165 @@
+"""A serving plan as people read it: pipelines, what they give, reasons, unused nodes, and what to run next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from strata.cli.output import rows
+from strata.units import show_count, show_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHOWN: Final = 8
+"""Groups of like pipelines, and of unused nodes, in a table; JSON has all."""
+
+
+def show_serving(console: Console, data: dict[str, Any], *, saved: str = "", next_command: bool = True) -> None:
+    """Print an answer (the dict of `serving_answer`) in 80 columns."""
+    if not data["pipelines"]:
+        console.print(f"no plan fits {data['name']}")
+        _reasons(console, data["reasons"])
+        return
+    _pipelines(console, data)
+    _figures(console, data)
+    console.print()
+    _reasons(console, data["reasons"])
+    _why_not(console, data)
+    _unused(console, data["unused"])
+    if next_command:
+        _next(console, data, saved)
+
+
+def _pipelines(console: Console, data: dict[str, Any]) -> None:
+    """Print the pipelines, those of like figures once."""
+    cards = {node["id"]: (node["accelerator"], node["num_devices"]) for node in data["fleet"]["nodes"]}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for pipeline in data["pipelines"]:
+        shape = tuple(
+            (*cards[stage["node"]], stage["first"], show_time(stage["stage_s"]), stage["slots"])
+            for stage in pipeline["stages"]
+        )
+        groups.setdefault((shape, show_time(pipeline["decode_s"])), []).append(pipeline)
+    ordered = sorted(groups.values(), key=lambda like: -sum(one["tokens_per_s"] for one in like))
+    body: list[list[str]] = []
+    for like in ordered[:SHOWN]:
+        one = like[0]
+        for number, stage in enumerate(one["stages"]):
+            whole = [
+                show_count(one["tokens_per_s"]),
+                show_time(one["decode_s"]),
+                show_time(one["ttft_s"]),
+                one["trust"],
+            ]
+            body.append(
+                [
+                    f"{len(like)}x" if number == 0 else "",
+                    stage["node"],
+                    f"{stage['first']}-{stage['end'] - 1}",
+                    show_time(stage["stage_s"]),
+                    str(stage["slots"]),
+                    *(whole if number == 0 else [""] * len(whole)),
+                ]
+            )
+    headers = ["", "node", "layers", "stage", "KV slots", "tok/s", "decode", "TTFT", "trust"]
+    console.print(rows(headers, body, right=[0, 3, 4, 5, 6, 7]))
+    if len(ordered) > SHOWN:
+        left = sum(map(len, ordered[SHOWN:]))
+        console.print(f"  and {left} pipelines of {len(ordered) - SHOWN} other kinds: -o json has all")
+
+
+def _figures(console: Console, data: dict[str, Any]) -> None:
+    figures, job = data["figures"], data["job"]
+    if figures is None:
+        return
+    used = sum(len(pipeline["stages"]) for pipeline in data["pipelines"])
+    lines = [
+        f"{_count(len(data['pipelines']), 'pipeline')} on {used} of {_count(len(data['fleet']['nodes']), 'node')} "
+        f"({data['strategy']}, goal {data['goal']}): {show_count(figures['tokens_per_s'])} tokens/s, "
+        f"decode {show_time(figures['decode_s'])}, TTFT {show_time(figures['ttft_s'])} (means, no queue)",
+        f"{figures['requests_per_s']:.3g} requests/s of {job['prompt_tokens']}+{job['output_tokens']} tokens, "
+        f"{figures['goodput_per_s']:.3g} of them within the goals · trust: {figures['trust']}",
+        f"at {figures['bandwidth_efficiency']:.0%} of memory bandwidth and {figures['flops_efficiency']:.0%} of "
+        f"peak FLOPs ({figures['efficiencies_trust']})",
+    ]
+    if figures["gap"] is not None:
+        gap = "0.01 %" if figures["gap"] < 1e-4 else f"{figures['gap']:.2%}".replace("%", " %")
+        bound = show_count(figures["bound_tokens_per_s"])
+        lines.append(f"stages within {gap} of {bound} tokens/s, which no plan exceeds")
+    for line in lines:
+        console.print(f"  {line}")
+
+
+def _reasons(console: Console, reasons: list[dict[str, Any]]) -> None:
+    for reason in reasons:
+        console.print(f"  {reason['token']}: {reason['text']}")
+
+
+def _why_not(console: Console, data: dict[str, Any]) -> None:
+    if data["alternatives"]:
+        console.print("why not:")
+    for item in data["alternatives"]:
+        cost, figures = item["cost"], ""
+        if cost.get("num_pipelines"):
+            figures = (
+                f" ({_count(cost['num_pipelines'], 'pipeline')}, {show_count(cost['tokens_per_s'])} tokens/s, "
+                f"decode {show_time(cost['decode_s'])})"
+            )
+        console.print(f"  {item['name']}{figures}: " + "; ".join(reason["text"] for reason in item["reasons"]))
+
+
+def _unused(console: Console, unused: list[dict[str, Any]]) -> None:
+    if unused:
+        console.print("unused:")
+    for item in unused[:SHOWN]:
+        console.print(f"  {_who(item)}: {item['reason']['text'].removeprefix(item['domain'] + ': ')}")
+    if len(unused) > SHOWN:
+        console.print(f"  and {len(unused) - SHOWN} more domains: -o json has all")
+
+
+def _who(item: dict[str, Any]) -> str:
+    return f"{item['domain']} ({_count(len(item['nodes']), 'node')})" if item["nodes"] else str(item["domain"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _next(console: Console, data: dict[str, Any], saved: str) -> None:
+    fleet, job = data["inputs"].get("fleet", "FLEET"), data["inputs"].get("job", "JOB")
+    console.print(f"next: strata serve simulate {fleet} {job}")
+    if saved:
+        console.print(f"      strata export {saved} --to vllm   or: strata explain {saved}")
+    else:
+        console.print(f"      strata plan serve {fleet} {job} --save plan.json")
+        console.print("      strata export plan.json --to vllm")
+
+
+def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return why a plan does not use a domain or a node, or that it does, as data with `text` for people."""
+    nodes = data["fleet"]["nodes"]
+    known = {node["id"] for node in nodes} | {node["domain"] for node in nodes}
+    found = [item for item in data["unused"] if name == item["domain"] or name in item["nodes"]]
+    if name not in known and not found:
+        import difflib
+
+        from strata.errors import UsageError
+
+        close = difflib.get_close_matches(name, sorted(known), n=1)
+        raise UsageError(
+            f"no domain and no node {name!r} in this answer", hint=f"--why-not {close[0]}" if close else None
+        )
+    used = [
+        f"pipeline {number}, {stage['node']}: layers {stage['first']} to {stage['end'] - 1}"
+        for number, pipeline in enumerate(data["pipelines"], 1)
+        for stage in pipeline["stages"]
+        if name in (stage["node"], stage["node"].rpartition("/")[0])
+    ]
+    reasons = [item["reason"] for item in found] or ([] if used else data["reasons"])
+    text = [f"{name} is used: {line}" for line in used[:SHOWN]]
+    if len(used) > SHOWN:
+        text.append(f"and {len(used) - SHOWN} more")
+    text += [f"{_who(item)}: {item['reason']['text']}" for item in found] or (
+        [] if used else [reason["text"] for reason in reasons]
+    )
+    return {"domain": name, "used": bool(used), "reasons": reasons, "text": text}

@@ -1,0 +1,35 @@
+"""What the planning commands share: their time limit, and the store that remembers their answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final
+
+import click
+
+from strata import units
+from strata.errors import StrataError, UsageError
+
+REMEMBERED: Final = 1_000
+"""Answers kept in the store: some tens of megabytes at most."""
+
+
+def time_limit_s(text: str) -> float:
+    """Read `--time-limit`: a time, or a bare number of seconds. Raises UsageError."""
+    is_number = text.replace(".", "", 1).isdigit()
+    limit_s = float(text) if is_number else units.parse(text, "time")
+    if limit_s < 0:
+        raise UsageError(f"--time-limit {text} is negative", hint="30s, or 2min")
+    return limit_s
+
+
+def remember(kind: str, data: dict[str, Any]) -> None:
+    """Keep an answer in the decision store, for `strata explain` without a file; planning never fails on it."""
+    from strata.history import History, default_path
+
+    try:
+        with History(default_path(os.environ), max_rows=REMEMBERED) as history:
+            history.add(kind, data, at_s=time.time())
+    except StrataError as error:
+        click.echo(f"note: the answer was not kept in the history: {error}", err=True)

@@ -1,0 +1,166 @@
+"""What the pipelines of an allocation give a job: tokens/s, decode time, time to the first token, requests/s.
+
+Stages, hops and prompts are the pool's. Times are those of an idle pipeline; how long requests wait is for
+`strata serve simulate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from strata.decision import Reason, Trust, worst
+from strata.fleet.fleet import Fleet
+from strata.serving.allocation import Pipeline, worth_of
+from strata.serving.layout import Layout, StageServer
+from strata.serving.node import Node
+from strata.serving.observe import layout_of
+from strata.serving.planfile import PlannedPipeline, PlannedStage
+from strata.serving.pool import Pool
+from strata.serving.service import goodput
+from strata.serving.split import stages_s
+from strata.units import show_time
+from strata.workload.serving_job import Demand, ServingJob
+
+FULL = 0.995
+"""Share of its stages' tokens/s above which a pipeline is said to have enough sequences in flight."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A plan's figures: sums over its pipelines, and means over tokens.
+
+    tokens_per_s: of decoding alone, no more than the KV memory's sequences can keep in flight.
+    requests_per_s: of the demanded lengths, prompts counted; goodput_per_s: as many as keep the goals (95 of 100).
+    link_share: of decode_s on links. tightest: slots, slots needed and share of the stages' tokens/s of the
+    pipeline that lacks most KV memory; None where all have enough. missed: the goals that are.
+    """
+
+    pipelines: tuple[PlannedPipeline, ...]
+    tokens_per_s: float
+    requests_per_s: float
+    goodput_per_s: float
+    decode_s: float
+    ttft_s: float
+    link_share: float
+    tightest: tuple[int, int, float] | None
+    missed: tuple[Reason, ...]
+    trust: Trust
+
+    @property
+    def is_good_enough(self) -> bool:
+        """Whether some pipelines keep the goals, and get through as many requests as arrive."""
+        return self.goodput_per_s > 0 and not any(reason.token == "rate-not-served" for reason in self.missed)
+
+
+def estimates(
+    fleet: Fleet, nodes: Sequence[Node], pool: Pool, pipelines: Sequence[Pipeline], job: ServingJob
+) -> Estimate:
+    """Return the figures of some pipelines, of which there is at least one."""
+    demand = job.demand
+    layout = layout_of(
+        nodes,
+        pipelines,
+        job.model,
+        demand,
+        memory_headroom=job.memory_headroom,
+        flops_efficiency=job.flops_efficiency,
+        bandwidth_efficiency=job.bandwidth_efficiency,
+    )
+    servers = {server.node_id: server for server in layout.servers}
+    by_id = {node.node_id: node for node in nodes}
+    made = [_pipeline(fleet, by_id, pool, servers, layout, stages, demand) for stages in pipelines]
+    served = goodput(pool, pipelines)
+    goodput_per_s = sum(one.requests_per_s for one in made)
+    if served is not None:
+        goodput_per_s = min(goodput_per_s, float(served) / demand.output_tokens)
+    rate = sum(one.tokens_per_s for one in made)
+    decode_s = sum(one.tokens_per_s * one.decode_s for one in made) / rate
+    on_stages_s = sum(one.tokens_per_s * sum(stage.stage_s for stage in one.stages) for one in made) / rate
+    return Estimate(
+        pipelines=tuple(made),
+        tokens_per_s=rate,
+        requests_per_s=sum(one.requests_per_s for one in made),
+        goodput_per_s=goodput_per_s,
+        decode_s=decode_s,
+        ttft_s=sum(one.tokens_per_s * one.ttft_s for one in made) / rate,
+        link_share=max(0.0, 1 - on_stages_s / decode_s),
+        tightest=_tightest(made, demand),
+        missed=tuple(_missed(made, demand, goodput_per_s)),
+        trust=worst(*(one.trust for one in made)),
+    )
+
+
+def _pipeline(
+    fleet: Fleet,
+    nodes: Mapping[str, Node],
+    pool: Pool,
+    servers: Mapping[str, StageServer],
+    layout: Layout,
+    stages: Pipeline,
+    demand: Demand,
+) -> PlannedPipeline:
+    names, index = [stage.node_id for stage in stages], {node.id: i for i, node in enumerate(pool.nodes)}
+    members, counts = [index[name] for name in names], [stage.end - stage.first for stage in stages]
+    worth, steps_s = worth_of(pool, members, counts), stages_s(pool, members, counts)
+    slots = min(servers[name].slots for name in names)
+    tokens_per_s = min(worth.tokens_per_s, slots / worth.decode_s)
+    service = pool.service
+    assert service is not None, "pool_of knows what prompts cost"
+    unbound = replace(service, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
+    share = unbound.share(members, counts, step_s=max(steps_s), decode_s=worth.decode_s)
+    return PlannedPipeline(
+        stages=tuple(
+            PlannedStage(*stage, stage_s=step_s, slots=servers[stage.node_id].slots)
+            for stage, step_s in zip(stages, steps_s, strict=True)
+        ),
+        slots=slots,
+        tokens_per_s=tokens_per_s,
+        requests_per_s=float(tokens_per_s * share / demand.output_tokens),
+        decode_s=worth.decode_s,
+        ttft_s=float(service.prompt(members, counts)[0]) + layout.hop(names[-1], names[0]).at(1),
+        trust=_trust(fleet, nodes, names),
+    )
+
+
+def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str]) -> Trust:
+    """Return the worst of the cards' figures and of the links between the domains in a row."""
+    domains = [name.rpartition("/")[0] for name in names]
+    links = [fleet.link(a, b) for a, b in pairwise([*domains, domains[0]]) if a != b]
+    return worst(
+        Trust.ANALYTIC, *(nodes[name].trust for name in names), *(link.trust for link in links if link is not None)
+    )
+
+
+def _tightest(pipelines: Sequence[PlannedPipeline], demand: Demand) -> tuple[int, int, float] | None:
+    found = None
+    for one in pipelines:
+        full = demand.batch / max(stage.stage_s for stage in one.stages)
+        share = one.tokens_per_s / full
+        if share < FULL and (found is None or share < found[2]):
+            found = one.slots, math.ceil(full * one.decode_s), share
+    return found
+
+
+def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s: float) -> list[Reason]:
+    reasons = []
+    for figure, asked, reached in (
+        ("TTFT", demand.ttft_goal_s, [one.ttft_s for one in pipelines]),
+        ("decode time", demand.tpot_goal_s, [one.decode_s for one in pipelines]),
+    ):
+        late = [value for value in reached if value > asked]
+        if late:
+            data = {
+                "count": len(late),
+                "total": len(pipelines),
+                "figure": figure,
+                "reached": show_time(max(late)),
+                "asked": show_time(asked),
+            }
+            reasons.append(Reason("goal-missed", data=data))
+    if goodput_per_s < demand.rate_per_s:
+        data = {"served": goodput_per_s, "asked": demand.rate_per_s}
+        reasons.append(Reason("rate-not-served", data=data))
+    return reasons

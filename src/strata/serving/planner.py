@@ -1,0 +1,216 @@
+"""Plan the serving of a job on a fleet: pipelines, what they give, what else was considered, and the reasons.
+
+observe: nodes and pool of a Fleet and a ServingJob. decide: `plan_serving`, a pure function of them and a clock.
+explain: the Decision inside the answer. act: `export/` writes what launches it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.fleet.fleet import Fleet
+from strata.serving import unused
+from strata.serving.allocate import Strategy, allocate
+from strata.serving.allocation import Allocation
+from strata.serving.estimate import Estimate, estimates
+from strata.serving.goal import Goal, Weighing
+from strata.serving.observe import nodes_of, pool_of, unusable
+from strata.serving.planfile import PlannedNode, PlannedService, ServingPlan
+from strata.serving.pool import Pool
+from strata.serving.relax import smallest
+from strata.serving.service import goodput
+from strata.serving.unused import Unused
+from strata.units import show_time
+from strata.workload.serving_job import ServingJob
+
+STRATEGIES: Final[tuple[Strategy, ...]] = ("auto", "dp", "greedy")
+OBJECTIVES: Final = {
+    "both": "tokens/s against decode time",
+    "goodput": "tokens/s within the goals",
+    "throughput": "tokens/s",
+    "latency": "decode time",
+}
+WORTH_SAYING: Final = 0.005
+"""Differences below this share are not a reason."""
+AGES_S: Final = 1e9
+NEXT_TO_NONE: Final = 1e-9
+WAITS: Final = 0.3
+"""Share of a token's time on links from which the network is said to set the pace."""
+
+
+@dataclass(frozen=True)
+class ServingAnswer:
+    """The Decision, and what is behind it; where nothing fits, `plan` has no pipelines and `estimate` is None."""
+
+    decision: Decision[ServingPlan]
+    plan: ServingPlan
+    allocation: Allocation
+    estimate: Estimate | None
+    unused: tuple[Unused, ...]
+
+    @property
+    def is_good_enough(self) -> bool:
+        """Whether there is a plan that keeps the job's goals at the rate it states."""
+        return self.estimate is not None and self.estimate.is_good_enough
+
+
+def plan_serving(
+    fleet: Fleet,
+    job: ServingJob,
+    *,
+    clock: Callable[[], float],
+    strategy: Strategy = "auto",
+    goal: Goal = Goal.BOTH,
+    time_limit_s: float = math.inf,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> ServingAnswer:
+    """Return the plan of a strategy, with the other strategies beside it. No plan is a Decision, never an error.
+
+    `auto` takes another strategy's plan where that is worth more. `is_stopped` (an interrupt) ends the search: the
+    best plan so far is the answer.
+    """
+    started = clock()
+    nodes = nodes_of(fleet)
+    pool = pool_of(
+        nodes,
+        job.model,
+        job.demand,
+        memory_headroom=job.memory_headroom,
+        flops_efficiency=job.flops_efficiency,
+        bandwidth_efficiency=job.bandwidth_efficiency,
+    )
+
+    def is_over() -> bool:
+        return is_stopped() or clock() - started > time_limit_s
+
+    def ticking() -> float:
+        # An interrupt looks like time running out, however much there is.
+        return clock() - started + (AGES_S if is_stopped() else 0.0)
+
+    found: dict[Strategy, Allocation] = {}
+    for name in sorted(STRATEGIES, key=lambda other: other != strategy):
+        if not found or not is_over():
+            left_s = -1.0 if is_stopped() else max(0.0, time_limit_s - (clock() - started))
+            found[name] = allocate(pool, name, goal=goal, time_limit_s=left_s, clock=ticking)
+    values = {name: _value(pool, goal, one) for name, one in found.items()}
+    chosen = max(values, key=lambda name: values[name]) if strategy == "auto" else strategy
+    if not values[chosen] > values[strategy] + WORTH_SAYING:
+        chosen = strategy
+    allocation = found[chosen]
+    elapsed_s = clock() - started
+    stopped = [Reason("time-limit", data={"elapsed": show_time(elapsed_s), "evaluated": len(found)})]
+    reasons: list[Reason] = []
+    estimate = None
+    left_out: tuple[Unused, ...] = ()
+    if allocation.pipelines:
+        estimate = estimates(fleet, nodes, pool, allocation.pipelines, job)
+        left_out = tuple(unused.why_unused(fleet, nodes, pool, allocation, goal, job))
+        data = {"objective": OBJECTIVES[str(goal)], "considered": len(found)}
+        reasons = [Reason("chosen", data=data), *_character(estimate)]
+    else:
+        refusals = [reason for reason in allocation.reasons if reason.token != "time-limit"]
+        reasons = [*unusable(fleet).values(), *(refusals if nodes else ()), *smallest(fleet, job)]
+    plan = _plan(fleet, job, estimate, chosen, goal)
+    if len(found) < len(STRATEGIES) or any(reason.token == "time-limit" for reason in allocation.reasons):
+        reasons += stopped
+    decision = Decision(
+        choice=plan if allocation.pipelines else None,
+        alternatives=tuple(_alternatives(pool, found, chosen, stopped)),
+        reasons=tuple(reasons),
+        trust=Trust.ASSUMED if estimate is None else estimate.trust,
+        inputs_digest=digest(repr(fleet), job, strategy, str(goal)),
+        seed=0,
+        elapsed_s=clock() - started,
+    )
+    return ServingAnswer(decision, plan, allocation, estimate, left_out)
+
+
+def _value(pool: Pool, goal: Goal, allocation: Allocation) -> float:
+    """Return what an allocation is worth, as the search weighs it; goodput where that is the goal."""
+    worth = allocation.worth
+    if not allocation.pipelines:
+        return -math.inf
+    has_goals = pool.service is not None and pool.service.has_goals
+    rate = (goodput(pool, allocation.pipelines) or NEXT_TO_NONE) if goal is Goal.GOODPUT else worth.tokens_per_s
+    weighing = Weighing.of(Goal.BOTH if goal is Goal.GOODPUT and not has_goals else goal)
+    return weighing.value(rate, rate * worth.decode_s)
+
+
+def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal) -> ServingPlan:
+    demand, model = job.demand, job.model
+    return ServingPlan(
+        name=f"{job.name} on {fleet.name}",
+        strategy=strategy,
+        goal=str(goal),
+        routing=job.routing,
+        pipelines=() if estimate is None else estimate.pipelines,
+        fleet=fleet.name,
+        nodes=tuple(
+            PlannedNode(f"{domain.name}/{i}", domain.name, domain.accelerator.name, domain.devices_per_node)
+            for domain in fleet.domains
+            for i in range(domain.num_nodes)
+        ),
+        job=PlannedService(
+            name=job.name,
+            model=model.model_name,
+            num_layers=model.num_layers,
+            prompt_tokens=demand.prompt_tokens,
+            output_tokens=demand.output_tokens,
+            weights=job.weights,
+            kv=job.kv,
+            memory_headroom=job.memory_headroom,
+            num_heads=model.num_attention_heads,
+        ),
+    )
+
+
+def _character(estimate: Estimate) -> Iterator[Reason]:
+    """Yield what limits the plan, and the goals it misses."""
+    if estimate.link_share >= WAITS:
+        yield Reason("network-bound", data={"share": estimate.link_share})
+    if estimate.tightest is not None:
+        slots, need, share = estimate.tightest
+        yield Reason("kv-bound", data={"slots": slots, "need": need, "share": share})
+    yield from estimate.missed
+
+
+def _alternatives(
+    pool: Pool, found: dict[Strategy, Allocation], chosen: Strategy, stopped: list[Reason]
+) -> Iterator[Alternative[ServingPlan]]:
+    for name in STRATEGIES:
+        if name == chosen:
+            continue
+        if name not in found:
+            yield Alternative(name, {}, tuple(stopped))
+            continue
+        other = found[name]
+        if not other.pipelines:
+            yield Alternative(name, {"num_pipelines": 0}, other.reasons)
+            continue
+        cost = {
+            "num_pipelines": len(other.pipelines),
+            "num_nodes": sum(map(len, other.pipelines)),
+            "tokens_per_s": other.worth.tokens_per_s,
+            "decode_s": other.worth.decode_s,
+        }
+        yield Alternative(name, cost, tuple(_why_not(pool, other, found[chosen])))
+
+
+def _why_not(pool: Pool, other: Allocation, best: Allocation) -> Iterator[Reason]:
+    """Say in what another allocation is worse; where it is better too, how much."""
+    served, most = goodput(pool, other.pipelines) or 0.0, goodput(pool, best.pipelines) or 0.0
+    tokens = other.worth.tokens_per_s / best.worth.tokens_per_s
+    decode = other.worth.decode_s / best.worth.decode_s
+    differs = [abs(ratio - 1) > WORTH_SAYING for ratio in (tokens, decode)]
+    if served < most * (1 - WORTH_SAYING) and pool.service is not None and pool.service.has_goals:
+        yield Reason("less-goodput", data={"ratio": served / most})
+    if differs[0]:
+        yield Reason("fewer-tokens", data={"ratio": tokens})
+    if differs[1]:
+        yield Reason("slower-decode", data={"factor": decode})
+    if not any(differs):
+        yield Reason("same-plan")

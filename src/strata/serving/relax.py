@@ -1,0 +1,104 @@
+"""When no pipeline holds the model: the changes that would each, alone, make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.fleet.fleet import Fleet
+from strata.serving.observe import nodes_of, pool_of, unusable
+from strata.serving.pool import Pool
+from strata.serving.room import why_none
+from strata.units import show_bytes
+from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
+
+MOST_NODES: Final = 4096
+"""Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""
+
+
+def smallest(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
+    """Yield the relaxations that do alone, each as small as it can be.
+
+    Weights and KV cache in fewer bits, fewer tokens a request, fewer sequences a step, more of the largest nodes.
+    """
+    for weights in ("fp8", "int4"):
+        if WEIGHT_BYTES[weights] < WEIGHT_BYTES[job.weights] and _fits(fleet, job.stored(weights=weights)):
+            yield Reason("fits-with-precision", data={"what": "weights", "precision": weights})
+            break
+    if job.kv == "bf16" and _fits(fleet, job.stored(kv="fp8")):
+        yield Reason("fits-with-precision", data={"what": "KV cache", "precision": "fp8"})
+    demand = job.demand
+    yield from _less(fleet, job, "tokens a request", demand.kv_tokens, lambda most: _shorter(demand, most))
+    yield from _less(fleet, job, "sequences a step", demand.batch, lambda most: replace(demand, batch=most))
+    yield from _nodes(fleet, job)
+
+
+def _less(
+    fleet: Fleet, job: ServingJob, what: str, asked: int, lessened: Callable[[int], Demand]
+) -> Iterator[Reason]:
+    """Yield the most of a demand that fits, where some does."""
+
+    def fits(value: int) -> bool:
+        return _fits(fleet, replace(job, demand=lessened(value)))
+
+    low, high = 1, asked
+    if high <= low or not fits(low):
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    yield Reason("fits-with-less", data={"what": what, "value": low, "asked": asked})
+
+
+def _shorter(demand: Demand, tokens: int) -> Demand:
+    output = min(demand.output_tokens, max(0, tokens - 1))
+    return replace(demand, prompt_tokens=tokens - output, output_tokens=output)
+
+
+def _nodes(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
+    """Yield how many more devices in the domain of the largest nodes would hold the model, by whole nodes."""
+    faults = unusable(fleet)
+    usable = [domain for domain in fleet.domains if domain.name not in faults]
+    if not usable:
+        return
+    largest = max(usable, key=lambda d: (d.accelerator.memory_bytes * d.devices_per_node, d.num_devices))
+
+    def enough(nodes: int) -> bool:
+        grown = replace(largest, num_devices=largest.num_devices + nodes * largest.devices_per_node)
+        changed = tuple(grown if domain is largest else domain for domain in fleet.domains)
+        return _fits(replace(fleet, domains=changed), job)
+
+    # No pipeline has more stages than layers, so more nodes than that never help.
+    most = min(MOST_NODES, job.model.num_layers)
+    if not enough(most):
+        return
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    memory = show_bytes(largest.accelerator.memory_bytes)
+    data = {"count": high * largest.devices_per_node, "memory": memory, "kind": largest.accelerator.name}
+    yield Reason("needs-devices", data=data)
+
+
+def _fits(fleet: Fleet, job: ServingJob) -> bool:
+    """Return whether nodes that links join hold the model."""
+    pool = pool_of(nodes_of(fleet), job.model, job.demand, memory_headroom=job.memory_headroom)
+    return any(not why_none(pool.only(members)) for members in _joined(pool))
+
+
+def _joined(pool: Pool) -> Iterator[list[int]]:
+    """Yield the sets of nodes that reach each other, by way of others perhaps."""
+    reach = np.isfinite(pool.hop_s) & np.isfinite(pool.hop_s.T)
+    left = set(range(len(pool.nodes)))
+    while left:
+        found, new = set[int](), {min(left)}
+        while new:
+            found |= new
+            new = set(np.flatnonzero(reach[sorted(new)].any(axis=0)).tolist()) - found
+        left -= found
+        yield sorted(found)

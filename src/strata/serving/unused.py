@@ -1,0 +1,85 @@
+"""Why nodes of a fleet are in no pipeline of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from strata.decision import Reason
+from strata.fleet.fleet import Fleet
+from strata.serving.allocate import allocate
+from strata.serving.allocation import Allocation, score
+from strata.serving.goal import Goal
+from strata.serving.node import Node
+from strata.serving.observe import unusable
+from strata.serving.pool import Pool
+from strata.units import show_bytes
+from strata.workload.serving_job import ServingJob
+
+
+class Unused(NamedTuple):
+    """Nodes left out for one reason; a whole domain that cannot serve has no nodes here."""
+
+    domain: str
+    nodes: tuple[str, ...]
+    reason: Reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        return {"domain": self.domain, "nodes": list(self.nodes), "reason": self.reason.to_dict()}
+
+
+def why_unused(
+    fleet: Fleet, nodes: Sequence[Node], pool: Pool, allocation: Allocation, goal: Goal, job: ServingJob
+) -> Iterator[Unused]:
+    """Yield the nodes left out, domain by domain, and why."""
+    for domain, reason in unusable(fleet).items():
+        yield Unused(domain, (), reason)
+    used = {stage.node_id for pipeline in allocation.pipelines for stage in pipeline}
+    left = [i for i, node in enumerate(pool.nodes) if node.id not in used]
+    small = [i for i in left if not any(pool.nodes[i].capacity)]
+    rest = [i for i in left if any(pool.nodes[i].capacity)]
+    by_id = {node.node_id: node for node in nodes}
+    for domain, names in _by_domain(pool, small).items():
+        node, devices = by_id[names[0]], fleet.domain(domain).devices_per_node
+        yield Unused(domain, names, _too_small(node, devices, job))
+    if rest:
+        reason = _left_over(pool, rest, allocation, goal)
+        for domain, names in _by_domain(pool, rest).items():
+            yield Unused(domain, names, reason)
+
+
+def _by_domain(pool: Pool, members: Sequence[int]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for i in members:
+        name = pool.nodes[i].id
+        domain = name.rpartition("/")[0]
+        found[domain] = (*found.get(domain, ()), name)
+    return found
+
+
+def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
+    """Say what the smallest layer needs beside the KV memory of the demanded batch."""
+    demand = job.demand
+    need = job.model.weight_bytes + demand.batch * demand.kv_tokens * job.model.kv_bytes_per_token
+    data = {
+        "need": show_bytes(float(need.min()) / devices),
+        "have": show_bytes(node.memory_bytes * (1 - job.memory_headroom) / devices),
+    }
+    return Reason("memory-exceeded", data=data)
+
+
+def _left_over(pool: Pool, members: Sequence[int], allocation: Allocation, goal: Goal) -> Reason:
+    """Say that what is left holds no pipeline, or what one more would change."""
+    rest = pool.only(members)
+    found = allocate(rest, "greedy", goal=goal)
+    if not found.pipelines:
+        return found.reasons[0]
+    # The best pipeline of the rest is enough: a worse one would change less.
+    extra = min(found.pipelines, key=lambda one: score(rest, (one,)).decode_s)
+    before, after = allocation.worth, score(pool, (*allocation.pipelines, extra))
+    data = {
+        "tokens": after.tokens_per_s / before.tokens_per_s - 1,
+        "decode": after.decode_s / before.decode_s - 1,
+    }
+    return Reason("pipeline-not-worth", data=data)
