@@ -116,7 +116,7 @@ def test_a_late_answer_to_a_load_nobody_wants_any_more_is_released():
     st.randoms(use_true_random=False),
 )
 def test_every_plan_is_reached_whatever_the_order_of_answers(plans, has_room, random):
-    """No node ever serves two pipelines, and the last plan alone serves at the end."""
+    """No node ever serves two ranges, and the last plan alone serves at the end."""
     rollout, todo = Rollout(roomy if has_room else tight), []
     for nodes in plans:
         todo += rollout.adopt([pipeline(*nodes[:2]), pipeline(*nodes[2:])], 0.0)
@@ -127,8 +127,8 @@ def test_every_plan_is_reached_whatever_the_order_of_answers(plans, has_room, ra
                 one = todo.pop(random.randrange(len(todo)))
                 if isinstance(one, Load):
                     todo += rollout.loaded(one.node_id, one.version, 0.0)
-        serving = [node for one in rollout.in_phase(Phase.SERVING) for node in one.node_ids]
-        assert len(serving) == len(set(serving))
+        serving = {stage for one in rollout.in_phase(Phase.SERVING) for stage in one.stages}
+        assert len(serving) == len({stage.node_id for stage in serving})
     for _ in range(200):
         for one in rollout:
             one.running.clear()

@@ -10,12 +10,13 @@ from typing import Literal
 from strata.decision import Reason
 from strata.serving.allocation import Allocation, Pipeline, pipeline, score
 from strata.serving.auto import auto
-from strata.serving.bound import bound_tokens_per_s
+from strata.serving.bound import bound_tokens_per_s, fluid_bound
 from strata.serving.dynamic import least_latency, most_throughput
 from strata.serving.goal import Goal
 from strata.serving.greedy import greedy
 from strata.serving.pool import Pool
 from strata.serving.room import roomiest, why_none
+from strata.serving.shared import with_shared_stages
 from strata.serving.split import least_bottleneck
 
 Strategy = Literal["auto", "dp", "greedy"]
@@ -26,6 +27,7 @@ def allocate(
     strategy: Strategy = "auto",
     *,
     goal: Goal = Goal.BOTH,
+    share_stages: bool = False,
     time_limit_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> Allocation:
@@ -33,7 +35,8 @@ def allocate(
 
     The answer depends on the pool alone, not on the order its nodes joined in, and not on the machine's speed
     unless the time limit cuts the search short (the reasons say so). `dp` has two objectives: latency for
-    that goal, throughput for the others; `greedy` has none.
+    that goal, throughput for the others; `greedy` has none. share_stages: nodes left idle may serve a stage of a
+    pipeline beside another node, so that its other nodes are in two pipelines.
     """
     started = clock()
     reasons = why_none(pool)
@@ -52,7 +55,11 @@ def allocate(
     if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
         members = roomiest(pool)[0]
         pipelines = [pipeline(pool, members, least_bottleneck(pool, members) or [])]
+    # The bound of small pools is that of disjoint pipelines.
+    bound = fluid_bound(pool) if share_stages else bound_tokens_per_s(pool)
+    if share_stages:
+        pipelines = with_shared_stages(pool, pipelines)
     pipelines = [stages for stages in pipelines if math.isfinite(score(pool, [stages]).decode_s)]
     if not pipelines:
         reasons = (*reasons, Reason("nodes-apart", data={"nodes": len(pool.nodes)}))
-    return Allocation(tuple(pipelines), score(pool, pipelines), bound_tokens_per_s(pool), reasons)
+    return Allocation(tuple(pipelines), score(pool, pipelines), bound, reasons)

@@ -63,25 +63,42 @@ def worth_of(pool: Pool, members: list[int], counts: Sequence[int]) -> Worth:
 
 
 def score(pool: Pool, pipelines: Sequence[Pipeline]) -> Worth:
-    """Return a plan's tokens/s and its decode time, the mean over tokens."""
+    """Return a plan's tokens/s and its decode time, the mean over tokens.
+
+    Where pipelines share nodes, each gives way by as much as its busiest node is asked for too much.
+    """
     index = {node.id: i for i, node in enumerate(pool.nodes)}
-    rate = weighted = 0.0
+    worths, busy = list[Worth](), list[list[tuple[str, float]]]()
+    asked: dict[str, float] = {}
     for stages in pipelines:
-        one = worth_of(pool, [index[s.node_id] for s in stages], [s.end - s.first for s in stages])
-        rate += one.tokens_per_s
-        weighted += one.tokens_per_s * one.decode_s
+        members, counts = [index[s.node_id] for s in stages], [s.end - s.first for s in stages]
+        worth = worth_of(pool, members, counts)
+        steps = worth.tokens_per_s / pool.batch
+        shares = [
+            (s.node_id, time * steps) for s, time in zip(stages, stages_s(pool, members, counts), strict=True)
+        ]
+        for name, share in shares:
+            asked[name] = asked.get(name, 0.0) + share
+        worths.append(worth)
+        busy.append(shares)
+    rate = weighted = 0.0
+    for worth, shares in zip(worths, busy, strict=True):
+        over = max(max(asked[name] for name, _ in shares), 1.0)
+        rate += worth.tokens_per_s / over
+        weighted += worth.tokens_per_s / over * worth.decode_s
     return Worth(rate, weighted / rate if rate else math.inf)
 
 
-def faults(pool: Pool, pipelines: Sequence[Pipeline]) -> list[str]:
-    """Say what makes a plan illegal; nothing where it may run."""
-    index, seen, found = {node.id: i for i, node in enumerate(pool.nodes)}, set[str](), list[str]()
+def faults(pool: Pool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:
+    """Say what makes a plan illegal; nothing where it may run. A shared node must have the same layers in all."""
+    index, found = {node.id: i for i, node in enumerate(pool.nodes)}, list[str]()
+    seen: dict[str, Stage] = {}
     for number, stages in enumerate(pipelines):
         at = 0
         for stage in stages:
-            if stage.node_id in seen:
+            if stage.node_id in seen and not (may_share and seen[stage.node_id] == stage):
                 found.append(f"node {stage.node_id} is used twice")
-            seen.add(stage.node_id)
+            seen[stage.node_id] = stage
             if stage.first != at or stage.end <= stage.first:
                 found.append(f"pipeline {number}: {stage.node_id} covers [{stage.first}, {stage.end}) after {at}")
             at = stage.end

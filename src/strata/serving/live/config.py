@@ -15,6 +15,7 @@ class SchedulerConfig:
     node is out, and the window over which arrivals are counted and foreseen.
     heartbeat_interval_s: how often nodes are asked to beat. queue_limit: requests that wait at most.
     max_attempts: how often an interrupted request is sent again before it is given up.
+    share_stages: whether nodes left idle may serve a stage beside another node (`serving/shared.py`).
     reload_bytes_per_s: how fast a node reads new weights, for the cost of moving layers (assumed: one NVMe disk).
     """
 
@@ -26,4 +27,5 @@ class SchedulerConfig:
     heartbeat_interval_s: float = 5.0
     queue_limit: int = 10_000
     max_attempts: int = 5
+    share_stages: bool = False
     reload_bytes_per_s: float = 2e9

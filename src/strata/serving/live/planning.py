@@ -36,7 +36,7 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
     known = {node.node_id for node in nodes}
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
-    fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT)
+    fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
     if not whole and not broken:
         return Planned(plan.version, fresh.pipelines, fresh.reasons)
     mended = max(

@@ -26,7 +26,10 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class LivePipeline:
-    """One pipeline. `version` names it to the nodes; `missing` are nodes that have not loaded it yet."""
+    """One pipeline. `version` names it to the nodes; `missing` are nodes that have not loaded it yet.
+
+    is_wanted: part of the newest plan; one that is not serves until those on its nodes that are do.
+    """
 
     version: int
     stages: Pipeline
@@ -34,6 +37,7 @@ class LivePipeline:
     since_s: float
     missing: set[str] = field(default_factory=set)
     running: set[str] = field(default_factory=set)
+    is_wanted: bool = True
     is_fixed: bool = False
 
     @property
@@ -69,7 +73,7 @@ class Rollout:
         return [one for one in self if node_id in one.node_ids]
 
     def wanted(self) -> list[LivePipeline]:
-        """Return what the newest plan holds, ready or not."""
+        """Return what serves or will."""
         return self.in_phase(Phase.WAITING, Phase.LOADING, Phase.SERVING)
 
     def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
@@ -93,7 +97,8 @@ class Rollout:
         for old in self.wanted():
             if old.is_fixed:
                 continue
-            if old.stages in plan:
+            old.is_wanted = old.stages in plan
+            if old.is_wanted:
                 plan.remove(old.stages)
             elif old.phase is not Phase.SERVING:
                 out += self._end(old)
@@ -126,10 +131,11 @@ class Rollout:
         for one in self.in_phase(Phase.LOADING):
             if not one.missing:
                 one.phase, one.since_s = Phase.SERVING, now_s
-        serving = self.in_phase(Phase.SERVING)
-        for new in serving:
-            if not new.is_fixed:
-                self._drain([old for old in self._older_on(new) if old.phase is Phase.SERVING], now_s)
+        coming = {name for new in self.in_phase(Phase.WAITING, Phase.LOADING) for name in new.node_ids}
+        replaced = [p for p in self.in_phase(Phase.SERVING) if not p.is_wanted and not coming & set(p.node_ids)]
+        self._drain(replaced, now_s)
+        for new in self.in_phase(Phase.SERVING):
+            self._drain([old for old in self._older_on(new) if old.phase is Phase.SERVING], now_s)
         for old in self.in_phase(Phase.DRAINING):
             if not old.running:
                 out += self._end(old)
@@ -153,8 +159,13 @@ class Rollout:
         return out
 
     def _older_on(self, new: LivePipeline) -> list[LivePipeline]:
-        mine = set(new.node_ids)
-        return [p for p in self if p.version < new.version and mine.intersection(p.node_ids)]
+        """Return older pipelines that have other layers on one of its nodes; the same layers are shared."""
+        mine = {stage.node_id: stage for stage in new.stages}
+        return [
+            old
+            for old in self
+            if old.version < new.version and any(mine.get(s.node_id, s) != s for s in old.stages)
+        ]
 
     def _beside(self, new: LivePipeline, old: LivePipeline) -> bool:
         ranges: dict[str, list[tuple[int, int]]] = {}
