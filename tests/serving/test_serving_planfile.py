@@ -29,7 +29,14 @@ def test_a_plan_without_pipelines_reads_back(tmp_path):
 
 
 def test_what_only_people_read_is_left_alone(tmp_path):
-    more = {"reasons": [{"token": "x"}], "figures": {"bound_tokens_per_s": 2.0}, "trust": "assumed", "seed": 3}
+    reason = {"token": "same-plan", "subject": "", "data": {}, "text": "x"}
+    more = {
+        "reasons": [reason],
+        "unused": [{"domain": "d", "nodes": ["d/0"], "reason": reason}],
+        "alternatives": [{"name": "dp", "cost": {"tokens_per_s": 1.0}, "reasons": [reason]}],
+        "trust": "assumed",
+        "seed": 3,
+    }
     assert read_serving_plan(write(tmp_path / "plan.json", PLAN.to_dict() | more)) == PLAN
 
 
@@ -64,7 +71,7 @@ def test_unknown_keys_and_wrong_values_are_faults(tmp_path):
     with pytest.raises(BadFile) as error:
         read_serving_plan(write(tmp_path / "plan.json", data))
     assert "did you mean 'pipelines'" in str(error.value)
-    assert "'both', 'throughput' or 'latency'" in str(error.value)
+    assert "goal: should be 'both'" in str(error.value)
 
 
 def test_an_empty_stage_is_refused(tmp_path):
