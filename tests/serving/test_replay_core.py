@@ -186,6 +186,14 @@ def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
     assert passed["a"] < 0.7 * min(passed["b"], passed["c"])
 
 
+@pytest.mark.parametrize("routing", ["rr", "dp", "auto"])
+def test_routers_foresee_of_an_idle_cluster_what_the_replay_then_gives(routing):
+    run, core = replayed(near("ab"), [Request(1.0, 200, 100)], end_s=10.0, routing_strategy=routing)
+    foreseen = next(one["foreseen"] for one in core.explain("r1") if "foreseen" in one)
+    assert foreseen["ttft_s"] == pytest.approx(run.record.ttft_s[0])
+    assert foreseen["tpot_s"] == pytest.approx(run.record.tpot_s[0])
+
+
 befallen = st.lists(
     st.builds(
         Happening, st.sampled_from(["kill", "join", "leave", "slow"]), st.sampled_from("abcde"), st.floats(0, 30),

@@ -95,10 +95,50 @@ def test_the_cost_is_own_time_and_what_others_lose():
     asked = request(prompt=100, most=11)
     assert one.cost(asked, 0.0)[0] == pytest.approx(0.1 + 10 * 0.012)
     one.route(request("first", prompt=50, most=11), 0.0)
-    # The first prompt is read until 0.05; the one that runs loses 10 steps of 2 ms and the 0.1 s of reading.
-    assert one.cost(asked, 0.02)[0] == pytest.approx(0.03 + 0.1 + 10 * 0.014 + 10 * 0.002 + 0.1)
-    route = one.route(asked, 0.02)
-    assert (route.ttft_s, route.tpot_s) == (pytest.approx(0.13), pytest.approx(0.014))
+    one.first_token("first", 0.0)
+    # The one that runs takes 12 ms of every step, a chunk of 502.x tokens the rest: so much longer is the reading,
+    # and so much of it do its steps lose. It also loses 2 ms in each of 10 steps.
+    chunk_s = one.reading.chunk_tokens * 1e-3
+    read_s = 0.1 * (0.012 + chunk_s) / chunk_s
+    lost_s = 10 * 0.002 + read_s * chunk_s / (0.012 + chunk_s)
+    assert one.cost(asked, 0.0)[0] == pytest.approx(read_s + 10 * 0.014 + lost_s)
+    route = one.route(asked, 0.0)
+    assert (route.ttft_s, route.tpot_s) == (pytest.approx(read_s), pytest.approx(0.014))
+
+
+def test_prompts_wait_for_each_other_and_a_first_token_says_which_are_read():
+    one = router("auto", alone(server("a", step_s=0.0, per_sequence_s=0.0, prefill_s=1e-2)))
+    asked = request(prompt=10, most=1)
+    for name, prompt in (("r0", 50), ("r1", 20)):
+        one.route(request(name, prompt, 1), 0.0)
+    assert one.times(asked, 0.0).ttft_s[0] == pytest.approx(0.8)
+    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.7)
+    one.first_token("r0", 0.1)  # earlier than was reckoned
+    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.3)
+    one.release("r0", 0.1)
+    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.3)
+    one.release("r1", 0.1)  # never read
+    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.1)
+
+
+def test_what_is_read_later_than_was_reckoned_is_still_waited_for():
+    one = router("auto", alone(server("a", step_s=0.0, per_sequence_s=0.0, prefill_s=1e-2)))
+    for name in ("r0", "r1", "r2"):
+        one.route(request(name, 50, 1), 0.0)
+    assert one.times(request(prompt=10, most=1), 2.0).ttft_s[0] == pytest.approx(0.1)
+    one.first_token("r0", 2.0)
+    assert one.times(request(prompt=10, most=1), 2.0).ttft_s[0] == pytest.approx(1.1)
+
+
+def test_a_pipeline_that_is_always_reading_has_longer_steps():
+    one = router(
+        "auto", alone(server("a", step_s=0.01, per_sequence_s=0.0, prefill_s=1e-4, slots=90, kv_tokens=10**6))
+    )
+    for i in range(60):
+        one.route(request(f"r{i}", 10_000, 90), float(i))
+    step_s = one.times(request(), 60.0).step_s[0]
+    chunk_s = one.reading.chunk_tokens * 1e-4
+    assert 0.01 + 0.9 * chunk_s < step_s < 0.01 + chunk_s
 
 
 def test_an_interrupted_request_reads_what_it_had_and_has_fewer_steps_left():
@@ -126,7 +166,7 @@ def test_a_cached_beginning_draws_a_request_and_saves_its_prefill():
 
 
 def test_affinity_ends_where_the_load_gap_is_wide():
-    servers = [server(name, slots=8, step_s=1e-4, per_sequence_s=0.0, prefill_s=1e-2) for name in "ab"]
+    servers = [server(name, slots=8, step_s=1e-3, per_sequence_s=0.0, prefill_s=1e-4) for name in "ab"]
     one = router("auto", alone(*servers))
     placed = heads(one, 6, keep=True, prompt=64, blocks=(1, 2, 3, 4))
     assert placed[:3] == [placed[0]] * 3
@@ -169,4 +209,5 @@ def test_what_is_cached_brings_a_goal_within_reach():
     assert one.refuses(asked, 0.0).token == "goal-out-of-reach"
     one.route(request("before", prompt=64, blocks=(1, 2, 3, 4)), 0.0)
     assert one.refuses(asked, 0.0) is None
+    one.release("before", 10.0)
     assert math.isclose(one.route(asked, 10.0).ttft_s, 1e-2)

@@ -145,7 +145,7 @@ class Driver:
             case Release():
                 self._start(self.hands.release(instruction))
             case Expel(node_id, reason):
-                log.warning("%s: %s", node_id, reason)
+                log.warning("%s", reason)
                 self.urls.pop(node_id, None)
             case Refuse():
                 pass  # whoever posted the event tells the node
