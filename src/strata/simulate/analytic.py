@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations, product
 from typing import Final
 
 import numpy as np
@@ -47,9 +48,8 @@ class PipelineTimes:
 
     def local(self) -> PipelineTimes:
         """Return the same pipeline with wide-area hops made free: what the WAN costs is the difference."""
-        free = tuple(NO_HOP if hop.wan_bytes else hop for hop in self.there)
-        free_back = tuple(NO_HOP if hop.wan_bytes else hop for hop in self.back)
-        return PipelineTimes(self.forward_s, self.backward_s, self.useful_s, self.update_s, free, free_back)
+        there, back = (tuple(NO_HOP if k.wan_bytes else k for k in cuts) for cuts in (self.there, self.back))
+        return replace(self, there=there, back=back)
 
 
 class StepModel:
@@ -388,17 +388,12 @@ def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats,
     """
     count = len(groups)
     bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
-    for r, source in enumerate(groups):
-        for q, dest in enumerate(groups):
-            if r == q:
-                continue
-            for a, first, last in source:
-                for b, low, high in dest:
-                    share = min(last, high) - max(first, low)
-                    if share <= 0:
-                        continue
-                    link = fleet.link(a, b)
-                    speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
-                    bandwidth[r, q] = min(bandwidth[r, q], speed / share)
-                    latency[r, q] = max(latency[r, q], delay)
+    for (r, source), (q, dest) in permutations(enumerate(groups), 2):
+        for (a, first, last), (b, low, high) in product(source, dest):
+            share = min(last, high) - max(first, low)
+            if share > 0:
+                link = fleet.link(a, b)
+                speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
+                bandwidth[r, q] = min(bandwidth[r, q], speed / share)
+                latency[r, q] = max(latency[r, q], delay)
     return bandwidth, latency
