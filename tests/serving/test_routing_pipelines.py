@@ -96,7 +96,7 @@ def test_the_cost_is_own_time_and_what_others_lose():
     assert one.cost(asked, 0.0)[0] == pytest.approx(0.1 + 10 * 0.012)
     one.route(request("first", prompt=50, most=11), 0.0)
     one.first_token("first", 0.0)
-    # The one that runs takes 12 ms of every step, a chunk of 502.x tokens the rest: so much longer is the reading,
+    # The one that runs takes 12 ms of every step, a chunk the rest: so much longer is the reading,
     # and so much of it do its steps lose. It also loses 2 ms in each of 10 steps.
     chunk_s = one.reading.chunk_tokens * 1e-3
     read_s = 0.1 * (0.012 + chunk_s) / chunk_s

@@ -119,8 +119,10 @@ class Flights:
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
         """Note when the first token came."""
         flight = self._flights.get(request_id)
-        if flight and flight.attempt == attempt and flight.first_token_s is None:
-            flight.first_token_s = now_s
+        if flight and flight.attempt == attempt:
+            self.router.first_token(request_id, now_s)
+            if flight.first_token_s is None:
+                flight.first_token_s = now_s
 
     def finish(self, request_id: str, attempt: int, generated: int, now_s: float) -> None:
         """Close a request that is done; what an older attempt says is not heard."""

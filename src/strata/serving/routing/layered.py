@@ -90,6 +90,9 @@ class DynamicProgrammingRouting:
         self._refresh(found.nodes)
         return route
 
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """Note that a request's prompt has been read: waits are reckoned here."""
+
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
         self._refresh(self.book.release(request_id))

@@ -65,7 +65,7 @@ class PipelineRouter:
         self._take(tuple(sorted(layout.pipelines)))
         for p, pipeline in enumerate(self.pipelines):
             self._figure(p, [servers[i] for i in self._nodes[p]], pipeline, layout)
-        self.rate = self.most_slots / np.maximum(self.step_s(np.maximum(self.most_slots, 1.0)), 1e-12)
+        self.rate = self.most_slots / np.maximum(self.step_s(self.most_slots), 1e-12)
         self._refresh(range(len(self.pipelines)))
 
     def route(self, request: RequestSignal, now_s: float) -> Route | None:
@@ -89,15 +89,22 @@ class PipelineRouter:
         return Times(cached, fill_s, self.step_s(self.running + 1.0))
 
     def step_s(self, sequences: Floats) -> Floats:
-        """Return how long a decode step of so many sequences, at least 1, takes on each pipeline [P].
+        """Return how long a decode step of so many sequences takes on each pipeline, where no prompt is read [P].
 
         They go around as microbatches, as many as there are stages: a step ends when the slowest node has done
         them all, or one has come around.
         """
+        slowest_s, around_s = self.busy_s(sequences)
+        return np.maximum(slowest_s, around_s, out=around_s)
+
+    def busy_s(self, sequences: Floats) -> tuple[Floats, Floats]:
+        """Return the slowest node's work in a decode step, and the time of one microbatch around the ring [P]."""
         rounds = np.minimum(self.depth, sequences)
         slowest_s = self.slowest[:, 0] * rounds + self.slowest[:, 1] * sequences
-        found: Floats = np.maximum(slowest_s, self.around[:, 0] + self.around[:, 1] * (sequences / rounds))
-        return found
+        return slowest_s, self.around[:, 0] + self.around[:, 1] * (sequences / np.maximum(rounds, 1.0))
+
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """Note that a request's prompt has been read; not every router minds."""
 
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""

@@ -22,6 +22,9 @@ class Router(Protocol):
     def route(self, request: RequestSignal, now_s: float) -> Route | None:
         """Reserve and return a route, or None where no path has room now."""
 
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """Note that the first token of a request is there: its prompt has been read."""
+
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
 
