@@ -53,9 +53,15 @@ def test_all_faults_of_all_files_are_told_and_good_files_still_ok(written, capsy
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("name: a\n", "1:1: no `kind:` at the top (known: Fleet, TrainingJob, TrainingPlan)"),
+        (
+            "name: a\n",
+            "1:1: no `kind:` at the top (known: Fleet, TrainingJob, TrainingPlan, ServingJob, ServingPlan)",
+        ),
         ("- kind: Fleet\n", "1:1: no `kind:` at the top"),
-        ("kind: Pod\n", "1:1: kind: no kind 'Pod' (known: Fleet, TrainingJob, TrainingPlan)"),
+        (
+            "kind: Pod\n",
+            "1:1: kind: no kind 'Pod' (known: Fleet, TrainingJob, TrainingPlan, ServingJob, ServingPlan)",
+        ),
         ("name: a\nkind: [Fleet]\n", "2:1: kind: no kind"),
         ("kind: Fleet\nkind: Fleet\n", "2:1: kind: key given twice"),
         ("", "1:1: the file is empty"),

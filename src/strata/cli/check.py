@@ -50,6 +50,11 @@ _TRAIN: Final = {
     "gymnasium": "the training environments",
     "ray": "rollouts and sweeps on several machines",
 }
+_SERVE: Final = {
+    "starlette": "the gateway and the workers of strata serve",
+    "uvicorn": "their HTTP servers",
+    "httpx": "what they ask of each other",
+}
 _MODULES: Final = {"array-api-compat": "array_api_compat", "PyYAML": "yaml"}
 
 
@@ -74,6 +79,8 @@ def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterato
         yield _part(name, _library(name), used_for, "pip install strata-compute", base=True)
     for name, used_for in _TRAIN.items():
         yield _part(name, _library(name), used_for, "pip install 'strata-compute[train]'")
+    for name, used_for in _SERVE.items():
+        yield _part(name, _library(name), used_for, "pip install 'strata-compute[serve]'")
     path = environment.get("PATH", "")
     compiler = next(filter(None, (shutil.which(name, path=path) for name in ("cc", "gcc", "clang"))), None)
     yield _part("C compiler", compiler, "building the memory-quota library", "apt-get install gcc, or your own")

@@ -51,7 +51,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ServingJob": Kind(
         "strata.workload.serving_schema:load_serving_job",
         "strata.workload.serving_schema:ServingJobFile",
-        "What is to be served, how fast it must answer, and how it may be stored.",
+        "What is to be served, how much of it, and how fast.",
     ),
     "ServingPlan": Kind(
         "strata.serving.planfile:read_serving_plan",
