@@ -55,12 +55,12 @@ def test_all_faults_of_all_files_are_told_and_good_files_still_ok(written, capsy
     [
         (
             "name: a\n",
-            "1:1: no `kind:` at the top (known: Fleet, TrainingJob, TrainingPlan, ServingJob, ServingPlan)",
+            f"1:1: no `kind:` at the top (known: {', '.join(KINDS)})",
         ),
         ("- kind: Fleet\n", "1:1: no `kind:` at the top"),
         (
             "kind: Pod\n",
-            "1:1: kind: no kind 'Pod' (known: Fleet, TrainingJob, TrainingPlan, ServingJob, ServingPlan)",
+            f"1:1: kind: no kind 'Pod' (known: {', '.join(KINDS)})",
         ),
         ("name: a\nkind: [Fleet]\n", "2:1: kind: no kind"),
         ("kind: Fleet\nkind: Fleet\n", "2:1: kind: key given twice"),
