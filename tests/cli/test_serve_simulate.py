@@ -82,6 +82,27 @@ def test_people_see_times_and_a_picture(job, tmp_path):
     assert picture.read_text().startswith("<svg")
 
 
+def test_an_interrupt_prints_the_report_so_far_and_exits_130(job, monkeypatch, capsys):
+    def interrupted(replay, advance):
+        while replay.clock.now_s < 12.0:
+            replay.clock.step()
+        return False
+
+    monkeypatch.setattr("strata.serving.replay.engine.Replay.run", interrupted)
+    assert run(["serve", "simulate", "aws10", job, "--seconds", "1min", "-o", "json"]) == 130
+    told = capsys.readouterr()
+    assert "interrupted after 12 s of 60 s" in told.err
+    assert json.loads(told.out)["is_whole"] is False
+    assert json.loads(told.out)["requests"]["served"] > 0
+
+
+def test_domains_that_cannot_serve_are_named(tmp_path, job, capsys):
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(SMALL.replace("\nlinks: []", ODD + "links: []"))
+    assert run(["serve", "simulate", str(fleet), job, "--seconds", "5s"]) == 0
+    assert "Odd" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -121,4 +142,9 @@ name: small
 domains:
   - {name: Here, accelerator: A100-SXM4-80GB, num_gpus: 1, gpus_per_node: 1}
 links: []
+"""
+ODD = """
+  - {name: Odd, accelerator: Oddity, num_gpus: 1, gpus_per_node: 1, intra_bandwidth: 32GB/s}
+accelerators:
+  Oddity: {vendor: Example, memory: 48GB, fp16: 120TFLOPS}
 """

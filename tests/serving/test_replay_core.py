@@ -189,7 +189,7 @@ def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
 @pytest.mark.parametrize("routing", ["rr", "dp", "auto"])
 def test_routers_foresee_of_an_idle_cluster_what_the_replay_then_gives(routing):
     run, core = replayed(near("ab"), [Request(1.0, 200, 100)], end_s=10.0, routing_strategy=routing)
-    foreseen = next(one["foreseen"] for one in core.explain("r1") if "foreseen" in one)
+    foreseen = next(one["foreseen"] for one in core.explain("r1")["story"] if "foreseen" in one)
     assert foreseen["ttft_s"] == pytest.approx(run.record.ttft_s[0])
     assert foreseen["tpot_s"] == pytest.approx(run.record.tpot_s[0])
 

@@ -84,14 +84,17 @@ def simulate(
     from strata.cli.serve_arrivals import drawn, of_trace
     from strata.cli.serve_arrivals import seconds as parse_s
     from strata.fleet.schema import load_fleet
-    from strata.serving.observe import nodes_of
+    from strata.serving.observe import nodes_of, unusable
     from strata.serving.replay.happening import parse
     from strata.serving.replay.report import report
     from strata.serving.replay.setup import replay_job
     from strata.workload.serving_schema import load_serving_job
 
     asked = load_serving_job(job)
-    nodes = nodes_of(load_fleet(fleet))
+    there = load_fleet(fleet)
+    nodes = nodes_of(there)
+    for reason in unusable(there).values():
+        click.echo(f"note: not served on: {reason}", err=True)
     known = [node.node_id for node in nodes]
     wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
     happenings = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
@@ -130,7 +133,7 @@ def simulate(
         is_whole = replay.run(advance)
     status = core.status()
     replay.close()
-    if not status["pipelines"] and not any(replay.record.outcome.count(i) for i in (0,)):
+    if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
         raise Infeasible(f"nothing serves {asked.name} on {fleet}: {reasons or 'no node is there'}")
     kpis = core.metrics.generate_report() | {"trust": "analytic"}
