@@ -199,7 +199,9 @@ def test_the_gateway_gets_every_pipeline_as_a_backend(tmp_path):
     write(tmp_path, vllm.render(EVEN).files)
     code, lines, _ = run(tmp_path, "gateway.sh", "--port", "80", HEAD_1="h1", HEAD_2="h2")
     assert code == 0
-    assert lines == ["STRATA serve gateway --backend http://h1:8000 --backend http://h2:8000 --port 80"]
+    assert lines == [
+        "STRATA serve gateway --backend http://h1:8000,slots=1 --backend http://h2:8000,slots=40 --port 80"
+    ]
 
 
 @ENGINES

@@ -151,7 +151,7 @@ def gateway_script(every: Sequence[Ranks], *, port: int) -> str:
     head = comment(
         [
             "One address for all pipelines: each is a whole backend of the gateway, which routes requests.",
-            "Written by strata export. Arguments go to the gateway.",
+            "Written by strata export. Arguments go to the gateway, for example --host 0.0.0.0 --port 8080.",
             *(f"  HEAD_{ranks.number}  address of {ranks.hosts[0].node.id}" for ranks in every),
         ]
     )
@@ -159,7 +159,13 @@ def gateway_script(every: Sequence[Ranks], *, port: int) -> str:
         f': "${{HEAD_{ranks.number}:?set it to the address of {_plain(ranks.hosts[0].node.id)}}}"\n'
         for ranks in every
     )
-    backends = "".join(f' \\\n  --backend "http://$HEAD_{ranks.number}:{port}"' for ranks in every)
+    # The engine itself says which model it serves.
+    backends = arguments(
+        *(
+            ("--backend", Shell(f"http://$HEAD_{ranks.number}:{port},slots={max(1, ranks.pipeline.slots)}"))
+            for ranks in every
+        )
+    )
     return f'#!/usr/bin/env bash\n{head}set -euo pipefail\n{required}exec strata serve gateway{backends} "$@"\n'
 
 
