@@ -15,7 +15,7 @@ def planned(*pipelines: tuple[tuple[str, int, int], ...], heads: int = 64, **job
         first, stages = 0, []
         for node, devices, layers in pipeline:
             nodes.append(PlannedNode(node, node.partition("/")[0], "A100-SXM4-80GB", devices))
-            stages.append(PlannedStage(node, first, first + layers, 0.004 * layers, 40 - first))
+            stages.append(PlannedStage(node, first, first + layers, 0.004 * layers, 40 - len(stages)))
             first += layers
         slots = min(stage.slots for stage in stages)
         made.append(PlannedPipeline(tuple(stages), slots, 100.0, 0.4, 0.5, 2.0, Trust.ANALYTIC))

@@ -12,6 +12,7 @@ from serving_plans import planned
 from strata.errors import Infeasible
 from strata.serving.export import sglang, vllm
 from strata.serving.export.launch import ranks_of
+from strata.serving.gateway.engines import Backend, read_backend
 
 EVEN = planned((("a/0", 8, 30), ("a/1", 8, 25), ("b/0", 8, 25)), (("c/0", 8, 80),), model="llama-3.1-70b")
 UNEQUAL = planned((("a/0", 8, 41), ("b/0", 4, 20)))
@@ -199,9 +200,10 @@ def test_the_gateway_gets_every_pipeline_as_a_backend(tmp_path):
     write(tmp_path, vllm.render(EVEN).files)
     code, lines, _ = run(tmp_path, "gateway.sh", "--port", "80", HEAD_1="h1", HEAD_2="h2")
     assert code == 0
-    assert lines == [
-        "STRATA serve gateway --backend http://h1:8000,slots=1 --backend http://h2:8000,slots=40 --port 80"
-    ]
+    _, first, second, rest = re.split(r" --backend |(?= --port)", lines[0])
+    assert rest == " --port 80"
+    assert read_backend(first) == Backend("http://h1:8000", slots=EVEN.pipelines[0].slots)
+    assert read_backend(second) == Backend("http://h2:8000", slots=EVEN.pipelines[1].slots)
 
 
 @ENGINES
