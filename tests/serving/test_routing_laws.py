@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_layouts import STRATEGIES, alone, layout, random_layout, request, router, server, shuffled
-from strata.serving.layout import Layout
+from strata.serving.layout import Layout, Line
 
 seeds = st.integers(0, 100_000)
 strategies = st.sampled_from(STRATEGIES)
@@ -120,6 +122,17 @@ def test_without_a_layout_or_pipelines_everything_waits(strategy):
         assert one.explain(request(), 0.0) == []
         assert one.load("nobody") == (0, 0)
         assert one.reconcile("nobody", frozenset(), 0.0) == ()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nodes_without_a_link_between_them_are_no_path(strategy):
+    pairs = [(server(f"{p}0", 0, 2), server(f"{p}1", 2, 4)) for p in "ab"]
+    apart = {(a, b): Line(math.inf, 1e-6) for a in ("a0", "b0") for b in ("a1", "b1")}
+    cut = layout(*pairs, hops=apart | {("b0", "b1"): Line(1e-3)})
+    one = router(strategy, cut)
+    assert [stage.node_id for stage in one.route(request("r"), 0.0).stages] == ["b0", "b1"]
+    assert len(one.explain(request("s"), 0.0)) == 1
+    assert router(strategy, layout(*pairs, hops=apart)).route(request(), 0.0) is None
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -203,6 +203,14 @@ def test_a_goal_that_no_idle_pipeline_meets_is_refused_with_the_best_there_is():
     assert one.refuses(request(prompt=900, ttft_goal_s=0.05), 0.0).token == "request-too-long"
 
 
+def test_two_goals_that_only_different_pipelines_meet_are_out_of_reach_together():
+    soon, quick = server("soon", prefill_s=1e-4, step_s=0.1), server("quick", prefill_s=1e-2, step_s=0.01)
+    one = router("auto", alone(soon, quick))
+    reason = one.refuses(request(prompt=100, ttft_goal_s=0.1, tpot_goal_s=0.05), 0.0)
+    assert (reason.data["goal"], reason.data["best"]) == ("each token", "101ms")
+    assert one.refuses(request(prompt=100, ttft_goal_s=-0.5), 0.0).data["wanted"] == "0s"
+
+
 def test_what_is_cached_brings_a_goal_within_reach():
     one = router("auto", alone(server("a", prefill_s=1e-2)))
     asked = request(prompt=64, blocks=(1, 2, 3, 4), ttft_goal_s=0.1)

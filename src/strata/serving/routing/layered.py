@@ -49,6 +49,9 @@ class DynamicProgrammingRouting:
     The wait is until the prompts sent to a node before are read, weighted by its share of the layers: along a
     path such waits overlap. The closing hop depends on the head, so the sweep without it only bounds; the heads
     that may be best are then searched one by one.
+
+    Hops are looked up once a layout, and a node's prices change only with its load. The minima are not kept: each
+    request weighs prompt and steps its own way, and every route and release moves the best server of a boundary.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
-from strata.serving.routing.pipelines import Bools, Floats, PipelineRouter, Times, steps_left
+from strata.serving.routing.pipelines import Floats, PipelineRouter, Times, steps_left
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex
 from strata.serving.routing.reading import Reading
 from strata.units import show_time
@@ -54,8 +54,10 @@ class LeastWorkRouting(PipelineRouter):
         if not is_open.any():
             return None
         times, cost = self._foresee(request, now_s)
-        if request.ttft_goal_s < math.inf or request.tpot_goal_s < math.inf:
-            is_open &= _in_time(request, times, np.where(self.running > 0, GOAL_MARGIN, 1.0))
+        if request.ttft_goal_s < math.inf:
+            is_open &= times.ttft_s <= np.where(self.running > 0, GOAL_MARGIN, 1.0) * request.ttft_goal_s
+        if request.tpot_goal_s < math.inf:
+            is_open &= times.step_s <= request.tpot_goal_s
         cost[~is_open] = np.inf
         best = cost.min()
         if best == np.inf:
@@ -98,20 +100,17 @@ class LeastWorkRouting(PipelineRouter):
         if reason or not self.pipelines:
             return reason
         unread = request.prefill_tokens - self._cached(request, now_s)
-        idle = Times(unread, self.fill[:, 0] + self.fill[:, 1] * unread, self.step_s(np.ones(len(unread))))
+        ttft_s, step_s = self.fill[:, 0] + self.fill[:, 1] * unread, self.step_s(np.ones(len(unread)))
         holds = self.most_kv >= request.kv_tokens
-        if (holds & _in_time(request, idle, np.ones(len(unread)))).any():
+        soon = holds & (ttft_s <= request.ttft_goal_s)
+        if not soon.any():
+            goal, wanted_s, best_s = "the first token", max(0.0, request.ttft_goal_s), ttft_s[holds].min()
+        elif step_s[soon].min() > request.tpot_goal_s:
+            goal, wanted_s, best_s = "each token", request.tpot_goal_s, step_s[soon].min()
+        else:
             return None
-        ttft_s, tpot_s = float(idle.ttft_s[holds].min()), float(idle.step_s[holds].min())
-        is_late = ttft_s > request.ttft_goal_s
-        return Reason(
-            "goal-out-of-reach",
-            data={
-                "goal": "the first token" if is_late else "each token",
-                "wanted": show_time(request.ttft_goal_s if is_late else request.tpot_goal_s),
-                "best": show_time(ttft_s if is_late else tpot_s),
-            },
-        )
+        data = {"goal": goal, "wanted": show_time(wanted_s), "best": show_time(float(best_s))}
+        return Reason("goal-out-of-reach", data=data)
 
     def _foresee(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats]:
         """Return what a request would see of each pipeline, and cost there."""
@@ -148,9 +147,3 @@ class LeastWorkRouting(PipelineRouter):
         return np.minimum(
             self.prefixes.cached_blocks(request.blocks, now_s) * BLOCK_TOKENS, request.prefill_tokens - 1.0
         )
-
-
-def _in_time(request: RequestSignal, times: Times, share: Floats) -> Bools:
-    """Return which pipelines meet the goals, the first token within a share of its own [P]."""
-    found: Bools = (times.ttft_s <= share * request.ttft_goal_s) & (times.step_s <= request.tpot_goal_s)
-    return found

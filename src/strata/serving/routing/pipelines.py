@@ -59,10 +59,14 @@ class PipelineRouter:
         self._take(())
 
     def arrange(self, layout: Layout) -> None:
-        """Take a new layout; what runs keeps its reservations on nodes that are still there."""
+        """Take a new layout; what runs keeps its reservations on nodes that are still there.
+
+        Pipelines between whose nodes there is no link are left out.
+        """
         servers = sorted(layout.servers, key=lambda server: server.node_id)
         self.book.arrange(servers)
-        self._take(tuple(sorted(layout.pipelines)))
+        joined = (one for one in layout.pipelines if layout.ring([s.node_id for s in one]).fixed_s < np.inf)
+        self._take(tuple(sorted(joined)))
         for p, pipeline in enumerate(self.pipelines):
             self._figure(p, [servers[i] for i in self._nodes[p]], pipeline, layout)
         self.rate = self.most_slots / np.maximum(self.step_s(self.most_slots), 1e-12)
