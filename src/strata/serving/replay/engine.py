@@ -185,7 +185,12 @@ class Replay:
         return now_s > around.end_s + around.drain_s
 
     def close(self) -> None:
-        """Note what has not ended as unfinished, and where the counters stand if the end never came."""
+        """Note what has not ended as unfinished, and where the counters stand if the end never came.
+
+        Where not even the start came, all there is counts.
+        """
+        if not self.marks:
+            self.marks.append(Mark(min(0.0, self.clock.now_s), {}, {}))
         while len(self.marks) < 2:
             self._mark()
         for life in self._lives.values():
