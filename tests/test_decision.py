@@ -56,6 +56,7 @@ SAMPLES = {
     "same-plan": {},
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},
+    "goal-out-of-reach": {"goal": "each token", "wanted": "15ms", "best": "20ms"},
     "goal-missed": {"count": 2, "total": 10, "figure": "TTFT", "reached": "3.2s", "asked": "2s"},
     "rate-not-served": {"served": 12.3, "asked": 28.0},
     "fits-with-precision": {"what": "weights", "precision": "fp8"},

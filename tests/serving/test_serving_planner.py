@@ -218,7 +218,13 @@ def test_a_fleet_of_nothing_usable_says_so():
 
 def test_a_search_without_time_still_gives_a_plan_and_says_that_it_was_stopped():
     hardware = fleet(nodes("a", 5, gib=7), nodes("b", 5, gib=7), ms=40)
-    for stopped in (plan(hardware, time_limit_s=0.0), plan(hardware, is_stopped=lambda: True)):
+    later = itertools.count()  # an interrupt while the search runs
+    for limits in (
+        {"time_limit_s": 0.0},
+        {"is_stopped": lambda: True},
+        {"is_stopped": lambda: next(later) > 20},
+    ):
+        stopped = plan(hardware, **limits)
         assert stopped.plan.pipelines
         assert "time-limit" in tokens(stopped)
         assert [item.cost for item in stopped.decision.alternatives] == [{}, {}]

@@ -18,6 +18,8 @@ from strata.serving.goal import Goal
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from strata.serving.allocate import Strategy
+
 
 @click.command()
 @click.argument("fleet")
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--save", type=click.Path(dir_okay=False), help="Also write the answer, as JSON, to this file.")
 @output_option
 def serve(
-    fleet: str, job: str, strategy: str | None, goal: str, time_limit: str, save: str | None, output: str
+    fleet: str, job: str, strategy: Strategy | None, goal: str, time_limit: str, save: str | None, output: str
 ) -> int:
     """Plan the serving of a JOB on a FLEET: files, or names of bundled ones.
 
@@ -63,7 +65,7 @@ def serve(
             hardware,
             asked,
             clock=time.perf_counter,
-            strategy=strategy or asked.strategy,  # type: ignore[arg-type]
+            strategy=strategy or asked.strategy,
             goal=Goal(goal),
             time_limit_s=limit_s,
             is_stopped=is_stopped,

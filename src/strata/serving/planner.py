@@ -88,13 +88,13 @@ def plan_serving(
         return is_stopped() or clock() - started > time_limit_s
 
     def ticking() -> float:
-        # An interrupt looks like time running out, however much there is.
+        # To the search an interrupt is time running out, however much there is.
         return clock() - started + (AGES_S if is_stopped() else 0.0)
 
     found: dict[Strategy, Allocation] = {}
     for name in sorted(STRATEGIES, key=lambda other: other != strategy):
         if not found or not is_over():
-            left_s = -1.0 if is_stopped() else max(0.0, time_limit_s - (clock() - started))
+            left_s = -1.0 if is_stopped() else min(max(0.0, time_limit_s - (clock() - started)), AGES_S / 2)
             found[name] = allocate(pool, name, goal=goal, time_limit_s=left_s, clock=ticking)
     values = {name: _value(pool, goal, one) for name, one in found.items()}
     chosen = max(values, key=lambda name: values[name]) if strategy == "auto" else strategy
