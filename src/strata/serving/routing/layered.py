@@ -40,6 +40,14 @@ class Prices(NamedTuple):
     tokens: int
 
 
+class Sweep(NamedTuple):
+    """Least seconds from each head on [H] and after each server [N]; those by next and last one, by boundary."""
+
+    total_s: Floats
+    ahead_s: Floats
+    tables: list[Floats]
+
+
 class DynamicProgrammingRouting:
     """Backwards over the boundaries, every minimum over all servers at once; exact for each request.
 
@@ -118,9 +126,9 @@ class DynamicProgrammingRouting:
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
         """Return the fastest path through each of the best heads now; at most a few. None has to have room."""
         prices = self._prices(request, now_s)
-        total_s, _ = self._sweep(prices, self._no_way_back)
-        order = np.argsort(total_s + prices.tokens * self._nearest_s)
-        found = [self._ring(head, prices) for head in order[:EXPLAINED].tolist()]
+        order = np.argsort(self._sweep(prices, self._no_way_back).total_s + prices.tokens * self._nearest_s)
+        none = Found((), np.inf, np.inf)
+        found = [self._ring(head, prices, none) for head in order[:EXPLAINED].tolist()]
         answer: list[dict[str, float | str]] = []
         for one in sorted((one for one in found if one.total_s < np.inf), key=lambda one: one.total_s):
             route = self._route(one, request, now_s)
@@ -138,16 +146,16 @@ class DynamicProgrammingRouting:
 
     def _search(self, request: RequestSignal, now_s: float) -> Found | None:
         prices = self._prices(request, now_s)
-        total_s, tables = self._sweep(prices, self._no_way_back)
-        least_s = total_s + prices.tokens * self._nearest_s
+        sweep = self._sweep(prices, self._no_way_back)
+        least_s = sweep.total_s + prices.tokens * self._nearest_s
         bound_s = float(least_s.min(initial=np.inf))
         if bound_s == np.inf:
             return None
         self._turn += 1
         head = self._pick(least_s, bound_s)
-        nodes = self._trace(head, tables)
+        nodes = self._trace(head, sweep)
         end_s = prices.tokens * self.graph.closing_s.item(self.graph.place[nodes[-1]], head)
-        best = Found(nodes, total_s.item(head) + end_s, bound_s)
+        best = Found(nodes, sweep.total_s.item(head) + end_s, bound_s)
         if best.total_s <= bound_s * TIE:
             return best
         order = np.argsort(least_s, kind="stable")
@@ -155,18 +163,16 @@ class DynamicProgrammingRouting:
             bound_s = min(best.total_s, least_s.item(other))
             if number == SWEEPS or best.total_s <= bound_s * TIE:
                 break
-            ring = self._ring(other, prices)
-            if ring.total_s < best.total_s:
-                best = ring
+            best = self._ring(other, prices, best)
         else:
             bound_s = best.total_s
         return best._replace(least_s=bound_s)
 
-    def _ring(self, head: int, prices: Prices) -> Found:
-        """Return the best path from a head, with its way back to it."""
-        total_s, tables = self._sweep(prices, prices.tokens * self.graph.closing_s[:, head])
-        least_s = total_s.item(head)
-        return Found(self._trace(head, tables) if least_s < np.inf else (), least_s, least_s)
+    def _ring(self, head: int, prices: Prices, best: Found) -> Found:
+        """Return the best path from a head with its way back to it, or `best` where that is no slower."""
+        sweep = self._sweep(prices, prices.tokens * self.graph.closing_s[:, head])
+        seconds = sweep.total_s.item(head)
+        return best if best.total_s <= seconds else Found(self._trace(head, sweep), seconds, seconds)
 
     def _prices(self, request: RequestSignal, now_s: float) -> Prices:
         prompt, steps = request.prefill_tokens, steps_left(request)
@@ -177,23 +183,22 @@ class DynamicProgrammingRouting:
         enter = [cost[one.next] * one.share for one in self.graph.boundaries]
         return Prices(enter, [one.hops(edges) for one in self.graph.boundaries[:-1]], 1 + steps)
 
-    def _sweep(self, prices: Prices, tails_s: Floats) -> tuple[Floats, list[Floats]]:
-        """Return the least seconds from each head on [H], and by boundary those by next and last server [S, U]."""
-        graph, ahead, tables = self.graph, np.empty(len(self._free_kv)), []
-        ahead[graph.tails] = tails_s
+    def _sweep(self, prices: Prices, tails_s: Floats) -> Sweep:
+        graph, ahead_s, tables = self.graph, np.empty(len(self._free_kv)), []
+        ahead_s[graph.tails] = tails_s
         for one, enter, hops in zip(graph.boundaries, prices.enter, prices.hops, strict=False):
-            table = hops + (enter + ahead[one.next])[:, None]
-            ahead[one.before] = np.minimum.reduce(table, axis=0) if len(table) else np.inf
+            table = hops + (enter + ahead_s[one.next])[:, None]
+            ahead_s[one.before] = np.minimum.reduce(table, axis=0) if len(table) else np.inf
             tables.append(table)
-        return prices.enter[-1] + ahead[graph.boundaries[-1].next], tables
+        return Sweep(prices.enter[-1] + ahead_s[graph.boundaries[-1].next], ahead_s, tables)
 
-    def _trace(self, head: int, tables: list[Floats]) -> tuple[int, ...]:
+    def _trace(self, head: int, sweep: Sweep) -> tuple[int, ...]:
         graph = self.graph
         node = graph.heads[head]
         nodes = [node]
         while (after := graph.after[node]) >= 0:
-            column = tables[after][:, graph.place[node]]
-            node = graph.next[after][self._pick(column, column.min())]
+            column = sweep.tables[after][:, graph.place[node]]
+            node = graph.next[after][self._pick(column, sweep.ahead_s.item(node))]
             nodes.append(node)
         return tuple(nodes)
 
