@@ -132,6 +132,7 @@ def uvicorn_server(frame: Frame) -> Any:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             h11_max_incomplete_event_size=2 * limits.header_bytes + 1024,
             timeout_keep_alive=int(limits.head_s),
             timeout_graceful_shutdown=1,

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 import httpx
@@ -34,6 +34,7 @@ ORDER_TIMEOUT_S: Final = 10.0
 RETRIES_S: Final = (0.2, 1.0)
 """Pauses before an order is sent again; a node that missed it all the same learns of it by its next beat."""
 LINE_BYTES: Final = 2**16
+END_S: Final = 0.2
 SEEDS: Final = 10**9
 
 
@@ -166,6 +167,9 @@ async def _read(
             if ticket.put_token(line.token):
                 return Ended(finish="stop")
         if line.finish is not None:
+            with suppress(TimeoutError, httpx.HTTPError):
+                async with asyncio.timeout(END_S):
+                    await anext(lines, None)  # a connection read to its end is used again
             return Ended(finish=line.finish, is_clean=True)
         await ticket.room()
     return Ended(error=f"{node_id} broke off", suspect=node_id)
