@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from strata.serving.allocation import Pipeline
 from strata.serving.layout import Layout
@@ -43,7 +43,7 @@ from strata.serving.live.instructions import (
 from strata.serving.node import Node
 from strata.serving.replay.clock import Clock
 from strata.serving.replay.happening import Happening
-from strata.serving.replay.record import Life, Record
+from strata.serving.replay.record import Glance, Life, Mark, Record
 from strata.serving.replay.service import Attempt, Machine, Service
 from strata.serving.request import RequestSignal
 from strata.workload.requests import Request
@@ -93,23 +93,6 @@ class Surroundings:
     end_s: float = math.inf
     drain_s: float = 600.0
     context: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Where counters stood at a time: busy seconds of nodes, and of paths tokens passed on and time in steps."""
-
-    at_s: float
-    busy_s: dict[str, float]
-    paths: dict[Pipeline, tuple[float, float, float]]
-
-
-class Glance(NamedTuple):
-    """How many requests wait, and how many run on each pipeline, at a time."""
-
-    at_s: float
-    waiting: int
-    running: dict[Pipeline, int]
 
 
 @dataclass(slots=True)

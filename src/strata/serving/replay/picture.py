@@ -8,7 +8,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from strata.files import write_text
-from strata.serving.replay.engine import Glance
+from strata.serving.replay.record import Glance
 from strata.units import show_time
 
 _WIDTH: Final = 1200

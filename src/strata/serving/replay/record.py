@@ -1,12 +1,13 @@
-"""What became of each request: one row each, kept as columns because there may be millions."""
+"""What became of each request, one row each, in columns: there may be millions; and where counters stood."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from strata.serving.allocation import Pipeline
 from strata.workload.requests import Request
 
 Outcome = Literal["served", "rejected", "cancelled", "unfinished"]
@@ -63,3 +64,20 @@ class Record:
         self.output_tokens.append(tokens)
         self.interruptions.append(life.interruptions)
         self.outcome.append(OUTCOMES.index(outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where counters stood at a time: busy seconds of nodes, and of paths tokens passed on and time in steps."""
+
+    at_s: float
+    busy_s: dict[str, float]
+    paths: dict[Pipeline, tuple[float, float, float]]
+
+
+class Glance(NamedTuple):
+    """How many requests wait, and how many run on each pipeline, at a time."""
+
+    at_s: float
+    waiting: int
+    running: dict[Pipeline, int]
