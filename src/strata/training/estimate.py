@@ -143,16 +143,18 @@ class ChainEstimates:
         step_s = np.where(possible, step_s, np.inf)
         return np.stack([step_s, -found.useful_s * count * copies / (found.devices * step_s), usd])
 
-    def paces(self, setting: Ints, at: Ints, route: Floats) -> Paces:
+    def paces(self, setting: Ints, at: Ints, route: Floats, *, ahead: Floats | float = 0.0) -> Paces:
         """Return the paces of pipelines over the domains `at` [N, size], all of one size.
 
-        route: [4, N] slowest link, Σ 1/B, Σ latency, Σ price between them.
+        route: [4, N] slowest link, Σ 1/B, Σ latency, Σ price between them. ahead: [N] microbatches that each
+        stage holds beside those of classic 1F1B.
         """
         like, job, row = self.like, self.problem.job, setting[:, None]
         stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
         layer_s = whole_s / (like.count + like.head)
         total, copies = stages.sum(axis=1), self.copies[setting]
-        most = self._most(row, at, np.minimum(total, 2 * self.count[setting])[:, None])
+        held = np.minimum(total, 2 * self.count[setting])
+        most = self._most(row, at, held[:, None], np.broadcast_to(ahead, total.shape)[:, None])
         slowest, layers = self._split(stages, layer_s, most)
         layers, alone = np.minimum(layers, like.count), (total == 1)[:, None]
         held = np.maximum(stages * layers, 0.0)
@@ -210,8 +212,8 @@ class ChainEstimates:
         usd = usd_per_s * step_s + count * load * price
         return np.stack([step_s, -useful * count * copies / (devices * step_s), usd]), settings[rows], items
 
-    def _most(self, row: Ints, at: Ints, total: Floats) -> Floats:
-        """Return how many layers a stage in each domain can hold."""
+    def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
+        """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
         job, layers, like = self.problem.job, self.problem.job.layers, self.like
         size = self.size[row] / self.ranks[row, at]
         zero = max(job.zero_stages)
@@ -224,7 +226,8 @@ class ChainEstimates:
         room = self.limit[at] - FIXED_BYTES - again
         # The k-th stage from the end holds k microbatches: the mean of 1 / (state + k kept) over the stages.
         sent = total * np.maximum(kept, 1e-9)
-        return np.asarray(np.maximum(0.0, np.floor(room * np.log1p(sent / (state + kept / 2)) / sent)))
+        mean = np.log1p(sent / (state + (ahead + 0.5) * kept)) / sent
+        return np.asarray(np.maximum(0.0, np.floor(room * mean)))
 
     def _split(self, stages: Floats, layer_s: Floats, most: Floats) -> tuple[Floats, Floats]:
         """Return the slowest stage's time (inf: no room) and layers of a stage in each domain."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.simulate.collective import eta
-from strata.training.estimate import ChainEstimates
+from strata.training.estimate import ChainEstimates, Paces
 from strata.training.exact.problem import Problem, Setting
 from strata.training.exact.shards import ShardSpace
 from strata.training.exact.unit import Unit
@@ -142,51 +142,70 @@ class SharingEstimates:
         return np.where(able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
 
     @cached_property
-    def _shapes(self) -> dict[Key, tuple[Floats, Floats, Floats, Floats]]:
-        """Samples, fill, period and what is hidden [unit, SHAPES] of the fastest shapes."""
+    def _shapes(self) -> dict[Key, Floats]:
+        """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
         units, settings = self.shards.units, self.problem.settings
-        keys = {way[:2] for way in self.shards.ways}
-        numbers = np.array([k for k, s in enumerate(settings) if (s.microbatch_size, s.recompute) in keys])
+        found = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
+        for table in found.values():
+            table[2] = 1.0
         key_of = [(s.microbatch_size, s.recompute) for s in settings]
         numbered: dict[Setting, int] = {}
         shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in settings])
-        found = {}
-        for key in keys:
-            blank = np.zeros((len(units), SHAPES)), np.zeros((len(units), SHAPES)), np.ones((len(units), SHAPES))
-            found[key] = (*blank, np.zeros((len(units), SHAPES)))
         for row, unit in enumerate(units):
-            mine = numbers[self._whole(numbers, unit)]
-            if not len(mine):
-                continue
+            mine = np.flatnonzero(self._whole(unit))
             # Settings that differ in a cap that does not bind are one shape.
             mine = mine[np.unique(shape[mine], return_index=True)[1]]
-            at = np.tile(np.array(unit), (len(mine), 1))
-            paces = self.chains.paces(mine, at, self._route(unit, len(mine)))
-            made = self.chains.size[mine] * self.chains.copies[mine]
-            rate = np.where(np.isfinite(paces.period_s), made / paces.period_s, 0.0)
-            order = np.argsort(-rate, kind="stable")
-            for key in keys:
-                best = [k for k in order if key_of[mine[k]] == key and rate[k] > 0][:SHAPES]
-                samples, fill, period, hidden = found[key]
-                samples[row, : len(best)] = made[best]
-                fill[row, : len(best)] = (paces.path_s + paces.after_s)[best]
-                period[row, : len(best)] = paces.period_s[best]
-                hidden[row, : len(best)] = paces.hidden_s[best]
+            if not len(mine):
+                continue
+            figures = self._figures(mine, unit)
+            rate = figures[0] / figures[2]
+            for key in found:
+                of_key = np.tile([key_of[k] == key for k in mine], len(rate) // len(mine))
+                best = np.flatnonzero(of_key & (rate > 0))
+                best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
+                found[key][:, row, : len(best)] = figures[:, best]
         return found
 
-    def _whole(self, numbers: Ints, unit: Unit) -> NDArray[np.bool_]:
+    def _figures(self, mine: Ints, unit: Unit) -> Floats:
+        """Return samples, fill, period and what is hidden [4, N] of settings on a unit.
+
+        A chain of domains has them twice. Of classic 1F1B two microbatches are under way between neighbours, one
+        more for every stage between, so each waits for its share of the round trips; or more are under way, and
+        need memory.
+        """
+        costs, here, there = self.problem.pair_costs(1), list(unit[:-1]), list(unit[1:])
+        at = np.tile(np.array(unit), (len(mine), 1))
+        load = self.chains.load[mine][:, None]
+        slow, rounds, late, price = (
+            each[here, there] for each in (costs.slowness, costs.slowness_sum, costs.latency_sum, costs.price_sum)
+        )
+        route = np.array([slow.max(initial=0.0), rounds.sum(), late.sum(), price.sum()])
+        route = np.tile(route[:, None], (1, len(mine)))
+        made = self.chains.size[mine] * self.chains.copies[mine]
+        classic = self.chains.paces(mine, at, route)
+        if len(unit) == 1:
+            return _table(made, classic, 0.0)
+        trips = load * rounds + late  # [N, link]
+        between = np.cumsum(self.chains.stages[mine][:, unit], axis=1)[:, :-1]  # stages before each link
+        wait = trips.max(axis=1) / 2
+        for first in range(len(here)):
+            for last in range(first + 1, len(here)):
+                under_way = between[:, last] - between[:, first] + 2
+                wait = np.maximum(wait, trips[:, first : last + 1].sum(axis=1) / under_way)
+        deep = self.chains.paces(mine, at, route, ahead=trips.sum(axis=1) / classic.period_s)
+        return np.concatenate([_table(made, classic, wait), _table(made, deep, 0.0)], axis=1)
+
+    def _whole(self, unit: Unit) -> NDArray[np.bool_]:
         """Whether each setting uses all that a unit has."""
         at = list(unit)
-        most = self.chains.slots[numbers][:, at] // self.chains.copies[numbers, None]
-        stages = self.chains.stages[numbers][:, at]
+        most = self.chains.slots[:, at] // self.chains.copies[:, None]
+        stages = self.chains.stages[:, at]
         total = stages.sum(axis=1)
         return np.asarray(((stages == most) & (stages > 0)).all(axis=1) & (total <= len(self.problem.job.layers)))
 
-    def _route(self, unit: Unit, count: int) -> Floats:
-        """Return what a unit's links cost [4, count], for the smallest message."""
-        costs, here, there = self.problem.pair_costs(1), list(unit[:-1]), list(unit[1:])
-        route = [
-            costs.slowness[here, there].max(initial=0.0),
-            *(each[here, there].sum() for each in (costs.slowness_sum, costs.latency_sum, costs.price_sum)),
-        ]
-        return np.tile(np.array(route)[:, None], (1, count))
+
+def _table(made: Floats, paces: Paces, more_s: Floats | float) -> Floats:
+    """Return samples (0: no room), fill, period and what is hidden [4, N], periods longer by `more_s`."""
+    possible = np.isfinite(paces.period_s)
+    period_s = np.where(possible, paces.period_s + more_s, 1.0)
+    return np.stack([np.where(possible, made, 0.0), paces.path_s + paces.after_s, period_s, paces.hidden_s])

@@ -91,7 +91,7 @@ class ShardSpace:
         inside = [sum(1 << i for i in unit) for unit in units]
         linked = [sum(1 << int(i) for i in np.flatnonzero(bandwidth[list(unit)].any(axis=0))) for unit in units]
         found: list[tuple[Unit, ...]] = []
-        disjoint = [((k,), inside[k]) for k in range(len(units))]
+        disjoint: list[tuple[tuple[int, ...], int]] = [((k,), inside[k]) for k in range(len(units))]
         while disjoint:
             disjoint = [
                 ((*at, k), whole | inside[k])
@@ -297,7 +297,7 @@ def _figures(ways: list[list[Inner]]) -> tuple[Floats, Floats, Floats]:
     fill, period, samples = (np.full((len(ways), max(map(len, ways))), value) for value in (1e300, 1.0, 0.0))
     for row, unit in enumerate(ways):
         for column, inner in enumerate(unit):
-            fill[row, column], period[row, column] = inner.fill_s, inner.period_s
+            fill[row, column], period[row, column] = inner.fill_s, inner.every_s
             samples[row, column] = inner.samples
     return fill, period, samples
 

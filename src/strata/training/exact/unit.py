@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.simulate.analytic import stack
-from strata.simulate.screening import path_s
+from strata.simulate.screening import one_f_one_b_s, path_s
 from strata.training.exact.chain import build_chain
 from strata.training.exact.chain_space import ChainSpace
 from strata.training.exact.problem import Problem, Setting
-from strata.workload.job import Recompute
+from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]
@@ -36,6 +36,8 @@ class Inner:
     path_s: float
     pace_s: float
     after_s: float
+    every_s: float
+    """Time between microbatches in steady state, waits for the links of a chain included: at least the period."""
     hidden_s: float
     """How much of a gradient sum between units the last backward can hide: that of the shortest stage."""
 
@@ -143,10 +145,17 @@ class Units:
         times = model.times(plan, pipeline)
         messages = [hop.serial_s for hop in (*times.there, *times.back)]
         work = np.add(times.forward_s, times.backward_s)
+        period_s, way_s = max(float(work.max()), *messages, 0.0), float(path_s(stack([times]))[0])
+        every_s = period_s
+        if len(plan.domains) > 1 and plan.schedule is not Schedule.GPIPE:
+            warmup = np.array([stage.warmup for stage in pipeline.stages], dtype=float)
+            whole_s = float(one_f_one_b_s(stack([times]), pipeline.microbatches, warmup)[0])
+            every_s = max(period_s, (whole_s - way_s) / max(1, pipeline.microbatches - 1))
         return Inner(
             plan,
-            period_s=max(float(work.max()), *messages, 0.0),
-            path_s=float(path_s(stack([times]))[0]),
+            period_s=period_s,
+            path_s=way_s,
+            every_s=every_s,
             pace_s=max(*times.forward_s, *times.backward_s, *messages),
             after_s=times.update_s + model.replica_sync_s(plan, pipeline, times),
             hidden_s=min(times.backward_s),
