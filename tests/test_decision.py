@@ -54,6 +54,7 @@ SAMPLES = {
     "less-goodput": {"ratio": 0.5},
     "slower-decode": {"factor": 3.66},
     "same-plan": {},
+    "vendor-mix": {"count": 2, "total": 10, "vendors": "AMD and NVIDIA"},
     "kv-bound": {"slots": 20, "need": 64, "share": 0.31},
     "pipeline-not-worth": {"tokens": 0.05, "decode": 0.4},
     "goal-out-of-reach": {"goal": "each token", "wanted": "15ms", "best": "20ms"},

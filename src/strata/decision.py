@@ -253,6 +253,12 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The alternative is worth what the chosen plan is worth.",
         "Nothing to do.",
     ),
+    "vendor-mix": Meaning(
+        "{count} of {total} pipelines join devices of {vendors}",
+        "Activations pass between devices of several vendors there: strata's own workers do that over HTTP, vLLM "
+        "and SGLang do not, whose collective libraries know one vendor.",
+        "Split the fleet file by vendor, and put both plans behind one gateway.",
+    ),
     "kv-bound": Meaning(
         "KV memory holds {slots} sequences where {need} keep all stages busy: {share:.0%} of the stages' tokens/s",
         "A pipeline of several stages needs a batch in flight for each; its memory holds fewer.",

@@ -3,13 +3,14 @@
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving_plans import planned
-from strata.errors import Infeasible
+from strata.errors import Infeasible, UsageError
 from strata.serving.export import sglang, vllm
 from strata.serving.export.launch import ranks_of
 from strata.serving.gateway.engines import Backend, read_backend
@@ -17,9 +18,14 @@ from strata.serving.gateway.engines import Backend, read_backend
 EVEN = planned((("a/0", 8, 30), ("a/1", 8, 25), ("b/0", 8, 25)), (("c/0", 8, 80),), model="llama-3.1-70b")
 UNEQUAL = planned((("a/0", 8, 41), ("b/0", 4, 20)))
 ENGINES = pytest.mark.parametrize("engine", [vllm, sglang], ids=["vllm", "sglang"])
+TOGETHER = """
+echo . >> "$0.started"
+until (($(wc -l < "$0.started") >= ${RANKS:-1})); do sleep 0.01; done
+"""
+"""The first rank of a node that ends stops the others: none does before all have started."""
 FAKES = {
-    "vllm": 'echo "VLLM ${VLLM_PP_LAYER_PARTITION:-} ${CUDA_VISIBLE_DEVICES:-all} $*"',
-    "python3": 'echo "SGLANG ${SGLANG_PP_LAYER_PARTITION:-} $*"',
+    "vllm": 'echo "VLLM ${VLLM_PP_LAYER_PARTITION:-} ${CUDA_VISIBLE_DEVICES:-all} $*"' + TOGETHER,
+    "python3": 'echo "SGLANG ${SGLANG_PP_LAYER_PARTITION:-} $*"' + TOGETHER,
     "ray": 'echo "RAY $*"',
     "strata": 'echo "STRATA $*"',
 }
@@ -160,7 +166,7 @@ def test_a_node_with_more_devices_runs_more_ranks_and_that_is_said(tmp_path):
     engine = vllm.render(UNEQUAL)
     write(tmp_path, engine.files)
     assert "nodes of 8 and 4 devices and 64 heads it is 4, so a/0 runs 2 ranks" in engine.notes[0]
-    code, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h", EXECUTOR="ray")
+    code, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h", RANKS="2")
     assert (code, len(lines)) == (0, 2)
     assert {line.split()[2] for line in lines} == {"0,1,2,3", "4,5,6,7"}
     assert {option(line, "--node-rank") for line in lines} == {"0", "1"}
@@ -171,7 +177,7 @@ def test_a_node_with_more_devices_runs_more_ranks_and_that_is_said(tmp_path):
 
 def test_sglang_ranks_of_one_node_take_other_devices_and_ports(tmp_path):
     write(tmp_path, sglang.render(UNEQUAL).files)
-    _, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h")
+    _, lines, _ = run(tmp_path, "pipeline-1-stage-1-a-0.sh", MODEL="m", HEAD_ADDR="h", RANKS="2")
     assert {(option(line, "--base-gpu-id"), option(line, "--port")) for line in lines} == {
         (None, "30000"),
         ("4", "30001"),
@@ -210,6 +216,21 @@ def test_the_gateway_gets_every_pipeline_as_a_backend(tmp_path):
 def test_a_plan_without_pipelines_is_refused(engine):
     with pytest.raises(Infeasible, match="no pipelines"):
         engine.render(planned())
+
+
+@ENGINES
+def test_a_pipeline_of_two_vendors_is_refused(engine):
+    plan = planned((("a", 8, 10), ("b", 8, 10)))
+    amd = replace(plan.nodes[0], vendor="AMD"), replace(plan.nodes[1], vendor="NVIDIA")
+    with pytest.raises(UsageError, match="pipeline 1 joins devices of AMD and NVIDIA"):
+        engine.render(replace(plan, nodes=amd))
+    assert engine.render(replace(plan, nodes=(amd[0], replace(amd[1], vendor="AMD")))).files
+
+
+def test_devices_are_shown_as_their_vendor_does():
+    nodes = tuple(replace(node, vendor="AMD") for node in UNEQUAL.nodes)
+    script = vllm.render(replace(UNEQUAL, nodes=nodes)).files["pipeline-1-stage-1-a-0.sh"]
+    assert "HIP_VISIBLE_DEVICES=4,5,6,7 vllm serve" in script
 
 
 @given(

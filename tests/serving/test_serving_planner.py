@@ -136,6 +136,14 @@ def test_goals_that_some_pipelines_keep_are_good_enough():
     assert 0 < answer.estimate.goodput_per_s < answer.estimate.requests_per_s
 
 
+def test_a_pipeline_of_two_vendors_is_said_to_be_one():
+    parts = nodes("a", 1, gib=12), nodes("b", 1, gib=12)
+    other = replace(parts[1], accelerator=replace(parts[1].accelerator, vendor="other"))
+    assert "vendor-mix" not in tokens(plan(fleet(*parts)))
+    answer = plan(fleet(parts[0], other))
+    assert relaxed(answer, "vendor-mix") == [{"count": 1, "total": 1, "vendors": "other and test"}]
+
+
 def relaxed(answer, token):
     return [reason.data for reason in answer.decision.reasons if reason.token == token]
 

@@ -26,6 +26,7 @@ class PlannedNode:
     domain: str
     accelerator: str
     num_devices: int
+    vendor: str = ""
 
 
 @dataclass(frozen=True, slots=True)

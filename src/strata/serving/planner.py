@@ -110,7 +110,7 @@ def plan_serving(
         estimate = estimates(fleet, nodes, pool, allocation.pipelines, job)
         left_out = tuple(unused.why_unused(fleet, nodes, pool, allocation, goal, job))
         data = {"objective": OBJECTIVES[str(goal)], "considered": len(found)}
-        reasons = [Reason("chosen", data=data), *_character(estimate)]
+        reasons = [Reason("chosen", data=data), *_mixed(fleet, estimate), *_character(estimate)]
     else:
         refusals = [reason for reason in allocation.reasons if reason.token != "time-limit"]
         reasons = [*unusable(fleet).values(), *(refusals if nodes else ()), *smallest(fleet, job)]
@@ -150,8 +150,9 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
         pipelines=() if estimate is None else estimate.pipelines,
         fleet=fleet.name,
         nodes=tuple(
-            PlannedNode(f"{domain.name}/{i}", domain.name, domain.accelerator.name, domain.devices_per_node)
+            PlannedNode(f"{domain.name}/{i}", domain.name, card.name, domain.devices_per_node, card.vendor)
             for domain in fleet.domains
+            for card in [domain.accelerator]
             for i in range(domain.num_nodes)
         ),
         job=PlannedService(
@@ -166,6 +167,21 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
             num_heads=model.num_attention_heads,
         ),
     )
+
+
+def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
+    """Yield that some pipelines join devices of several vendors."""
+    vendor = {f"{d.name}/{i}": d.accelerator.vendor for d in fleet.domains for i in range(d.num_nodes)}
+    mixed = [
+        vendors for one in estimate.pipelines if len(vendors := {vendor[stage.node] for stage in one.stages}) > 1
+    ]
+    if mixed:
+        data = {
+            "count": len(mixed),
+            "total": len(estimate.pipelines),
+            "vendors": " and ".join(sorted(set().union(*mixed))),
+        }
+        yield Reason("vendor-mix", data=data)
 
 
 def _character(estimate: Estimate) -> Iterator[Reason]:

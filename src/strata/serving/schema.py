@@ -113,6 +113,7 @@ class PlanNodeEntry(FileModel):
     domain: str
     accelerator: str
     num_devices: Count
+    vendor: str = ""
 
 
 class PlanFleetEntry(FileModel):

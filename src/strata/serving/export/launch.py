@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from strata.errors import Infeasible
+from strata.errors import Infeasible, UsageError
 from strata.serving.planfile import PlannedNode, PlannedPipeline, ServingPlan
 from strata.workload.script import comment, slugs
 
@@ -71,7 +71,7 @@ class Ranks:
 
 
 def ranks_of(plan: ServingPlan) -> tuple[Ranks, ...]:
-    """Return all pipelines as ranks. Raises Infeasible where the plan has none."""
+    """Return all pipelines as ranks. Raises Infeasible where there are none, UsageError where vendors mix."""
     if not plan.pipelines:
         raise Infeasible(f"{plan.name}: the plan has no pipelines", hint="strata explain PLAN says why")
     return tuple(_ranks(plan, number, pipeline) for number, pipeline in enumerate(plan.pipelines, 1))
@@ -79,6 +79,12 @@ def ranks_of(plan: ServingPlan) -> tuple[Ranks, ...]:
 
 def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
     nodes = [plan.node(stage.node) for stage in pipeline.stages]
+    vendors = sorted({node.vendor for node in nodes if node.vendor})
+    if len(vendors) > 1:
+        raise UsageError(
+            f"pipeline {number} joins devices of {' and '.join(vendors)}, and engines know one vendor a pipeline",
+            hint="plan the vendors apart (a fleet file each), and put both plans behind one gateway",
+        )
     tensor = math.gcd(plan.job.num_heads, *(node.num_devices for node in nodes))
     shares = []
     for node, stage in zip(nodes, pipeline.stages, strict=True):
@@ -167,6 +173,12 @@ def gateway_script(every: Sequence[Ranks], *, port: int) -> str:
         )
     )
     return f'#!/usr/bin/env bash\n{head}set -euo pipefail\n{required}exec strata serve gateway{backends} "$@"\n'
+
+
+def visible_devices(host: Host, first: int, count: int) -> str:
+    """Return the variable that shows a process some devices only, with a space after it."""
+    name = {"AMD": "HIP_VISIBLE_DEVICES", "Huawei": "ASCEND_RT_VISIBLE_DEVICES"}.get(host.node.vendor)
+    return f"{name or 'CUDA_VISIBLE_DEVICES'}={','.join(map(str, range(first, first + count)))} "
 
 
 def launch_all(commands: Sequence[tuple[str, str]]) -> str:

@@ -25,7 +25,7 @@ PORT = 30000
 
 
 def render(plan: ServingPlan) -> EngineFiles:
-    """Return the scripts of all nodes, and the gateway's. Raises Infeasible where the plan has no pipelines."""
+    """Return the scripts of all nodes, and the gateway's. Raises as `ranks_of` does."""
     every = ranks_of(plan)
     files = {script_name(ranks, host): _script(plan, ranks, host) for ranks in every for host in ranks.hosts}
     files["gateway.sh"] = gateway_script(every, port=PORT)

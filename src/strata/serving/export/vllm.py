@@ -19,6 +19,7 @@ from strata.serving.export.launch import (
     script_head,
     script_name,
     shape_notes,
+    visible_devices,
 )
 from strata.serving.planfile import PlannedService, ServingPlan
 
@@ -26,7 +27,7 @@ PORT = 8000
 
 
 def render(plan: ServingPlan) -> EngineFiles:
-    """Return the scripts of all nodes, and the gateway's. Raises Infeasible where the plan has no pipelines."""
+    """Return the scripts of all nodes, and the gateway's. Raises as `ranks_of` does."""
     every = ranks_of(plan)
     files = {script_name(ranks, host): _script(plan, ranks, host) for ranks in every for host in ranks.hosts}
     files["gateway.sh"] = gateway_script(every, port=PORT)
@@ -58,8 +59,7 @@ def _script(plan: ServingPlan, ranks: Ranks, host: Host) -> str:
         head += _ray(plan.job, ranks, host)
     commands = []
     for node_rank, num_nodes, device in ranks.processes(host):
-        visible = range(device, device + ranks.tensor_parallel)
-        environment = f"CUDA_VISIBLE_DEVICES={','.join(map(str, visible))} " if device >= 0 else ""
+        environment = visible_devices(host, device, ranks.tensor_parallel) if device >= 0 else ""
         joined = arguments(
             ("--distributed-executor-backend", "mp" if ranks.pipeline_parallel > 1 else None),
             ("--nnodes", num_nodes if many else None),
