@@ -110,6 +110,11 @@ def test_an_outage_is_waited_out_ever_longer_but_never_longer_than_a_beat():
     assert pauses == pytest.approx([2, 0.2, 0.4, 0.8, 1.6, 2, 2, 2])
 
 
+def test_what_is_no_gateway_is_not_heeded():
+    _, gateway, _ = live(Answer(200, "", b"<html>"), desired())
+    assert gateway.paths == ["join", "join", "beat"]
+
+
 def test_a_gateway_that_has_trouble_is_asked_again():
     _, gateway, _ = live(refusal(503), refusal(429), desired())
     assert gateway.paths == ["join", "join", "join", "beat"]

@@ -3,7 +3,7 @@ from contextlib import aclosing
 
 import pytest
 
-from strata.serving.wire import TokenMessage
+from strata.serving.wire import RangeMessage, TokenMessage
 from strata.serving.worker.holder import Key
 from worker_builders import SHAPE, Cluster, load
 
@@ -276,3 +276,43 @@ def test_a_layer_that_fails_ends_the_attempt_and_names_its_node(caplog):
     assert line.node_id == "c"
     assert line.error.startswith("c: ")
     assert held == {"a": 0, "b": 0, "c": 0}
+
+
+def test_layers_that_could_not_be_made_are_made_when_asked_for_again(caplog):
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            a = cluster.workers[0]
+            make, a.maker.layer = a.maker.layer, None
+            a.load(RangeMessage(version=2, first=0, end=3))
+            await cluster.settled()
+            failed = sorted(a.holder.plans)
+            a.maker.layer = make
+            await load(a, 2, 0, 3)
+            return failed, sorted(a.holder.plans)
+
+    assert run(story()) == ([1], [1, 2])
+
+
+def test_what_was_measured_is_told_once():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            await cluster.said(max_tokens=3)
+            b = cluster.workers[1]
+            return b.take_samples(), b.take_samples()
+
+    samples, again = run(story())
+    assert [(s.phase, s.first, s.end, s.units, s.context) for s in samples] == [
+        ("prefill", 2, 4, 3, 0.0),
+        ("decode", 2, 4, 1, 3.0),
+        ("decode", 2, 4, 1, 4.0),
+    ]
+    assert again == ()
+
+
+def test_a_replayed_prefill_is_no_measurement():
+    async def story():
+        async with Cluster() as cluster:
+            await cluster.said(max_tokens=3, generated=(1, 2))
+            return cluster.workers[0].take_samples()
+
+    assert run(story()) == ()

@@ -6,7 +6,7 @@ import ipaddress
 
 import click
 
-from strata.errors import UsageError, need
+from strata.errors import MissingPart, UsageError, need
 from strata.units import parse
 
 
@@ -45,9 +45,11 @@ def worker(
     shape = Shape(num_layers=layers, hidden_size=hidden, seed=seed)
     memory_bytes = None if memory is None else _memory(memory)
     host, port = _address(bind)
-    need("torch", extra="train")
+    torch = need("torch", extra="train")
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise MissingPart("torch sees no CUDA device", hint="--device cpu")
     from strata.server import listen
     from strata.serving.worker.hardware import measure
     from strata.serving.worker.run import Settings, run

@@ -136,8 +136,13 @@ class Agent:
             log.warning("%s", error)
             return False
         if answer.status == 200:
+            try:
+                desired = Desired.model_validate_json(answer.body)
+            except ValueError as error:  # something else answers at its address
+                log.warning("this is no gateway: %s", error)
+                return False
             self.is_joined = True
-            self._heed(Desired.model_validate_json(answer.body), held)
+            self._heed(desired, held)
             return True
         is_beat = self.is_joined
         if answer.status == 409 and answer.code == "join-again":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Final, TypeVar
 
@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from strata.http import Frame, Limits, Realm, error_body, kind_of
 from strata.prometheus import CONTENT_TYPE, Registry
@@ -103,7 +104,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return Response(status_code=DONE)
 
     async def generate(message: GenerateMessage) -> Response:
-        return StreamingResponse(_lines(worker, message), media_type="application/x-ndjson")
+        return _Lines(_lines(worker, message), media_type="application/x-ndjson")
 
     async def token(message: TokenMessage) -> Response:
         worker.driver.deliver(message)
@@ -164,7 +165,19 @@ def _refusal(status: int, message: str) -> Response:
     return Response(body, status_code=status, media_type="application/json")
 
 
-async def _lines(worker: Worker, message: GenerateMessage) -> AsyncIterator[str]:
+class _Lines(StreamingResponse):
+    """Closes what it reads from when the client has gone, not when somebody collects it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all lines, as long as somebody reads them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            assert isinstance(self.body_iterator, AsyncGenerator)
+            await self.body_iterator.aclose()
+
+
+async def _lines(worker: Worker, message: GenerateMessage) -> AsyncGenerator[str, None]:
     async with aclosing(worker.generate(message)) as lines:
         async for line in lines:
             yield line.model_dump_json(exclude_none=True) + "\n"

@@ -80,11 +80,13 @@ class Stage:
     async def _step(self, key: Key, sequence: Sequence, header: StepHeader, given: Any) -> None:
         run = asyncio.get_running_loop().run_in_executor
         try:
-            hidden, token = await run(self._executor, self._compute, sequence, header, given)
+            hidden, token, sample = await run(self._executor, self._compute, sequence, header, given)
         except Exception as error:
             log.exception("a step of %s failed", header.request_id)
             raise Fault(f"{self.node_id}: {type(error).__name__}: {error}", self.node_id) from error
         self.num_steps += 1
+        if not header.replayed:  # tokens one by one would make a prefill look slow
+            self.samples.append(sample)
         if key not in self.holder.sequences:
             raise Fault(f"attempt {key.attempt} of {key.request_id} was stopped")
         if len(header.stages) > 1:
@@ -111,8 +113,8 @@ class Stage:
             # Having no room is no fault of a node; having lost what it should hold is.
             raise Fault(f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None) from refused
 
-    def _compute(self, sequence: Sequence, header: StepHeader, given: Any) -> tuple[Any, int | None]:
-        """Run the layers, in the executor's thread; choose a token where this is the last stage."""
+    def _compute(self, sequence: Sequence, header: StepHeader, given: Any) -> tuple[Any, int | None, Sample]:
+        """Run the layers, in the executor's thread; choose a token where this is the last stage; say how long."""
         part, count, token = sequence.held.part, len(given), None
         start = perf_counter()
         hidden = part.run(sequence.cache, given, position=header.position, replayed=header.replayed)
@@ -120,9 +122,7 @@ class Stage:
             token = part.choose(
                 hidden, temperature=header.temperature, seed=header.seed, position=header.position + count
             )
-        if not header.replayed:  # tokens one by one would make a prefill look slow
-            phase: Phase = "decode" if header.position else "prefill"
-            units, held = 1 if header.position else count, sequence.held
-            seconds = perf_counter() - start
-            self.samples.append(Sample(phase, held.first, held.end, units, float(header.position), seconds))
-        return hidden, token
+        phase: Phase = "decode" if header.position else "prefill"
+        units, held = 1 if header.position else count, sequence.held
+        sample = Sample(phase, held.first, held.end, units, float(header.position), perf_counter() - start)
+        return hidden, token, sample

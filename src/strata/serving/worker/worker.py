@@ -79,7 +79,12 @@ class Worker:
             self._start(self._load(wanted.version, missing))
 
     async def _load(self, version: int, missing: tuple[int, ...]) -> None:
-        made = await asyncio.to_thread(lambda: {number: self.maker.layer(number) for number in missing})
+        try:
+            made = await asyncio.to_thread(lambda: {number: self.maker.layer(number) for number in missing})
+        except Exception:
+            log.exception("the layers of plan %d cannot be made", version)
+            self.holder.release(version)  # the next beat's answer asks for them again
+            return
         if self.holder.close(version, made):
             log.info("plan %d: %d layers made, ready", version, len(made))
             await self.on_loaded(version)
