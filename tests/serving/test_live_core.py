@@ -185,6 +185,19 @@ def test_a_request_is_given_up_after_its_attempts():
     assert end.reason.token == "attempts-exhausted"
 
 
+def test_an_interrupted_request_is_served_however_late():
+    """It was admitted: that its node died is no reason to refuse it."""
+    cluster = Cluster("a", "b", heartbeat_timeout=6.0)
+    cluster.send(request("r", ttft_goal_s=2.0))
+    cluster.silent |= {"a", "b"}
+    cluster.run(20.0)
+    assert cluster.at == {}
+    cluster.lives.clear()
+    cluster.silent.clear()
+    cluster.join("c", "d")
+    assert cluster.at["r"].attempt == 2
+
+
 def test_a_cancelled_request_is_aborted_where_it_runs_and_forgotten_where_it_waits():
     cluster = Cluster("a", "b")
     slots = cluster.core.nodes()[0].slots

@@ -85,12 +85,14 @@ def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(rou
 
 
 @pytest.mark.parametrize("notice_s", [0.05, math.inf], ids=["connection", "heartbeats"])
-def test_nothing_is_lost_that_another_pipeline_can_serve(notice_s):
+@pytest.mark.parametrize("ttft_goal_s", [math.inf, 3.0], ids=["no-goal", "goal"])
+def test_nothing_is_lost_that_another_pipeline_can_serve(notice_s, ttft_goal_s):
     asked = requests(1.5, 40.0)
     run, core = replayed(
         near("abcd"),
         asked,
         end_s=40.0,
+        demand=replace(DEMAND, ttft_goal_s=ttft_goal_s),
         happenings=[Happening("kill", "a", 10.0)],
         heartbeat_timeout=6.0,
         heartbeat_interval_s=1.0,

@@ -107,13 +107,6 @@ def test_a_goal_shrinks_with_waiting_and_comes_back_whole():
     assert (seen, found.ttft_goal_s) == ([-1.0], 2.0)
 
 
-def test_who_has_tokens_already_is_not_held_to_goals():
-    queue = WaitingQueue(10)
-    queue.push(request("r", generated=3, ttft_goal_s=2.0, tpot_goal_s=0.1), 10.0, is_forced=True)
-    (shown,) = queue.waiting(50.0)
-    assert (shown.ttft_goal_s, shown.tpot_goal_s) == (float("inf"), float("inf"))
-
-
 @given(
     st.lists(
         st.one_of(

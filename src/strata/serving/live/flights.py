@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -187,7 +188,9 @@ class Flights:
             self._close(flight, now_s)
             self._reject(flight, Reason("attempts-exhausted", data={"attempts": flight.attempt}), out)
         else:
-            self._queue.push(flight.signal, flight.arrived_s, is_forced=True)
+            # Once admitted, it is served: late is better than never, and it was not its fault.
+            signal = replace(flight.signal, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
+            self._queue.push(signal, flight.arrived_s, is_forced=True)
 
     def _send(self, flight: Flight, route: Route, now_s: float, out: list[Instruction]) -> None:
         versions = tuple(dict.fromkeys(self._version_of[stage.node_id] for stage in route.stages))

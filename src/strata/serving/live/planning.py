@@ -24,6 +24,8 @@ from strata.workload.serving_job import Demand
 
 LATENCY_WEIGHT = 0.25
 """Per cent of tokens/s that one per cent of decode latency is worth, as in `goal.Goal.BOTH`."""
+LEAST_GAIN = 1.05
+"""Times what mending is worth that a whole new layout must be: forecasts err, and moving makes requests wait."""
 SPARE = 1.5
 """Tokens/s beyond so many times what is foreseen are worth nothing."""
 
@@ -44,7 +46,7 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
         key=lambda pipelines: _tokens(plan, pool, pipelines, model, config),
     )
     new = list(fresh.pipelines)
-    if _tokens(plan, pool, new, model, config) > _tokens(plan, pool, mended, model, config):
+    if _tokens(plan, pool, new, model, config) > LEAST_GAIN * _tokens(plan, pool, mended, model, config):
         return Planned(plan.version, tuple(new), fresh.reasons)
     if not mended:
         return Planned(plan.version, (), fresh.reasons)

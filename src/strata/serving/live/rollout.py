@@ -52,6 +52,7 @@ class Rollout:
     def __init__(self, fits_both: Callable[[str, list[tuple[int, int]]], bool]) -> None:
         self._fits_both = fits_both
         self._pipelines: dict[int, LivePipeline] = {}
+        self._draining: list[LivePipeline] = []
         self._next = 1
 
     def __getitem__(self, version: int) -> LivePipeline:
@@ -123,7 +124,7 @@ class Rollout:
 
     def is_dry(self) -> bool:
         """Return whether a pipeline that makes room has nothing left to run."""
-        return any(one.phase is Phase.DRAINING and not one.running for one in self._pipelines.values())
+        return any(not one.running for one in self._draining)
 
     def advance(self, now_s: float) -> list[Instruction]:
         """Start what can be started, retire what has been replaced, and end what has run dry."""
@@ -176,6 +177,7 @@ class Rollout:
     def _drain(self, old: list[LivePipeline], now_s: float) -> None:
         for one in old:
             one.phase, one.since_s = Phase.DRAINING, now_s
+        self._draining += old
 
     def _add(self, stages: Pipeline, phase: Phase, now_s: float) -> LivePipeline:
         one = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
@@ -184,6 +186,7 @@ class Rollout:
 
     def _end(self, one: LivePipeline) -> list[Instruction]:
         del self._pipelines[one.version]
+        self._draining = [other for other in self._draining if other is not one]
         if one.phase is Phase.WAITING or one.is_fixed:
             return []
         return [Release(node_id, one.version) for node_id in one.node_ids]

@@ -99,10 +99,8 @@ class WaitingQueue:
 
 
 def _left(entry: _Entry, now_s: float) -> RequestSignal:
-    """Return a request as if it came now. One that has tokens already has its first; it ends at any pace."""
+    """Return a request as if it came now."""
     request = entry.request
-    if request.generated:
-        return replace(request, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
     if request.ttft_goal_s == math.inf or now_s <= entry.since_s:
         return request
     return replace(request, ttft_goal_s=request.ttft_goal_s - (now_s - entry.since_s))
