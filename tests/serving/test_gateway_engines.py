@@ -16,6 +16,7 @@ from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Backend, Engines, read_backend, watch
 from strata.serving.gateway.meters import Meters
 from strata.serving.live.core import Core
+from strata.serving.live.events import Leave
 
 
 class FakeEngine(Host):
@@ -26,6 +27,7 @@ class FakeEngine(Host):
         self.chunks_left: float = float("inf")
         self.status = 200
         self.polled = asyncio.Event()
+        self.pause_at = -1
 
     async def answer(self, path, body):
         if path == "/v1/models":
@@ -47,7 +49,9 @@ class FakeEngine(Host):
         return httpx.Response(200, json={"id": "theirs", "choices": [choice], "usage": usage})
 
     async def stream(self, text, usage, *, is_chat):
-        for letter in text:
+        for number, letter in enumerate(text):
+            if number == self.pause_at:
+                await asyncio.Event().wait()
             if self.chunks_left <= 0:
                 self.is_dead = True
                 raise httpx.ReadError("reset")
@@ -193,6 +197,27 @@ def test_a_chat_that_has_begun_ends_with_an_error_event_as_nobody_else_can_go_on
     answer = run(scenario, names="a")
     assert text_of(answer.content) == foretold("hi", 3)
     assert events_of(answer.content)[-1]["error"]["code"] == "engine-lost"
+
+
+def test_a_chat_that_the_scheduler_takes_back_does_not_begin_anew_elsewhere():
+    async def scenario(world):
+        ticket = None
+        for engine in world.engines:
+            engine.pause_at = 3
+        asked = asyncio.create_task(
+            world.ask("chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=8, stream=True)
+        )
+        while not (ticket and ticket.num_generated == 3):
+            ticket = world.driver.tickets.get("chatcmpl-1")
+            await asyncio.sleep(0)
+        used = next(engine for engine in world.engines if engine.said("/v1/chat/completions"))
+        world.driver.post(Leave(used.name, 1))
+        return await asked, asked_of(world)
+
+    answer, asked = run(scenario)
+    assert text_of(answer.content) == foretold("hi", 3)
+    assert events_of(answer.content)[-1]["error"]["code"] == "engine-lost"
+    assert len(asked) == 1
 
 
 def test_an_engine_that_was_away_is_used_again_when_it_answers():

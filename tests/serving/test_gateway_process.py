@@ -157,3 +157,20 @@ def test_sigterm_finishes_what_runs_refuses_what_comes_and_exits_with_0():
     assert beat.status_code == 200
     assert answer.json()["choices"][0]["text"] == foretold("hello", 20)
     assert code == 0
+
+
+def test_a_request_that_does_not_end_in_time_is_told_so():
+    async def scenario():
+        async with gateway("--drain", "0.1", num_workers=1) as (process, client, [worker]):
+            worker.go.clear()
+            running = asyncio.create_task(client.post("/v1/completions", json=asked()))
+            await worker.waits.wait()
+            process.send_signal(signal.SIGTERM)
+            answer = await running
+            worker.go.set()
+            return answer, await process.wait()
+
+    answer, code = asyncio.run(scenario())
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "draining"
+    assert code == 0

@@ -47,6 +47,17 @@ class Gateway:
         return {name: driver.core.status() for name, driver in self.drivers.items()}
 
 
+class GatewayFrame(Frame):
+    """Tells clients whose requests did not end in time."""
+
+    gateway: Gateway
+
+    def give_up(self) -> None:
+        """End all requests with an honest error."""
+        for driver in self.gateway.drivers.values():
+            driver.give_up()
+
+
 def make_frame(
     gateway: Gateway,
     *,
@@ -54,7 +65,7 @@ def make_frame(
     token: str = "",
     node_token: str = "",
     lifespan: Callable[[AsyncExitStack], Awaitable[None]] | None = None,
-) -> Frame:
+) -> GatewayFrame:
     """Return the gateway as an ASGI application; `lifespan` starts what runs beside it."""
 
     @asynccontextmanager
@@ -85,17 +96,18 @@ def make_frame(
         lifespan=live,
         exception_handlers={HTTPException: _http_error, Fault: _fault, Exception: _bug},
     )
-    frame = Frame(
+    frame = GatewayFrame(
         app,
         realms=[
-            Realm("/", token),
+            Realm("/", token, drains=False),
+            Realm("/v1/", token),
             Realm("/nodes/", node_token, drains=False),
-            Realm("/metrics", token, drains=False),
             Realm("/healthz", drains=False),
         ],
         limits=limits,
         requests=gateway.meters.http,
     )
+    frame.gateway = gateway
     return frame
 
 

@@ -72,9 +72,7 @@ class Driver:
             instructions = self.core.handle(event, self.clock())
         except Exception as error:
             self._fault(type(event).__name__, error)
-            self._give_up(
-                event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", "")
-            )
+            self._drop(event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", ""))
             return ()
         for instruction in instructions:
             self.meters.instructions.inc(model=self.name, kind=type(instruction).__name__)
@@ -100,13 +98,16 @@ class Driver:
             self._close(ticket)
             self.post(Cancelled(ticket.request_id))
 
+    def give_up(self) -> None:
+        """End all requests: there is no time left for them."""
+        for ticket in list(self.tickets.values()):
+            self._fail(ticket, Fault(503, "the gateway stops before this request has ended", "draining"))
+
     async def stop(self) -> None:
         """End all tasks and requests."""
         if self._timer:
             self._timer.cancel()
-        for ticket in list(self.tickets.values()):
-            ticket.fail(Fault(503, "the gateway has stopped", "draining"))
-            self._close(ticket)
+        self.give_up()
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -225,7 +226,7 @@ class Driver:
         self.meters.tokens.inc(ticket.num_generated, model=self.name, kind="generated")
         self.meters.latency.observe(self.clock() - ticket.arrived_s, model=self.name)
 
-    def _give_up(self, request_id: str) -> None:
+    def _drop(self, request_id: str) -> None:
         if ticket := self.tickets.get(request_id):
             self._fail(ticket, Fault(500, "internal error", "internal"))
             if attempt := self._attempts.get(request_id):

@@ -95,6 +95,9 @@ class Engines:
         if url is None:
             return Ended(error=f"{node_id} has gone", suspect=node_id)
         ask, ticket.num_resumed = ticket.ask, ticket.num_generated
+        if ticket.num_generated and not _may_go_on(ask):
+            why = "the engine broke off, and no other can go on from the middle of this answer"
+            return Ended(fault=Fault(502, why, "engine-lost"), is_clean=True)
         path = "/v1/chat/completions" if ask.kind == "chat" else "/v1/completions"
         timeout = httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
         try:
@@ -116,10 +119,10 @@ class Engines:
                 return await _relay(ticket, answer.aiter_bytes(), node_id, first_token)
         except (httpx.HTTPError, ValueError) as error:
             self.broken[node_id].set()
-            said_so = f"{node_id}: {type(error).__name__}: {error}"
-            if ticket.num_generated and not _may_go_on(ask):
-                return Ended(fault=Fault(502, f"the engine broke off: {said_so}", "engine-lost"), suspect=node_id)
-            return Ended(error=said_so, suspect=node_id)
+            fault = None
+            if ticket.num_generated and not _may_go_on(ask):  # or it would wait for another in vain
+                fault = Fault(502, f"the engine broke off: {type(error).__name__}", "engine-lost")
+            return Ended(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Do nothing: an engine ends a request whose connection closes."""

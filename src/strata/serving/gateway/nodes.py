@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -55,7 +54,7 @@ def _told(
             raise Fault(404, "this gateway takes no workers", "no-workers")
         try:
             message = kind.model_validate_json(await request.body())
-        except ValidationError as error:
+        except ValueError as error:  # pydantic's is one
             raise Fault(422, str(error), "invalid_value") from None
         answer = handle(gateway, driver, message)
         return Response(answer.model_dump_json() if answer else b"{}", media_type="application/json")
