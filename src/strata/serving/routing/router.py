@@ -20,7 +20,7 @@ class Router(Protocol):
         """Take a new layout; what runs keeps its reservations on nodes that are still there."""
 
     def route(self, request: RequestSignal, now_s: float) -> Route | None:
-        """Reserve and return a route, or None where no path has room now."""
+        """Reserve and return a route, or None where no path has room now (`auto`: and meets the goals)."""
 
     def first_token(self, request_id: str, now_s: float) -> None:
         """Note that the first token of a request is there: its prompt has been read."""
