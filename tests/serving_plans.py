@@ -18,7 +18,7 @@ def planned(*pipelines: tuple[tuple[str, int, int], ...], heads: int = 64, **job
             stages.append(PlannedStage(node, first, first + layers, 0.004 * layers, 40 - len(stages)))
             first += layers
         slots = min(stage.slots for stage in stages)
-        made.append(PlannedPipeline(tuple(stages), slots, 100.0, 0.4, 0.5, 2.0, Trust.ANALYTIC))
+        made.append(PlannedPipeline(tuple(stages), slots, 100.0, 0.4, 0.3, 0.5, 2.0, Trust.ANALYTIC))
     layers = max((pipeline.stages[-1].end for pipeline in made), default=10)
     service = {
         "prompt_tokens": 1024,

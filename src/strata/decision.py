@@ -271,7 +271,7 @@ REASONS: Final[Mapping[str, Meaning]] = {
     ),
     "goal-missed": Meaning(
         "{count} of {total} pipelines: {figure} of {reached} where {asked} is asked",
-        "A stated goal is missed even by a single request on an idle pipeline.",
+        "A stated goal is missed on an idle pipeline: by a prompt alone, or by a token of the demanded batch.",
         "Relax the goal, lower the batch, or ask for --goal latency.",
     ),
     "rate-not-served": Meaning(

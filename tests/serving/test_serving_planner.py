@@ -76,7 +76,6 @@ def test_a_pipeline_never_has_more_tokens_in_flight_than_its_memory():
     for one in answer.plan.pipelines:
         assert one.slots == min(stage.slots for stage in one.stages)
         assert one.tokens_per_s * one.decode_s <= one.slots * (1 + 1e-9)
-        assert one.requests_per_s * 128 <= one.tokens_per_s * (1 + 1e-9)
     assert "kv-bound" in tokens(answer)
 
 

@@ -76,9 +76,10 @@ def _figures(console: Console, data: dict[str, Any]) -> None:
     lines = [
         f"{_count(len(data['pipelines']), 'pipeline')} on {used} of {_count(len(data['fleet']['nodes']), 'node')} "
         f"({data['strategy']}, goal {data['goal']}): {show_count(figures['tokens_per_s'])} tokens/s, "
-        f"decode {show_time(figures['decode_s'])}, TTFT {show_time(figures['ttft_s'])} (means, no queue)",
-        f"{figures['requests_per_s']:.3g} requests/s of {job['prompt_tokens']}+{job['output_tokens']} tokens, "
-        f"{figures['goodput_per_s']:.3g} of them within the goals · trust: {figures['trust']}",
+        f"decode {show_time(figures['decode_s'])}, TTFT {show_time(figures['ttft_s'])} "
+        f"(means at {figures['batch']} sequences a step, no queue)",
+        f"at most {figures['requests_per_s']:.3g} requests/s of {job['prompt_tokens']}+{job['output_tokens']} "
+        f"tokens, {figures['goodput_per_s']:.3g} within the goals · trust: {figures['trust']}",
         f"at {figures['bandwidth_efficiency']:.0%} of memory bandwidth and {figures['flops_efficiency']:.0%} of "
         f"peak FLOPs ({figures['efficiencies_trust']})",
     ]

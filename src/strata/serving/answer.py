@@ -30,6 +30,7 @@ def serving_answer(answer: ServingAnswer, job: ServingJob, *, inputs: Mapping[st
             "bound_tokens_per_s": allocation.bound_tokens_per_s,
             "gap": None if allocation.gap is None else max(0.0, allocation.gap),
             "trust": str(estimate.trust),
+            "batch": job.demand.batch,
             "flops_efficiency": job.flops_efficiency,
             "bandwidth_efficiency": job.bandwidth_efficiency,
             "efficiencies_trust": str(Trust.ASSUMED),

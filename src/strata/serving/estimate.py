@@ -1,25 +1,24 @@
 """What the pipelines of an allocation give a job: tokens/s, decode time, time to the first token, requests/s.
 
-Stages, hops and prompts are the pool's. Times are those of an idle pipeline; how long requests wait is for
-`strata serve simulate`.
+Times are those of an idle pipeline at the demanded batch; how long requests wait is for `strata serve simulate`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from strata.decision import Reason, Trust, worst
 from strata.fleet.fleet import Fleet
 from strata.serving.allocation import Pipeline, worth_of
+from strata.serving.capacity import capacity, ttft_s
 from strata.serving.layout import Layout, StageServer
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planfile import PlannedPipeline, PlannedStage
 from strata.serving.pool import Pool
-from strata.serving.service import goodput
 from strata.serving.split import stages_s
 from strata.units import show_time
 from strata.workload.serving_job import Demand, ServingJob
@@ -32,8 +31,8 @@ FULL = 0.995
 class Estimate:
     """A plan's figures: sums over its pipelines, and means over tokens.
 
-    tokens_per_s: of decoding alone, no more than the KV memory's sequences can keep in flight.
-    requests_per_s: of the demanded lengths, prompts counted; goodput_per_s: as many as keep the goals (95 of 100).
+    tokens_per_s: of decoding alone, at the demanded batch; no more than KV memory's sequences keep in flight.
+    requests_per_s: of the demanded lengths at the best batch; goodput_per_s: those that keep the goals.
     link_share: of decode_s on links. tightest: slots, slots needed and share of the stages' tokens/s of the
     pipeline that lacks most KV memory; None where all have enough. missed: the goals that are.
     """
@@ -72,10 +71,7 @@ def estimates(
     servers = {server.node_id: server for server in layout.servers}
     by_id = {node.node_id: node for node in nodes}
     made = [_pipeline(fleet, by_id, pool, servers, layout, stages, demand) for stages in pipelines]
-    served = goodput(pool, pipelines)
-    goodput_per_s = sum(one.requests_per_s for one in made)
-    if served is not None:
-        goodput_per_s = min(goodput_per_s, float(served) / demand.output_tokens)
+    goodput_per_s = sum(one.goodput_per_s for one in made)
     rate = sum(one.tokens_per_s for one in made)
     decode_s = sum(one.tokens_per_s * one.decode_s for one in made) / rate
     on_stages_s = sum(one.tokens_per_s * sum(stage.stage_s for stage in one.stages) for one in made) / rate
@@ -105,22 +101,19 @@ def _pipeline(
     names, index = [stage.node_id for stage in stages], {node.id: i for i, node in enumerate(pool.nodes)}
     members, counts = [index[name] for name in names], [stage.end - stage.first for stage in stages]
     worth, steps_s = worth_of(pool, members, counts), stages_s(pool, members, counts)
-    slots = min(servers[name].slots for name in names)
-    tokens_per_s = min(worth.tokens_per_s, slots / worth.decode_s)
-    service = pool.service
-    assert service is not None, "pool_of knows what prompts cost"
-    unbound = replace(service, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
-    share = unbound.share(members, counts, step_s=max(steps_s), decode_s=worth.decode_s)
+    served = [servers[name] for name in names]
+    slots, most = min(server.slots for server in served), capacity(layout, served, demand)
     return PlannedPipeline(
         stages=tuple(
-            PlannedStage(*stage, stage_s=step_s, slots=servers[stage.node_id].slots)
-            for stage, step_s in zip(stages, steps_s, strict=True)
+            PlannedStage(*stage, stage_s=step_s, slots=server.slots)
+            for stage, step_s, server in zip(stages, steps_s, served, strict=True)
         ),
         slots=slots,
-        tokens_per_s=tokens_per_s,
-        requests_per_s=float(tokens_per_s * share / demand.output_tokens),
+        tokens_per_s=min(worth.tokens_per_s, slots / worth.decode_s),
+        requests_per_s=most.requests_per_s,
+        goodput_per_s=most.goodput_per_s,
         decode_s=worth.decode_s,
-        ttft_s=float(service.prompt(members, counts)[0]) + layout.hop(names[-1], names[0]).at(1),
+        ttft_s=ttft_s(layout, served, demand),
         trust=_trust(fleet, nodes, names),
     )
 

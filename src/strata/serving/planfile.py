@@ -44,6 +44,7 @@ class PlannedStage:
 class PlannedPipeline:
     """Stages that hold all layers; `slots` are those of its tightest stage. Times without any queue.
 
+    requests_per_s: at the best batch; goodput_per_s: of those within the job's goals.
     decode_s: of one token around the pipeline; ttft_s: of a prompt, until its first token is back.
     """
 
@@ -51,6 +52,7 @@ class PlannedPipeline:
     slots: int
     tokens_per_s: float
     requests_per_s: float
+    goodput_per_s: float
     decode_s: float
     ttft_s: float
     trust: Trust

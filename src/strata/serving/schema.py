@@ -101,6 +101,7 @@ class PlanPipelineEntry(FileModel):
     slots: Layers
     tokens_per_s: Time
     requests_per_s: Time
+    goodput_per_s: Time
     decode_s: Time
     ttft_s: Time
     trust: Trust
@@ -159,6 +160,7 @@ class PlanFiguresEntry(FileModel):
     bound_tokens_per_s: Time
     gap: Time | None
     trust: Trust
+    batch: Count
     flops_efficiency: Time
     bandwidth_efficiency: Time
     efficiencies_trust: Trust
