@@ -49,7 +49,6 @@ class Flights:
         self._flights: dict[str, Flight] = {}
         self._stories: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._version_of: dict[str, int] = {}
-        self._longest = 0
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -72,8 +71,6 @@ class Flights:
         """Take the pipelines that serve now; `version_of` names the one on each node."""
         self.router.arrange(layout)
         self._version_of = version_of
-        room = {server.node_id: server.kv_tokens for server in layout.servers}
-        self._longest = max((min(room[s.node_id] for s in p) for p in layout.pipelines), default=0)
 
     def arrive(self, signal: RequestSignal, now_s: float, out: list[Instruction]) -> None:
         """Queue a request, or say at once why not."""
@@ -82,10 +79,7 @@ class Flights:
             out.append(Reject(request_id, Reason("request-known", subject=request_id)))
             return
         flight = Flight(signal, now_s)
-        if self._longest and signal.kv_tokens > self._longest:
-            data = {"tokens": signal.kv_tokens, "most": self._longest}
-            self._reject(flight, Reason("request-too-long", data=data), out)
-        elif not self._queue.push(signal, now_s):
+        if not self._queue.push(signal, now_s):
             self._reject(flight, Reason("queue-full", data={"waiting": len(self._queue)}), out, retry_after_s=1.0)
         else:
             self._flights[request_id] = flight
@@ -193,8 +187,8 @@ class Flights:
             self._queue.push(signal, flight.arrived_s, is_forced=True)
 
     def _send(self, flight: Flight, route: Route, now_s: float, out: list[Instruction]) -> None:
-        versions = tuple(dict.fromkeys(self._version_of[stage.node_id] for stage in route.stages))
-        flight.attempt, flight.route, flight.versions = flight.attempt + 1, route, versions
+        versions = tuple(self._version_of[stage.node_id] for stage in route.stages)
+        flight.attempt, flight.route, flight.versions = flight.attempt + 1, route, tuple(dict.fromkeys(versions))
         request_id = flight.signal.request_id
         for version in versions:
             self._rollout[version].running.add(request_id)
@@ -212,7 +206,7 @@ class Flights:
                 "others": self._others(flight.signal, route, now_s),
             }
         )
-        out.append(Dispatch(request_id, flight.attempt, route, versions[0]))
+        out.append(Dispatch(request_id, flight.attempt, route, versions))
 
     def _others(self, signal: RequestSignal, route: Route, now_s: float) -> list[dict[str, float | str]]:
         """Return what other paths would have cost."""
