@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 """For a loaded machine; what is waited for is there in a few seconds."""
 
 
