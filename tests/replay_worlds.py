@@ -42,7 +42,7 @@ class Fifo:
                 pipeline[0] -= 1
                 self.running[name] = pipeline
                 self.attempts[name] = self.attempts.get(name, 0) + 1
-                out.append(Dispatch(name, self.attempts[name], pipeline[1], 1))
+                out.append(Dispatch(name, self.attempts[name], pipeline[1], (1,) * len(pipeline[1].stages)))
         return out
 
 

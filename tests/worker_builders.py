@@ -123,10 +123,10 @@ class Cluster:
 
     def message(self, **fields):
         stages = tuple(
-            StageMessage(node_id=worker.node_id, url=worker.stage.url, first=first, end=end)
+            StageMessage(version=self.version, node_id=worker.node_id, url=worker.stage.url, first=first, end=end)
             for worker, (first, end) in zip(self.workers, self.ranges, strict=True)
         )
-        given = {"request_id": "r", "attempt": 1, "version": self.version, "prompt": (1, 2, 3), "max_tokens": 8}
+        given = {"request_id": "r", "attempt": 1, "prompt": (1, 2, 3), "max_tokens": 8}
         return GenerateMessage(stages=stages, **(given | fields))
 
     async def lines(self, **fields) -> list[GenerateLine]:

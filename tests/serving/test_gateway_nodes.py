@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from gateway_world import SHAPE, World, foretold, run
+import asyncio
+from dataclasses import replace
+
+from gateway_world import FAST, SHAPE, World, foretold, run
+from strata.serving.gateway.build import DEMAND
 
 
 def code_of(answer):
@@ -97,6 +101,34 @@ def deaf(worker):
         return await answer("/other" if path == "/load" else path, body)
 
     return answering
+
+
+def test_a_route_that_joins_parts_of_two_pipelines_names_the_plan_on_each_of_them():
+    half = SHAPE.weight_bytes(0, 2) + DEMAND.batch * DEMAND.kv_tokens * SHAPE.kv_bytes_per_token(0, 2)
+
+    async def scenario():
+        world = World(num_workers=4, config=replace(FAST, routing_strategy="dp"))
+        for worker in world.workers:
+            await worker.join(memory_bytes=1.3 * half)
+        await world.passes(1.0)
+        # What is measured later makes it best to cross from one pipeline to the other.
+        (a, b), (c, d) = ([name for name, _, _ in p["stages"]] for p in world.driver.core.status()["pipelines"])
+        near = {a: d, d: a, c: b, b: c}
+        for worker in world.workers:
+            hop_s = {other: 1e-4 if other == near[worker.name] else 1.0 for other in near}
+            await worker.tell("beat", hop_s=hop_s)
+            await worker.tell("loaded", version=worker.said("/load")[0]["version"])
+        for _ in range(4):
+            await world.complete()
+        held = {worker.name: {body["version"] for body in worker.said("/load")} for worker in world.workers}
+        routes = [body["stages"] for worker in world.workers for body in worker.said("/generate")]
+        await world.down()
+        return held, routes
+
+    held, routes = asyncio.run(scenario())
+    assert len(routes) == 4
+    assert all(len({stage["version"] for stage in stages}) == 2 for stages in routes)
+    assert all(stage["version"] in held[stage["node_id"]] for stages in routes for stage in stages)
 
 
 def test_a_worker_of_another_model_is_refused():

@@ -118,7 +118,7 @@ def test_activations_of_another_width_are_a_fault_of_nobody():
     async def answer():
         async with Wired() as wired:
             header = StepHeader(
-                request_id="r", attempt=1, version=1, position=0, step=0, stages=wired.cluster.message().stages,
+                request_id="r", attempt=1, position=0, step=0, stages=wired.cluster.message().stages,
                 first_url="", kv_tokens=9,
             )  # fmt: skip
             return await wired.post("step", bytes(10), headers={STEP_HEADER: header.model_dump_json()})

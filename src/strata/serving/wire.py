@@ -6,9 +6,9 @@ Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMe
 Gateway to worker: POST /load (LoadMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
 lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
 Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
-[tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a worker
-that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepFault) travels back
-the same way. The last worker sends the token to the first: POST /token (TokenMessage), which is the closing hop.
+[tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a
+worker that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepFault) travels
+back the same way. The last worker sends the token to the first: POST /token (TokenMessage), the closing hop.
 
 Layers count the model's blocks from 0: who has the first also embeds, who has the last also has the head.
 """
@@ -111,8 +111,9 @@ class ReleaseMessage(Message):
 
 
 class StageMessage(Message):
-    """One stop of a route."""
+    """One stop of a route, and the plan whose layers it uses there: a route may join parts of several."""
 
+    version: Count
     node_id: Name
     url: str
     first: Count
@@ -127,7 +128,6 @@ class GenerateMessage(Message):
 
     request_id: Name
     attempt: Count
-    version: Count
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
     prompt: Annotated[tuple[Count, ...], Field(min_length=1)]
     generated: tuple[Count, ...] = ()
@@ -164,7 +164,6 @@ class StepHeader(Message):
 
     request_id: Name
     attempt: Count
-    version: Count
     position: Count
     step: Count
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]

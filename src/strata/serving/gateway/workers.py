@@ -82,8 +82,8 @@ class Workers:
     async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
         """Stream from the first worker of a route; go on from what the ticket has."""
         stages = tuple(
-            StageMessage(node_id=name, url=self.urls.get(name, ""), first=first, end=end)
-            for name, first, end in dispatch.route.stages
+            StageMessage(version=version, node_id=name, url=self.urls.get(name, ""), first=first, end=end)
+            for version, (name, first, end) in zip(dispatch.versions, dispatch.route.stages, strict=True)
         )
         head = stages[0]
         missing = next((stage.node_id for stage in stages if not stage.url), None)
@@ -92,7 +92,6 @@ class Workers:
         message = GenerateMessage(
             request_id=ticket.request_id,
             attempt=dispatch.attempt,
-            version=dispatch.version,
             stages=stages,
             prompt=ticket.prompt,
             generated=tuple(ticket.generated),

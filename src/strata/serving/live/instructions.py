@@ -54,12 +54,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Run a request along a route; `version` names the plan whose layers it uses on each of the nodes."""
+    """Run a request along a route; `versions` name the plan whose layers it uses on each of the nodes."""
 
     request_id: str
     attempt: int
     route: Route
-    version: int
+    versions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,6 @@ class Driver:
             header = StepHeader(
                 request_id=message.request_id,
                 attempt=message.attempt,
-                version=message.version,
                 position=position,
                 step=number,
                 stages=message.stages,

@@ -107,7 +107,7 @@ class Stage:
             if header.position:
                 return self.holder.at(key, now_s)
             return self.holder.begin(
-                key, header.version, here.first, here.end, kv_tokens=header.kv_tokens, now_s=now_s
+                key, here.version, here.first, here.end, kv_tokens=header.kv_tokens, now_s=now_s
             )
         except Refused as refused:
             # Having no room is no fault of a node; having lost what it should hold is.
