@@ -2,7 +2,7 @@
 
 With b sequences a step, each reads one prompt for all its tokens, so a step carries b / output prompts as well: a
 stage takes decode(b) + b / output * prompt, a token all stages and hops. No more sequences are in flight than the
-KV memory of the tightest stage holds. Prompts wait at the slowest stage as in `service.py` (95 of 100 are in time).
+KV memory of the tightest stage holds. Prompts wait at the slowest stage as in `service.py` (95 of 100 in time).
 """
 
 from __future__ import annotations
