@@ -14,10 +14,10 @@ import click
 from strata import errors
 from strata.cli.kinds import KINDS
 from strata.cli.main import LazyGroup, cli
-from strata.decision import REASONS
 from strata.errors import StrataError
 from strata.files import FileModel, json_schema
 from strata.fleet.schema import SeedNetworkFile
+from strata.reasons import REASONS
 from strata.training.kpi.page import markdown
 
 FOLDER = Path(__file__).parent

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from strata.decision import REASONS, Reason, Trust, digest, worst
+from strata.decision import Reason, Trust, digest, worst
+from strata.reasons import REASONS
 
 SAMPLES = {
     "chosen": {"objective": "time", "considered": 812},

@@ -8,7 +8,7 @@ import pytest
 
 from strata.cli.kinds import KINDS
 from strata.cli.main import LazyGroup, cli
-from strata.decision import REASONS
+from strata.reasons import REASONS
 
 GENERATOR = Path(__file__).parents[1] / "docs" / "generate.py"
 

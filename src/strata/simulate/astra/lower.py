@@ -15,8 +15,9 @@ from enum import StrEnum
 from itertools import pairwise, permutations
 from typing import Final
 
-from strata.decision import REASONS, Reason
+from strata.decision import Reason
 from strata.errors import Infeasible
+from strata.reasons import REASONS
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import Backend
 from strata.simulate.astra.files import MEMORY_BYTES_PER_S, Dimension, Scenario

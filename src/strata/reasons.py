@@ -1,0 +1,392 @@
+"""The reasons there are: stable tokens, what each means and what one can do about it.
+
+The token is the same in tables, JSON, Kubernetes events, metric labels and docs/reasons.md, made from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a reason token stands for: the sentence shown, what it means, and what one can do about it."""
+
+    sentence: str
+    means: str
+    remedy: str
+
+
+REASONS: Final[Mapping[str, Meaning]] = {
+    "chosen": Meaning(
+        "best {objective} of {considered} plans considered",
+        "This alternative has the best value of the objective among all that satisfy the limits.",
+        "Nothing to do.",
+    ),
+    "slower": Meaning(
+        "{factor:.2f}x the step time of the chosen plan",
+        "The alternative works, but its step takes longer.",
+        "Ask for another objective (--minimize cost) if time is not what matters.",
+    ),
+    "dearer": Meaning(
+        "{factor:.2f}x the cost of the chosen plan",
+        "The alternative works, but costs more for the same tokens.",
+        "Ask for --minimize time if money is not what matters.",
+    ),
+    "scores-lower": Meaning(
+        "scores {score:.4g} against {best:.4g} on {objective}",
+        "The alternative works, but scores lower on the objective that was asked for.",
+        "Ask for another objective or other weights.",
+    ),
+    "memory-exceeded": Meaning(
+        "needs {need} per device where {have} is usable",
+        "Parameters, optimizer state and activations do not fit the accelerator's memory.",
+        "Use recomputation, a higher tensor-parallel degree, ZeRO, or more devices.",
+    ),
+    "link-missing": Meaning(
+        "no link {source}-{dest}",
+        "The fleet names no link between two domains that the plan would have to connect.",
+        "Add the link to the fleet file, or leave the domain out.",
+    ),
+    "link-too-slow": Meaning(
+        "link {source}-{dest} ({bandwidth}, {latency}) adds {added} to a step of {step}",
+        "Joining the domain costs more on the wide-area link than its accelerators save.",
+        "More bandwidth, gradient compression, or local steps (DiLoCo).",
+    ),
+    "unreachable": Meaning(
+        "no link reaches {domain} from any other domain",
+        "The domain can only be used alone.",
+        "Add a link to the fleet file.",
+    ),
+    "domain-not-allowed": Meaning(
+        "{domain} is not among the allowed domains",
+        "The job's limits name the domains it may use.",
+        "Add the domain to limits.domains.",
+    ),
+    "figure-missing": Meaning(
+        "the {figure} of {accelerator} are not known",
+        "No published or measured figure exists for the accelerator; strata does not invent one.",
+        "Give the figure in the fleet file's accelerators section, or a measured profile in the job.",
+    ),
+    "no-accelerators": Meaning(
+        "{domain} has no accelerators",
+        "A domain without devices cannot run a stage.",
+        "Correct num_gpus, or remove the domain.",
+    ),
+    "over-budget": Meaning(
+        "costs {cost} per step where the limit is {limit}",
+        "The plan would exceed the budget in the job's limits.",
+        "Raise limits.cost, or accept a slower plan.",
+    ),
+    "too-slow": Meaning(
+        "reaches {reached} tokens/s where the floor is {floor}",
+        "The plan misses the throughput floor in the job's limits.",
+        "Lower limits.tokens_per_s, or add devices or bandwidth.",
+    ),
+    "compute-bound": Meaning(
+        "{share:.0%} of the step is computing: the gain is the number of devices, not the placement",
+        "The network hardly matters for this job; comparing with fewer devices flatters the plan.",
+        "Read the equal-GPU comparison instead.",
+    ),
+    "network-bound": Meaning(
+        "{share:.0%} of the step waits for wide-area links",
+        "Bandwidth or latency between domains sets the pace.",
+        "Gradient compression, local steps (DiLoCo), or fewer domains.",
+    ),
+    "bubble-bound": Meaning(
+        "{share:.0%} of the step is pipeline bubble",
+        "Stages wait for the pipeline to fill and drain.",
+        "More microbatches, fewer stages, or a larger global batch.",
+    ),
+    "single-domain-best": Meaning(
+        "{domain} alone is best: crossing domains would cost {factor:.2f}x",
+        "No set of domains beats the best single one for this job.",
+        "Nothing to do; more bandwidth between domains would change it.",
+    ),
+    "fits-with-recompute": Meaning(
+        "fits with recompute: {mode}",
+        "The smallest relaxation found: recomputing activations frees enough memory.",
+        "Set train.recompute to auto.",
+    ),
+    "needs-devices": Meaning(
+        "needs {count} more devices of {memory} ({kind})",
+        "The smallest relaxation found: so many more accelerators would hold the model.",
+        "Add devices, or choose a smaller model.",
+    ),
+    "needs-limit": Meaning(
+        "would be feasible with {limit} relaxed to {value}",
+        "The smallest relaxation found: one of the job's own limits excludes every plan.",
+        "Relax the limit named.",
+    ),
+    "tokens-penalty": Meaning(
+        "local steps H={steps} need {eta:.3f}x the tokens (assumed)",
+        "DiLoCo trades wide-area traffic for extra tokens; the factor is a declared table, not a law.",
+        "Compare with the synchronous plans shown beside it.",
+    ),
+    "schedule-memory": Meaning(
+        "latency-aware warm-up would need {need} per device where {have} is usable",
+        "Hiding the wide-area latency needs more activations in flight than memory allows.",
+        "Use recomputation or a smaller microbatch.",
+    ),
+    "time-limit": Meaning(
+        "search stopped after {elapsed}: {evaluated} plans examined",
+        "The time limit passed before the search could close the gap; the best plan so far is shown.",
+        "Raise --time-limit.",
+    ),
+    "nodes-apart": Meaning(
+        "no links join enough of the {nodes} nodes to hold the model",
+        "The model fits the nodes together, but a pipeline of them would need a link that does not exist.",
+        "Add links to the fleet file, or nodes to one of the domains.",
+    ),
+    "node-stale": Meaning(
+        "a later start of the node is in",
+        "The message is of an earlier life of the node: it has been started again since.",
+        "Nothing to do; two machines under one name would show so too.",
+    ),
+    "join-again": Meaning(
+        "the scheduler does not know the node",
+        "A beat came from a node that has been expelled, or that a restarted scheduler never saw.",
+        "Nothing to do: workers join again by themselves.",
+    ),
+    "node-left": Meaning(
+        "said good-bye",
+        "The node was stopped in order; what ran there goes on elsewhere.",
+        "Nothing to do.",
+    ),
+    "node-silent": Meaning(
+        "not heard for {seconds:g} s",
+        "The node missed all its heartbeats over heartbeat_timeout and is out; what ran there goes on elsewhere.",
+        "Look at the node and its network; it joins again by itself.",
+    ),
+    "node-lost": Meaning(
+        "the node left, fell silent or broke off",
+        "A node of the request's route is gone. The request is sent elsewhere with what it had generated.",
+        "Nothing to do.",
+    ),
+    "node-forgot": Meaning(
+        "the node does not run it any more",
+        "The first node of the route no longer lists the request among those it runs.",
+        "Nothing to do: the request is sent again.",
+    ),
+    "attempt-failed": Meaning(
+        "the attempt broke off",
+        "A worker or a connection on the route failed. The request is sent elsewhere with what it had generated.",
+        "Nothing to do; see the worker's log if it happens often.",
+    ),
+    "attempts-exhausted": Meaning(
+        "given up after {attempts} attempts",
+        "The request broke off on every route it was sent along.",
+        "See its story at /decisions/ID: the same node may be at fault each time.",
+    ),
+    "request-known": Meaning(
+        "a request of this id is under way",
+        "Ids must be unique among unfinished requests.",
+        "Use another id, or leave it out.",
+    ),
+    "request-too-long": Meaning(
+        "needs {tokens} tokens of KV memory where the longest pipeline has {most}",
+        "Prompt and max_tokens together exceed what any pipeline can keep.",
+        "Lower max_tokens, shorten the prompt, or add nodes with more memory.",
+    ),
+    "queue-full": Meaning(
+        "{waiting} requests are waiting already",
+        "More requests come than are served, and the queue has reached its limit.",
+        "Try again later, or add nodes.",
+    ),
+    "makes-room": Meaning(
+        "its pipeline makes room for another layout",
+        "A node cannot hold old and new layers at once; the request goes on elsewhere with what it had generated.",
+        "Nothing to do.",
+    ),
+    "plan-kept": Meaning(
+        "{pipelines} pipelines stay as they are",
+        "A new layout would not earn over the horizon what moving to it costs.",
+        "Nothing to do; a longer request_arrival_horizon favours moving.",
+    ),
+    "layers-do-not-fit": Meaning(
+        "{nodes} nodes hold {have} of {need} layers in the roomiest pipeline",
+        "No pipeline of the pool's nodes holds all layers of the model, so nothing can be served.",
+        "Add nodes, quantise the model, or leave less memory for the KV cache.",
+    ),
+    "fewer-tokens": Meaning(
+        "{ratio:.2f}x the tokens/s of the chosen plan",
+        "The alternative works, but its slowest stages let fewer tokens through.",
+        "Ask for --goal throughput if tokens/s are all that matters.",
+    ),
+    "less-goodput": Meaning(
+        "{ratio:.2f}x the requests within the goals",
+        "The alternative works, but fewer of its requests keep the job's goals.",
+        "Relax the goals, or ask for --goal throughput.",
+    ),
+    "slower-decode": Meaning(
+        "{factor:.2f}x the decode time of the chosen plan",
+        "The alternative works, but a token takes longer around its pipelines.",
+        "Ask for --goal throughput if decode time is not what matters.",
+    ),
+    "same-plan": Meaning(
+        "gives as many tokens/s and the same decode time",
+        "The alternative is worth what the chosen plan is worth.",
+        "Nothing to do.",
+    ),
+    "vendor-mix": Meaning(
+        "{count} of {total} pipelines join devices of {vendors}",
+        "Activations pass between devices of several vendors there: strata's own workers do that over HTTP, vLLM "
+        "and SGLang do not, whose collective libraries know one vendor.",
+        "Split the fleet file by vendor, and put both plans behind one gateway.",
+    ),
+    "kv-bound": Meaning(
+        "KV memory holds {slots} sequences where {need} keep all stages busy: {share:.0%} of the stages' tokens/s",
+        "A pipeline of several stages needs a batch in flight for each; its memory holds fewer.",
+        "Fewer stages, an fp8 KV cache, shorter requests, or more memory.",
+    ),
+    "pipeline-not-worth": Meaning(
+        "one more pipeline of them: {tokens:+.1%} tokens/s, {decode:+.1%} decode time",
+        "The nodes left over could serve, but the goal is better served without them.",
+        "Ask for --goal throughput if decode time is not what matters.",
+    ),
+    "goal-missed": Meaning(
+        "{count} of {total} pipelines: {figure} of {reached} where {asked} is asked",
+        "A stated goal is missed on an idle pipeline: by a prompt alone, or by a token of the demanded batch.",
+        "Relax the goal, lower the batch, or ask for --goal latency.",
+    ),
+    "rate-not-served": Meaning(
+        "{served:.3g} requests/s can be served within the goals where {asked:.3g} arrive",
+        "More requests arrive than the pipelines that keep the goals get through.",
+        "Add nodes, quantise the weights, or relax the goals.",
+    ),
+    "fits-with-precision": Meaning(
+        "fits with {what} in {precision}",
+        "A relaxation that would do alone: so stored, the model and its KV cache fit.",
+        "Set precision in the job, and serve a checkpoint that is quantised so.",
+    ),
+    "fits-with-less": Meaning(
+        "fits with {value} {what} instead of {asked}",
+        "A relaxation that would do alone: so much less KV memory is asked for that the model fits beside it.",
+        "Set the key of the job's demand to the value.",
+    ),
+    "astra-links-differ": Meaning(
+        "ASTRA-sim has one link for all of {dimension}, and these run from {low} to {high}",
+        "Its analytical backends know one bandwidth and one latency a dimension; the plan's links differ by pair "
+        "or direction.",
+        "Name the aggregation: min (the least favourable link), mean or max; or use ns-3, or the event backend.",
+    ),
+    "astra-diagonal": Meaning(
+        "{source} and {dest} would differ in more than one dimension",
+        "ASTRA-sim charges a message across dimensions in the first one only: its wide-area hop would be free.",
+        "Use ns-3, or the event backend.",
+    ),
+    "astra-unequal-domains": Meaning(
+        "{what} differ between pipelines: {values}",
+        "All domains of ASTRA-sim's analytical backends have one size, so sums between unequal ones have no form.",
+        "Use the event backend, or a plan of like pipelines; ns-3 takes unequal copies.",
+    ),
+    "astra-one-dimension": Meaning(
+        "the aware backend has one dimension, and the plan needs {count}: {dimensions}",
+        "ASTRA-sim's congestion-aware backend knows one dimension, so all links must become one.",
+        "Name an aggregation, or use the unaware backend.",
+    ),
+    "astra-schedule": Meaning(
+        "{what} cannot be written as one step of point-to-point messages and sums",
+        "Interleaved schedules, and local steps whose sums are rarer than steps, are not lowered to traces.",
+        "Use the analytic or the event backend, or a synchronous 1F1B plan.",
+    ),
+    "astra-links-vary": Meaning(
+        "its links change with time, and ASTRA-sim's do not",
+        "A run of ASTRA-sim has constant links; one value of a process would be reported as the answer.",
+        "Use the event backend, or fix the links to one instant.",
+    ),
+    "astra-message-too-large": Meaning(
+        "a message of {size} is beyond the 2 GiB an integer of ns-3 holds",
+        "ns-3 counts the bytes of a message in 32 bits; a larger one would wrap around.",
+        "Use an analytical backend, or a smaller microbatch.",
+    ),
+    "kept-binding": Meaning(
+        "kept: {throughput:.1%} of the planned throughput, best of {considered} bindings",
+        "No other binding of the domain's devices earns more than it costs to go there.",
+        "Nothing to do.",
+    ),
+    "rebound": Meaning(
+        "{name}: {throughput:.1%} of the planned throughput for {downtime_s:.3g} s of standing still, best of "
+        "{considered} bindings",
+        "The local agent bound its part of the plan to other devices, or shared the microbatches anew.",
+        "Nothing to do; `keeping_loses` says what it was worth.",
+    ),
+    "device-gone": Meaning(
+        "cannot go on as it is without {devices}",
+        "The binding in use needs devices that are lost or taken, or memory that other work has taken.",
+        "Repair the devices; until then another binding is used.",
+    ),
+    "cannot-hold": Meaning(
+        "{have} devices are left where its part of the plan needs {need} in groups of {ranks} within a node",
+        "No binding of the devices that are left has the memory or the groups that the domain's part needs.",
+        "The global agent plans without them; add devices, or allow a smaller tensor-parallel degree.",
+    ),
+    "throughput-fell": Meaning(
+        "runs at {kept:.1%} of the planned throughput, {before:.1%} when the plan was made (limit: -{share:.0%})",
+        "The local agent has done what it can, and the domain still lost more than the coordinator allows.",
+        "Nothing to do; the global agent is asked.",
+    ),
+    "switch-never-pays": Meaning(
+        "gains at most {gain:.4g} over {steps} steps where the switch costs {cost:.4g}",
+        "The guard refused a switch whose expected gain is below its cost at every span from 1 to 16 steps; where "
+        "nothing was in use yet, a first choice that is behind the safe rule's over all of them.",
+        "Nothing to do; the safe rule's choice was taken.",
+    ),
+    "figures-not-finite": Meaning(
+        "{count} options have no finite figures",
+        "A measurement or a prediction was NaN or infinite; the guard let the safe rule decide without it.",
+        "Check what measures the links and devices.",
+    ),
+    "pick-not-legal": Meaning(
+        "option {pick} cannot be taken",
+        "A policy picked an option that does not exist or cannot be used now; the safe rule's choice was taken.",
+        "Check that the policy file is of this version.",
+    ),
+    "no-plan-yet": Meaning(
+        "there is no plan yet",
+        "Nothing was planned before, or nothing fitted.",
+        "Nothing to do; the global agent is asked.",
+    ),
+    "links-changed": Meaning(
+        "link {source}-{dest} is at {now} where the plan was made at {then}",
+        "A link in use changed by more than the coordinator's threshold since the last global decision.",
+        "Nothing to do; the global agent is asked.",
+    ),
+    "policy-version": Meaning(
+        "the policy file is of version {found}, and this is version {wanted}",
+        "The file was trained on other features, so its numbers would mean something else; the safe rule decided.",
+        "Train again (strata learn train), or use the bundled policy.",
+    ),
+    "fleet-too-large": Meaning(
+        "{domains} domains, where the policy was evaluated on up to {most}",
+        "Nothing is known of the policy's quality on so large a fleet; the safe rule decided.",
+        "Allow fewer domains (limits.domains), or evaluate the policy on more.",
+    ),
+    "plan-gone": Meaning(
+        "the plan in use cannot run on this fleet any more: {domains}",
+        "Domains of the plan in use are missing, smaller, or out of reach; a new plan was chosen as if none ran.",
+        "Nothing to do; check the fleet file if the domains should be there.",
+    ),
+    "ratios-without-plan": Meaning(
+        "no plan follows these ratios over {domains}",
+        "Neither a pipeline with such shares of the layers nor such shares of the batch fits memory and links.",
+        "Ask the planner, which chooses among plans instead of ratios.",
+    ),
+    "interval-over": Meaning(
+        "{iterations} iterations since the last global decision",
+        "The global agent looks at its plan every so many iterations.",
+        "Nothing to do.",
+    ),
+    "domain-vanished": Meaning(
+        "{domain} is no longer in the fleet",
+        "A domain that the plan used does not report any more; the plan was made again without it.",
+        "Bring the domain back, or remove it from the fleet file.",
+    ),
+    "goal-out-of-reach": Meaning(
+        "{goal} within {wanted}, where an idle pipeline needs {best}",
+        "No pipeline could meet the request's time to the first token or per token, were it idle.",
+        "Allow more time, shorten the prompt, or add faster nodes.",
+    ),
+}  # fmt: skip
