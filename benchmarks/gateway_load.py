@@ -65,7 +65,10 @@ class Worker:
             asked = json.loads(body)
             self.running.add(asked["request_id"])
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            data = b"".join(b'{"token":%d}\n' % (65 + number % 26) for number in range(asked["max_tokens"]))
+            data = b"".join(
+                b'{"token":%d}\n' % (65 + number % 26)
+                for number in range(asked["max_tokens"] - len(asked["generated"]))
+            )
             data += b'{"finish":"length"}\n'
             self.running.discard(asked["request_id"])
         else:

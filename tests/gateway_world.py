@@ -194,9 +194,13 @@ class World:
 
     async def passes(self, seconds: float) -> None:
         """Let time pass; returns when what followed from it is done."""
+        self.tick(seconds)
+        await self.settled()
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass."""
         self.now_s += seconds
         self.driver.post(Tick())
-        await self.settled()
 
     async def settled(self) -> None:
         while self.driver.tasks:

@@ -165,6 +165,29 @@ def test_a_client_that_reads_slowly_holds_its_worker_back_and_nobody_else():
     assert text_of(body) == foretold("hello", 1000)
 
 
+def test_a_slow_client_does_not_cost_its_request_when_the_worker_is_done_and_beats():
+    async def scenario(world):
+        slow = Caller(world.frame, "/v1/completions", streamed(max_tokens=30))
+        slow.reads.clear()
+        one, _ = await held(world)
+        ticket = world.driver.tickets["cmpl-1"]
+        ticket.room = asyncio.Event().wait  # as if many pieces were waiting
+        one.go.set()
+        while ticket.num_generated < 1:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            for worker in world.workers:
+                assert (await worker.tell("beat", running=[])).status_code == 200
+            world.tick(1.0)
+        story = world.driver.core.explain("cmpl-1")["story"]
+        slow.hang_up()
+        slow.reads.set()
+        await slow.task
+        return [step["attempt"] for step in story if "attempt" in step]
+
+    assert run(scenario) == [1]
+
+
 def test_a_bug_in_the_scheduler_costs_one_request_and_is_told(caplog, monkeypatch):
     handle = Core.handle
 

@@ -84,12 +84,14 @@ def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
 
 
 def _beat(gateway: Gateway, driver: Driver, message: BeatMessage) -> Desired:
+    # An open stream says more than a beat: what a worker is done with may still wait here for a slow client.
+    running = driver.running_on(message.node_id).union(message.running)
     _check(
         driver.post(
             Beat(
                 message.node_id,
                 message.incarnation,
-                frozenset(message.running),
+                running,
                 message.hop_s,
                 tuple(Sample(**dict(sample)) for sample in message.samples),
             )
