@@ -208,6 +208,27 @@ def test_a_bug_in_the_scheduler_costs_one_request_and_is_told(caplog, monkeypatc
     assert "oops" in caplog.text
 
 
+def test_a_bug_in_a_tick_does_not_stop_the_clock(caplog, monkeypatch):
+    async def scenario(world):
+        handled = []
+
+        def breaking(event, _now_s):
+            handled.append(event)
+            raise RuntimeError("oops")
+
+        monkeypatch.setattr("strata.serving.gateway.driver.AFTER_FAULT_S", 0.0)
+        world.driver._timer.cancel()
+        with monkeypatch.context() as patch:
+            patch.setattr(world.driver.core, "handle", breaking)
+            world.driver._tick()
+            while len(handled) < 3:
+                await asyncio.sleep(0)
+        return await world.complete()
+
+    assert run(scenario).status_code == 200
+    assert "oops" in caplog.text
+
+
 def test_a_bug_in_planning_keeps_what_serves(caplog, monkeypatch):
     async def scenario(world):
         seen = []

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 STATUS: Final = {"queue-full": 429, "request-known": 409, "request-too-long": 400}
 """HTTP status of a rejection; 503 for every other reason."""
+AFTER_FAULT_S: Final = 1.0
+"""Pause to the next tick after one that went wrong."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class Driver:
         except Exception as error:
             self._fault(type(event).__name__, error)
             self._drop(event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", ""))
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(AFTER_FAULT_S, self._tick)
             return ()
         for instruction in instructions:
             self.meters.instructions.inc(model=self.name, kind=type(instruction).__name__)
