@@ -217,16 +217,21 @@ def test_no_room_names_nobody():
     assert taken[-1].finish == "length"
 
 
-def test_an_attempt_runs_once():
+def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
     async def story():
-        async with Cluster() as cluster, aclosing(cluster.workers[0].generate(cluster.message())) as lines:
-            await anext(lines)
-            again = await cluster.lines()
-            return again, [line async for line in lines][-1]
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message())) as lines:
+                tokens = [(await anext(lines)).token]
+                again = await cluster.lines()
+                await asyncio.sleep(0)
+                tokens += [line.token async for line in lines if line.token is not None]
+            await cluster.settled()
+            return again, tokens, cluster.peers.aborted
 
-    again, last = run(story())
+    again, tokens, aborted = run(story())
     assert again[0].error == "attempt 1 of r runs already"
-    assert last.finish == "length"
+    assert tokens == run(_said(*WHOLE))
+    assert sorted(aborted) == ["at-b", "at-c"]  # once, at its end
 
 
 def test_another_worker_at_the_address_is_found_out():

@@ -44,9 +44,7 @@ class Driver:
     async def generate(self, stage: Stage, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
         key = Key(message.request_id, message.attempt)
-        if key in self.driven:
-            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} runs already")
-            return
+        assert key not in self.driven, "who asks has looked"
         self.driven.add(key)
         steps: set[asyncio.Task[None]] = set()
         try:

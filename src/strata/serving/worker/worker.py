@@ -92,6 +92,9 @@ class Worker:
     async def generate(self, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Drive an attempt; however it ends, the other workers of its route free what they hold of it."""
         key = Key(message.request_id, message.attempt)
+        if key in self.driver.driven:
+            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} runs already")
+            return
         try:
             async with aclosing(self.driver.generate(self.stage, message)) as lines:
                 async for line in lines:
