@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx
 
-from strata.http import Frame, Limits
+from strata.http import Frame, Limits, Realm
+from strata.prometheus import Registry
 from strata.serving.gateway.app import Gateway, make_frame
 from strata.serving.gateway.build import DEMAND, tiny_model
 from strata.serving.gateway.driver import Driver
@@ -65,6 +66,25 @@ class Host:
 
     async def answer(self, path: str, body: bytes) -> httpx.Response:
         raise NotImplementedError
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer as an ASGI application, for hosts behind a real socket."""
+        if scope["type"] != "http":
+            return
+        body = b""
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        body += message.get("body", b"")
+        self.heard.append((scope["path"], body))
+        answer = await self.answer(scope["path"], body)
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": []})
+        async for chunk in answer.stream:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def frame(self, token: str = "") -> Frame:
+        requests = Registry().counter("requests_total", "R.", ["code"])
+        return Frame(self, realms=[Realm("/", token)], limits=Limits(), requests=requests)
 
     def said(self, path: str) -> list[Any]:
         """Return the bodies that came to a path."""
@@ -138,6 +158,52 @@ class FakeWorker(Host):
             yield b'{"finish":"length"}\n'
         finally:
             self.num_open -= 1
+
+
+class FakeEngine(Host):
+    """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.chunks_left: float = float("inf")
+        self.status = 200
+        self.polled = asyncio.Event()
+        self.pause_at = -1
+
+    async def answer(self, path: str, body: bytes) -> httpx.Response:
+        if path == "/v1/models":
+            self.polled.set()
+            return httpx.Response(200, json={"data": [{"id": "llama"}]})
+        if self.status != 200:
+            return httpx.Response(self.status, json={"error": {"message": "no", "code": "engine's own"}})
+        asked = json.loads(body)
+        count = asked.get("max_tokens", 8)
+        prompt = asked.get("prompt") or asked["messages"][-1]["content"]
+        text, is_chat = foretold(prompt, count), path.endswith("chat/completions")
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
+        if asked.get("stream"):
+            return httpx.Response(200, stream=Stream(self.stream(text, usage, is_chat=is_chat)))
+        if self.chunks_left < count:
+            self.is_dead = True
+            raise httpx.ReadError("reset")
+        choice = {"index": 0, "finish_reason": "length", "text": text, "matched_stop": None}
+        return httpx.Response(200, json={"id": "theirs", "choices": [choice], "usage": usage})
+
+    async def stream(self, text: str, usage: Any, *, is_chat: bool) -> AsyncIterator[bytes]:
+        for number, letter in enumerate(text):
+            if number == self.pause_at:
+                await asyncio.Event().wait()
+            if self.chunks_left <= 0:
+                self.is_dead = True
+                raise httpx.ReadError("reset")
+            self.chunks_left -= 1
+            choice = {"index": 0, "finish_reason": None}
+            choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
+            yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]}).encode()
+        last = {"index": 0, "finish_reason": "length", "text": "", "delta": {}}
+        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [last]}).encode()
+        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [], "usage": usage}).encode()
+        yield b"data: [DONE]\n\n"
 
 
 class World:

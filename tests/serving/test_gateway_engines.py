@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from gateway_world import FAST, Host, Stream, Wires, events_of, foretold, text_of
+from gateway_world import FAST, FakeEngine, Wires, events_of, foretold, text_of
 from strata.errors import UsageError
 from strata.http import Limits
 from strata.serving.gateway.app import Gateway, make_frame
@@ -17,52 +16,6 @@ from strata.serving.gateway.engines import Backend, Engines, read_backend, watch
 from strata.serving.gateway.meters import Meters
 from strata.serving.live.core import Core
 from strata.serving.live.events import Leave
-
-
-class FakeEngine(Host):
-    """Speaks as vLLM does. `chunks_left`: then it dies; `status`: of every request but /v1/models."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.chunks_left: float = float("inf")
-        self.status = 200
-        self.polled = asyncio.Event()
-        self.pause_at = -1
-
-    async def answer(self, path, body):
-        if path == "/v1/models":
-            self.polled.set()
-            return httpx.Response(200, json={"data": [{"id": "llama"}]})
-        if self.status != 200:
-            return httpx.Response(self.status, json={"error": {"message": "no", "code": "engine's own"}})
-        asked = json.loads(body)
-        count = asked.get("max_tokens", 8)
-        prompt = asked.get("prompt") or asked["messages"][-1]["content"]
-        text, is_chat = foretold(prompt, count), path.endswith("chat/completions")
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
-        if asked.get("stream"):
-            return httpx.Response(200, stream=Stream(self.stream(text, usage, is_chat=is_chat)))
-        if self.chunks_left < count:
-            self.is_dead = True
-            raise httpx.ReadError("reset")
-        choice = {"index": 0, "finish_reason": "length", "text": text, "matched_stop": None}
-        return httpx.Response(200, json={"id": "theirs", "choices": [choice], "usage": usage})
-
-    async def stream(self, text, usage, *, is_chat):
-        for number, letter in enumerate(text):
-            if number == self.pause_at:
-                await asyncio.Event().wait()
-            if self.chunks_left <= 0:
-                self.is_dead = True
-                raise httpx.ReadError("reset")
-            self.chunks_left -= 1
-            choice = {"index": 0, "finish_reason": None}
-            choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
-            yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]}).encode()
-        last = {"index": 0, "finish_reason": "length", "text": "", "delta": {}}
-        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [last]}).encode()
-        yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [], "usage": usage}).encode()
-        yield b"data: [DONE]\n\n"
 
 
 class EngineWorld:

@@ -10,10 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from gateway_world import SHAPE, FakeWorker, foretold, text_of
+from gateway_world import SHAPE, FakeEngine, FakeWorker, foretold, text_of
 from live_server import listening
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import Registry
 
 
 class SocketWorker(FakeWorker):
@@ -30,28 +28,6 @@ class SocketWorker(FakeWorker):
             self.is_loaded.set()
         return answer
 
-    async def __call__(self, scope, receive, send):
-        if scope["type"] != "http":
-            return
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        self.heard.append((scope["path"], body))
-        answer = await self.answer(scope["path"], body)
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": []})
-        if answer.status_code == 200:
-            async for chunk in answer.stream:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    @property
-    def frame(self):
-        requests = Registry().counter("requests_total", "R.", ["code"])
-        return Frame(self, realms=[Realm("/", "nodes")], limits=Limits(), requests=requests)
-
 
 @asynccontextmanager
 async def gateway(*options, num_workers=2):
@@ -61,7 +37,8 @@ async def gateway(*options, num_workers=2):
         *(sys.executable, "-m", "strata", "serve", "gateway", *told),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=os.environ | {"STRATA_TOKEN": "clients", "STRATA_NODE_TOKEN": "nodes"},
+        env=os.environ
+        | {"STRATA_TOKEN": "clients", "STRATA_NODE_TOKEN": "nodes", "STRATA_BACKEND_TOKEN": "engines"},
     )
     try:
         line = (await process.stdout.readline()).decode()
@@ -72,7 +49,7 @@ async def gateway(*options, num_workers=2):
             workers = [SocketWorker(name, url) for name in "abcdefgh"[:num_workers]]
             for worker in workers:
                 stack.push_async_callback(worker.client.aclose)
-                port = await stack.enter_async_context(listening(worker.frame))
+                port = await stack.enter_async_context(listening(worker.frame("nodes")))
                 worker.url = f"http://127.0.0.1:{port}"
                 assert (await worker.join()).status_code == 200
             for worker in workers:
@@ -174,3 +151,20 @@ def test_a_request_that_does_not_end_in_time_is_told_so():
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "draining"
     assert code == 0
+
+
+def test_an_engine_that_says_what_it_serves_is_fronted_under_that_name():
+    async def scenario():
+        engine = FakeEngine("a")
+        async with AsyncExitStack() as stack:
+            port = await stack.enter_async_context(listening(engine.frame("engines")))
+            option = f"http://127.0.0.1:{port},slots=2"
+            _, client, _ = await stack.enter_async_context(gateway("--backend", option, num_workers=0))
+            while (await client.get("/healthz")).status_code != 200:
+                pass
+            models = (await client.get("/v1/models")).json()["data"]
+            return models, await client.post("/v1/completions", json=asked(model="llama", stream=True))
+
+    models, answer = asyncio.run(scenario())
+    assert [model["id"] for model in models] == ["tiny", "llama"]
+    assert text_of(answer.content) == foretold("hello", 20)
