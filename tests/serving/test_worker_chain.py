@@ -2,6 +2,8 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strata.serving.wire import RangeMessage, TokenMessage
 from strata.serving.worker.holder import Key
@@ -30,6 +32,15 @@ def test_a_chain_of_workers_says_what_one_worker_says(cuts, temperature):
 def test_an_interrupted_attempt_goes_on_with_what_it_would_have_said():
     whole = run(_said(*THREE, max_tokens=12))
     assert run(_said(*THREE, max_tokens=12, attempt=2, generated=whole[:5])) == whole[5:]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)), st.integers(1, 9), st.integers(0, 9))
+def test_wherever_it_is_cut_and_whenever_it_moves_the_text_is_the_same(before, after, moved, seed):
+    fields = {"max_tokens": 10, "temperature": 1.0, "seed": seed}
+    said = run(_said(*sorted(before), **fields))[:moved]
+    rest = run(_said(*sorted(after), attempt=2, generated=said, **fields))
+    assert said + rest == run(_said(*WHOLE, **fields))
 
 
 def test_max_tokens_counts_all_attempts():
