@@ -36,9 +36,23 @@ def auto(
     `pool` must hold the model (`room.why_none`).
     """
     appraiser = Appraiser(pool, for_goals=goal is Goal.GOODPUT)
-    if goal is Goal.GOODPUT and (pool.service is None or not pool.service.has_goals):
-        goal = Goal.BOTH  # Nothing else would bound the latency.
-    weighing = Weighing.of(goal)
+    if goal is not Goal.GOODPUT:
+        rings, tried, wanted = _searched(appraiser, Weighing.of(goal), is_over, moves)
+    else:
+        # Goals bound the latency only to themselves: below them it counts once enough is served, or without any.
+        rings, tried, wanted = _searched(appraiser, Weighing.of(Goal.BOTH), is_over, moves)
+        enough = pool.service.wanted_tokens_per_s if pool.service and pool.service.has_goals else 0.0
+        if _sums(rings)[0] < enough:
+            other, again, more = _searched(appraiser, Weighing.of(goal), is_over, moves)
+            rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
+    rings.sort(key=lambda ring: min(ring.members))
+    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, wanted
+
+
+def _searched(
+    appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool], moves: int
+) -> tuple[list[Ring], int, int]:
+    pool = appraiser.pool
     best = _best_start(appraiser, weighing, is_over)
     if len(pool.nodes) <= MOST_NODES:
         exact = best_small(appraiser, weighing)
@@ -49,9 +63,7 @@ def auto(
         tried += search.run(moves, hot=hot, is_over=is_over)
         wanted += moves
         best = search.best
-    rings = _polished(appraiser, weighing, best)
-    rings.sort(key=lambda ring: min(ring.members))
-    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, wanted
+    return _polished(appraiser, weighing, best), tried, wanted
 
 
 def _heats(num_nodes: int) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from enum import StrEnum
 class Goal(StrEnum):
     """What to plan for; `both` lets one and the same plan be good in tokens/s and in decode latency.
 
-    goodput: tokens/s within the goals of requests, their prompts counted; as `both` where a pool knows no prompts.
+    goodput: tokens/s within the goals of requests, their prompts counted, up to what is wanted; then as `both`.
     """
 
     BOTH = "both"

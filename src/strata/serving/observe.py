@@ -18,7 +18,7 @@ from strata.serving.allocation import Pipeline, Stage
 from strata.serving.layout import FAR, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.pool import Array, Capacity, Pool, PoolNode
-from strata.serving.service import Service
+from strata.serving.service import SPARE, Service
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
@@ -105,6 +105,7 @@ def pool_of(
         demand.batch / max(demand.output_tokens, 1),
         demand.ttft_goal_s,
         demand.tpot_goal_s,
+        SPARE * demand.rate_per_s * demand.output_tokens or np.inf,
     )
     hops = _hops(nodes, demand.batch * model.hidden_bytes)
     return Pool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held)

@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 
 TAIL: Final = math.log(20)
 """95th percentile of an exponential wait over its mean."""
+SPARE: Final = 1.5
+"""Tokens/s beyond so many times what is foreseen are worth nothing."""
+MISSED: Final = 1e-3
 STEEP: Final = 4
-"""How fast a plan that misses a goal is worth less, for the search to find its way."""
+"""What a pipeline that misses a goal is worth, and how fast less; not nothing, for the search to find its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """One prompt's times: `prompt_s[i][k]` on node i for the first k layers, `hop_s[i, j]` on a hop; and goals.
 
-    Nodes are in the order of the pool's. A goal that is not set is infinite.
+    Nodes are in the order of the pool's. A goal that is not set is infinite, as is what is wanted where nobody
+    knows; serving more than that is worth nothing.
     """
 
     prompt_s: tuple[tuple[float, ...], ...]
@@ -39,6 +43,7 @@ class Service:
     prompts_per_step: float
     ttft_goal_s: float = math.inf
     tpot_goal_s: float = math.inf
+    wanted_tokens_per_s: float = math.inf
 
     @property
     def has_goals(self) -> bool:
@@ -65,13 +70,13 @@ class Service:
         ttft_s, slowest_s = self.prompt(members, counts)
         share = step_s / (step_s + self.prompts_per_step * slowest_s) if step_s > 0 else 1.0
         if decode_s > self.tpot_goal_s:
-            share *= (self.tpot_goal_s / decode_s) ** STEEP
+            share *= MISSED * (self.tpot_goal_s / decode_s) ** STEEP
         if self.ttft_goal_s == math.inf:
             return share
         mean_wait_s = (self.ttft_goal_s - ttft_s) / TAIL
         if mean_wait_s > 0:
             return share * mean_wait_s / (mean_wait_s + slowest_s)
-        return share * 1e-3 * (self.ttft_goal_s / ttft_s) ** STEEP
+        return share * MISSED * (self.ttft_goal_s / ttft_s) ** STEEP
 
     def keeps_goals(self, members: Sequence[int], counts: Sequence[int], decode_s: float) -> bool:
         """Return whether an idle pipeline keeps both goals at all."""

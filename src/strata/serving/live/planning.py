@@ -6,7 +6,9 @@ horizon, more tokens than it costs: those not served while layers load and the K
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from strata.decision import Reason
 from strata.serving.allocate import allocate
@@ -17,7 +19,7 @@ from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Plan
 from strata.serving.observe import pool_of
 from strata.serving.pool import Pool
-from strata.serving.service import goodput
+from strata.serving.service import SPARE, goodput
 from strata.serving.split import least_bottleneck
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -26,14 +28,14 @@ LATENCY_WEIGHT = 0.25
 """Per cent of tokens/s that one per cent of decode latency is worth, as in `goal.Goal.BOTH`."""
 LEAST_GAIN = 1.05
 """Times what mending is worth that a whole new layout must be: forecasts err, and moving makes requests wait."""
-SPARE = 1.5
-"""Tokens/s beyond so many times what is foreseen are worth nothing."""
 
 
 def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
     held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
+    if plan.wanted_tokens_per_s < math.inf:
+        demand = replace(demand, rate_per_s=plan.wanted_tokens_per_s / max(demand.output_tokens, 1))
     pool = pool_of(nodes, model, demand, calibration=plan.calibration, held=held)
     known = {node.node_id for node in nodes}
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
