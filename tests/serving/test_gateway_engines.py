@@ -94,6 +94,17 @@ def test_a_stream_is_relayed_and_usage_shown_to_who_asked_for_it(wants_usage):
     assert len([c for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]]) == 1
 
 
+@pytest.mark.parametrize("content", [b'"top_p":NaN', b'"user":"\\ud800"'])
+def test_what_cannot_be_written_is_not_taken_for_a_broken_engine(content):
+    async def scenario(world):
+        body = b'{"model":"llama","prompt":"x","max_tokens":2,' + content + b"}"
+        odd = await world.client.post("/v1/completions", content=body)
+        return odd, await world.ask(prompt="x"), len(asked_of(world))
+
+    odd, after, num_asked = run(scenario)
+    assert (odd.status_code, after.status_code, num_asked) == (400, 200, 1)
+
+
 def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
     async def scenario(world):
         for engine in world.engines:

@@ -57,7 +57,7 @@ class Answer:
         else:
             text = "".join(piece for piece in found if isinstance(piece, str))
             answer = writer.whole(text, ticket.finish or "stop", ticket.usage)
-        await _whole(send, 200, json.dumps(answer, ensure_ascii=False).encode())
+        await _whole(send, 200, json.dumps(answer).encode())
 
     async def _stream(self, send: Send, pieces: list[Piece]) -> None:
         headers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,7 +150,7 @@ def _decision(gateway: Gateway) -> Endpoint:
         for driver in gateway.drivers.values():
             found = driver.core.explain(request_id)
             if found is not None:
-                return JSONResponse(found | {"model": driver.name})
+                return JSONResponse(_finite(found) | {"model": driver.name})
         raise Fault(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
 
     return endpoint
@@ -157,9 +158,18 @@ def _decision(gateway: Gateway) -> Endpoint:
 
 def _status(gateway: Gateway) -> Endpoint:
     async def endpoint(_request: Request) -> Response:
-        return JSONResponse(gateway.status())
+        return JSONResponse(_finite(gateway.status()))
 
     return endpoint
+
+
+def _finite(data: Any) -> Any:
+    """Return data that JSON can hold: null for what has no end."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _metrics(gateway: Gateway) -> Endpoint:

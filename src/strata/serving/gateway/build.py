@@ -86,7 +86,7 @@ def _workers(
         urls,
         max_positions=shape.max_positions,
         default_tokens=DEMAND.output_tokens,
-        silence_s=settings.config.heartbeat_timeout,
+        silence_s=settings.limits.answer_s,
     )
     core = Core(settings.config, tiny_model(shape), DEMAND)
     driver = Driver(core, hands, urls, gateway.meters, clock=clock)
@@ -101,7 +101,7 @@ def _engines(
     if driver := gateway.drivers.get(model):
         return None if driver is gateway.workers else driver
     urls: dict[str, str] = {}
-    hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.config.heartbeat_timeout)
+    hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.limits.answer_s)
     core = Core(settings.config, engine_model(model), DEMAND)
     driver = gateway.drivers[model] = Driver(core, hands, urls, gateway.meters, clock=clock)
     return driver
@@ -128,7 +128,7 @@ async def _serve_backend(
 def _client(token: str) -> httpx.AsyncClient:
     # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
     return httpx.AsyncClient(
-        headers={"authorization": f"Bearer {token}"} if token else {},
+        headers={"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {}),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         trust_env=False,
     )

@@ -63,7 +63,10 @@ def read_backend(text: str) -> Backend:
 
 
 class Engines:
-    """The engines that serve one model. `urls` by node id. `broken` is set of one that broke a request off."""
+    """The engines that serve one model. `urls` by node id. `broken` is set of one that broke a request off.
+
+    silence_s: longest wait for anything of an answer; long, as an answer without stream is silent to its end.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,12 @@ class Engines:
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
 
     def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
-        """Return the request with its length as far as it can be guessed."""
+        """Return the request with its length as far as it can be guessed. Raises Fault for what JSON has not."""
+        try:
+            json.dumps(ask.body, allow_nan=False)
+        except ValueError:
+            # Refused here: at the engine's door it would look like the engine's fault.
+            raise Fault(400, "a number is not finite", "invalid_value") from None
         prompt_tokens = len(ask.tokens) or len(ask.text.encode(errors="replace")) // TOKEN_BYTES + 1
         signal = RequestSignal(
             request_id,
@@ -99,9 +107,9 @@ class Engines:
             why = "the engine broke off, and no other can go on from the middle of this answer"
             return Ended(fault=Fault(502, why, "engine-lost"), is_clean=True)
         path = "/v1/chat/completions" if ask.kind == "chat" else "/v1/completions"
-        timeout = httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
+        content, timeout = json.dumps(_body(ticket)), httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
         try:
-            async with self.client.stream("POST", url + path, json=_body(ticket), timeout=timeout) as answer:
+            async with self.client.stream("POST", url + path, content=content, timeout=timeout) as answer:
                 if answer.status_code >= 500 or answer.status_code in (408, 429):
                     # It lives and says no: another may say yes, but this is no reason to think it dead.
                     return Ended(error=f"{node_id} says {answer.status_code}", is_clean=True)

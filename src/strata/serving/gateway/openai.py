@@ -193,7 +193,7 @@ class Writer:
 
 def event(data: dict[str, Any]) -> bytes:
     """Return a server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
 DONE: Final = b"data: [DONE]\n\n"

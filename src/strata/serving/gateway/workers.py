@@ -41,7 +41,8 @@ class Workers:
     """The workers of one model. `urls` by node id is kept by whoever hears them join and leave.
 
     max_positions: tokens that a sequence may have, prompt and answer together. default_tokens: of an answer where
-    the client left it open. silence_s: how long a worker may say nothing in the middle of an answer.
+    the client left it open. silence_s: how long a worker may say nothing; long, as workers notice of each other
+    what is stuck, and beats whether they live.
     """
 
     def __init__(
