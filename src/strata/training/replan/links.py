@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from strata.fleet.dynamics import precursor
 from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes
-from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, rows_of
+from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, raise_to, rows_of
 from strata.training.replan.draws import Draws
 from strata.training.replan.options import HORIZONS
 from strata.training.replan.settings import WorldSettings
@@ -178,13 +178,15 @@ class LinkWorld:
 
     def _measure(self, links: Links, chance: LinkChance, time_s: Array) -> None:
         settings, xp = self.settings, array_namespace(links.chain)
-        wave = self._wave(links, time_s)
-        factor = self._levels.take(links.chain * 3 + links.regime) * wave
+        factor, wave = self._levels.take(links.chain * 3 + links.regime), self._wave(links, time_s)
+        if settings.diurnal_amplitude:
+            factor = factor * wave
         if settings.noise_sigma:
             factor = factor * xp.exp(links.noise - settings.noise_sigma**2 / 2)
         if settings.bandwidth_half_width:
             factor = factor * (1 + settings.bandwidth_half_width * (2 * chance.width - 1))
-        links.factor = factor.clip(LEAST)
+        raise_to(factor, LEAST)
+        links.factor = factor
         if settings.latency_half_width:
             links.lateness = 1 + settings.latency_half_width * (2 * chance.late - 1)
         links.past = [(links.factor, links.regime), *links.past[: settings.stale_steps]]
@@ -195,7 +197,7 @@ class LinkWorld:
             links.lost = chance.missing < settings.missing_share
             seen = xp.where(links.lost, links.seen, seen)
         links.seen = seen
-        level = seen / wave
+        level = seen / wave if settings.diurnal_amplitude else seen
         first, second = (middle.take(links.chain) for middle in self._middles)
         links.seen_regime = xp.astype(level < first, xp.int64) + (level < second)
         if settings.precursor_share:
