@@ -25,8 +25,20 @@ from strata.errors import UsageError, need
 @click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the workers' model.")
 @click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
 @click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Of its weights.")
-@click.option("--allocation", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True)
-@click.option("--routing", type=click.Choice(["auto", "dp", "rr"]), default="auto", show_default=True)
+@click.option(
+    "--allocation",
+    type=click.Choice(["auto", "dp", "greedy"]),
+    default="auto",
+    show_default=True,
+    help="Layers onto nodes: search, the seed's dynamic programme, or sorted greedy.",
+)
+@click.option(
+    "--routing",
+    type=click.Choice(["auto", "dp", "rr"]),
+    default="auto",
+    show_default=True,
+    help="Requests onto pipelines: least work, least latency over all paths, or in turn.",
+)
 @click.option(
     "--heartbeat-timeout",
     type=click.FloatRange(min=0.1),
