@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 from hypothesis import given, settings
@@ -105,3 +106,66 @@ def test_the_order_of_regions_and_domains_does_not_change_the_units():
         for p in (Problem.of(one, job()), Problem.of(other, job()))
     ]
     assert names[0] == names[1] == {frozenset("a"), frozenset("b"), frozenset("c"), frozenset("ab")}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6))
+def test_the_groups_are_all_sets_of_disjoint_units_that_links_could_connect(seed):
+    space = ShardSpace(problem := Problem.of(*small_case(seed, most_domains=4)), everything(problem))
+    bandwidth = problem.fleet.bandwidth_bytes_per_s()
+    np.fill_diagonal(bandwidth, 0.0)
+
+    def connected(group):
+        inside = [i for unit in group for i in unit]
+        apart = len(set(inside)) == len(inside)
+        return apart and all(bandwidth[np.ix_(unit, inside)].any() for unit in group)
+
+    sizes = range(2, len(space.members) + 1)
+    every = [group for size in sizes for group in combinations(space.units, size) if connected(group)]
+    assert list(space.groups) == every
+
+
+def test_a_unit_too_slow_for_its_share_does_one_microbatch_in_the_shape_that_is_done_first():
+    slow = domain("slow", 8, accelerator=card("slow", tflops=1))
+    problem = Problem.of(fleet(slow, domain("fast", 32), gbps=1000), job(layers(8), batch=64, local_steps=(64,)))
+    space = ShardSpace(problem, (0, 1))
+    for way in range(len(space.ways)):
+        sharing = space.sharing(way, 0)
+        plan = space.build(sharing)
+        [mine] = [pipeline for pipeline in plan.pipelines if pipeline.domains == ("slow",)]
+        shapes = space._units.inners((0,), sharing.microbatch_size, sharing.recompute)
+        picked = next(shape for shape in shapes if same_shape(shape.plan.pipelines[0], mine))
+        if mine.microbatches == 1:
+            assert picked.fill_s == min(shape.fill_s for shape in shapes)
+    assert mine.microbatches == 1
+
+
+def test_a_region_far_apart_works_with_more_microbatches_under_way():
+    """Classic 1F1B would wait for half a round trip at every microbatch, although no stage and no link is busy."""
+    sites = [domain(name, 8, region=name[0]) for name in ("a1", "a2", "b1", "b2")]
+    schedules = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE)
+    problem = Problem.of(fleet(*sites, gbps=100, ms=200), job(layers(32), batch=512, schedules=schedules))
+    space = ShardSpace(problem, everything(problem))
+    nested = [k for k, group in enumerate(space.groups) if [len(unit) for unit in group] == [2, 2]]
+    assert nested
+    for group in nested:
+        plans = [space.build(space.sharing(way, group)) for way in range(len(space.ways))]
+        best = min(zip(problem.model.reports(plans), plans, strict=True), key=lambda pair: pair[0].step_time_s)[1]
+        waiting = replace(best, pipelines=tuple(replace(p, stages=classic(p.stages)) for p in best.pipelines))
+        aware_s, classic_s = (report.step_time_s for report in problem.model.reports([best, waiting]))
+        assert best.schedule is Schedule.LATENCY_AWARE
+        assert aware_s < 0.95 * classic_s
+
+
+def everything(problem):
+    return tuple(range(len(problem.fleet.domains)))
+
+
+def same_shape(one, other):
+    return one.replicas == other.replicas and [s.tensor_parallel for s in one.stages] == [
+        s.tensor_parallel for s in other.stages
+    ]
+
+
+def classic(stages):
+    return tuple(replace(stage, warmup=len(stages) - 1 - k) for k, stage in enumerate(stages))

@@ -3,19 +3,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import card, domain, fleet, job, layers
 from small_cases import small_case
+from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
+from strata.training.branches import Builder
 from strata.training.exact.pareto import vector
 from strata.training.exact.problem import Problem
 from strata.training.objective import Scales, within_limits
 from strata.training.planner import best_single, plan_training
-from strata.training.shortlist import shortlist
+from strata.training.shortlist import FEW, shortlist
 from strata.workload.job import Limits, Objective
+from strata.workload.presets import job_path
+from strata.workload.schema import load_job
 
 
 def still() -> float:
@@ -53,6 +58,29 @@ def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_sin
     if alone:
         fastest = min(item.score for item in found if item.plan.kind == "single")
         assert fastest <= alone[0].score * 1.05
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
+def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
+    sites, asked = small_case(seed, global_batch=batch)
+    asked = replace(asked, objective=Objective.TIME)
+    answer = plan_training(sites, asked, clock=still)
+    found = shortlist(Problem.of(sites, asked))
+    if answer.best is not None:
+        assert found[0].score <= answer.best.score * (1 + 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "domains", "local_steps"), [("llama-3.1-70b", 6, ()), ("llama-3.1-8b", 9, (32,))]
+)
+def test_the_fastest_on_a_fleet_of_sites_is_as_fast_as_the_planners(model, domains, local_steps):
+    sites = random_fleet(domains, (accelerator("A100-SXM4-80GB"),), np.random.default_rng(domains))
+    asked = replace(load_job(str(job_path(model))), local_steps=local_steps)
+    problem = Problem.of(sites, asked)
+    assert Builder(problem).count > FEW
+    best = plan_training(sites, asked, clock=still, rank=0).best
+    assert shortlist(problem, most=64)[0].score <= best.report.step_time_s * 1.005
 
 
 def test_the_same_problem_gives_the_same_list():
