@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_cluster import Cluster, node, request
 
-from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Tick
+from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Sample, Tick
 from strata.serving.live.instructions import Abort, Dispatch, Expel, Load, Plan, Refuse, Reject
 from strata.serving.live.planning import answer
 
@@ -226,6 +226,26 @@ def test_an_engine_behind_one_address_serves_without_loading_anything():
     cluster.send(request("r"))
     assert [s.node_id for s in cluster.at["r"].route.stages] == ["vllm"]
     assert not any(isinstance(one, (Load, Plan)) for one in cluster.log)
+
+
+def test_a_suspect_engine_is_back_with_its_next_beat():
+    cluster = Cluster()
+    cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0, node_id="vllm"))
+    assert cluster.pipelines == []
+    cluster.beat("vllm")
+    assert cluster.pipelines == [["vllm"]]
+    assert cluster.at["r"].attempt == 2
+
+
+def test_measurements_reach_the_routers_with_the_next_tick():
+    cluster = Cluster("a", "b")
+    before = cluster.core.nodes()[0].decode_s
+    slow = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    cluster.tell(Beat("a", 1, samples=slow))
+    cluster.tell(Tick())
+    assert cluster.core.nodes()[0].decode_s > 5 * before
 
 
 def test_a_new_layout_is_not_adopted_where_it_does_not_pay():

@@ -138,7 +138,7 @@ def test_a_pipeline_that_is_always_reading_has_longer_steps():
         one.route(request(f"r{i}", 10_000, 90), float(i))
     step_s = one.times(request(), 60.0).step_s[0]
     chunk_s = one.reading.chunk_tokens * 1e-4
-    assert 0.01 + 0.9 * chunk_s < step_s < 0.01 + chunk_s
+    assert 0.01 + 0.7 * chunk_s < step_s < 0.01 + chunk_s
 
 
 def test_an_interrupted_request_reads_what_it_had_and_has_fewer_steps_left():

@@ -63,6 +63,7 @@ class Core:
         self._forecast = Forecast(config.request_arrival_horizon)
         self._layout = Layout(model.num_layers)
         self._is_arranged = True
+        self._has_news = False
         self._now_s: float | None = None
         self._plan_version = 0
         self._plan_due_s: float | None = None
@@ -180,6 +181,10 @@ class Core:
             return
         if verdict == "restarted":
             self._lose(node.node_id, now_s)
+        self._welcome(node, now_s)
+
+    def _welcome(self, node: Node, now_s: float) -> None:
+        """Give a node work: a whole engine serves at once, layers are laid onto others with the next plan."""
         if node.model:
             self._rollout.serve_fixed((Stage(node.node_id, 0, self.model.num_layers),), now_s)
             self._is_arranged = False
@@ -198,7 +203,8 @@ class Core:
             self._out.append(Refuse(node_id, event.incarnation, refused))
             return
         if was_suspect:
-            self._want_plan(now_s + SETTLE_S)
+            self._welcome(self._members[node_id].node, now_s)
+        self._has_news |= bool(event.samples or event.hop_s)
         for sample in event.samples:
             self.calibration.observe(node_id, sample)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
@@ -250,6 +256,8 @@ class Core:
             for pipeline in self._rollout.in_phase(Phase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
                     self._flights.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
+        if self._has_news:
+            self._is_arranged = self._has_news = False
         self._watch_load(now_s)
 
     def _watch_load(self, now_s: float) -> None:

@@ -23,6 +23,9 @@ GOAL_MARGIN: Final = 0.9
 """Share of its goal that the first token foreseen on a busy pipeline may take: forecasts miss by a few per cent,
 and at the limit half of those that were let in would be just too late (assumed)."""
 
+STEP_MARGIN: Final = 0.8
+"""The same for each token after it, which depends on the prompts that others bring meanwhile (assumed)."""
+
 
 class LeastWorkRouting(PipelineRouter):
     """The least of own time and of what the n requests that run there lose, in seconds:
@@ -32,8 +35,9 @@ class LeastWorkRouting(PipelineRouter):
 
     T are the decode steps left at most. Prompts sent to a pipeline are read one after the other, in what decoding
     leaves of a step and at least a chunk a step, which then takes longer: `step` is the mean of steps with and
-    without, by the share of time that the pipeline has been reading. Only pipelines with room that meet the
-    request's goals now are taken; ties go round. One pass over arrays, so all P are looked at.
+    without, by the share of time that pipelines have been reading: few steps fit into that time. Only pipelines
+    with room that meet the request's goals now are taken; ties go round. One pass over arrays, so all P are
+    looked at.
     """
 
     def __init__(self) -> None:
@@ -57,7 +61,7 @@ class LeastWorkRouting(PipelineRouter):
         if request.ttft_goal_s < math.inf:
             is_open &= times.ttft_s <= np.where(self.running > 0, GOAL_MARGIN, 1.0) * request.ttft_goal_s
         if request.tpot_goal_s < math.inf:
-            is_open &= times.step_s <= request.tpot_goal_s
+            is_open &= times.step_s <= np.where(self.running > 0, STEP_MARGIN, 1.0) * request.tpot_goal_s
         cost[~is_open] = np.inf
         best = cost.min()
         if best == np.inf:
@@ -119,8 +123,10 @@ class LeastWorkRouting(PipelineRouter):
         quiet_s, reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
         speed = np.maximum(1.0 - slowest_s / np.maximum(reading_s, 1e-12), 1e-9)
         self.reading.advance(now_s, speed)
+        # For the cost, that of all: who has read little of late is not therefore the best place for all that come.
         share = self.reading.share
-        before_s = quiet_s + share * (reading_s - quiet_s)
+        usual = share.mean() if len(share) else 0.0
+        before_s = _mean_step(quiet_s, reading_s, usual)
 
         cached = self._cached(request, now_s)
         unread = request.prefill_tokens - cached
@@ -129,16 +135,16 @@ class LeastWorkRouting(PipelineRouter):
         ttft_s = self.reading.work_s / speed + self.fill[:, 0] + self.fill[:, 1] * unread + (read_s - work_s)
 
         slowest_s, around_s = self.busy_s(running + 1.0)
-        step_s = np.maximum(slowest_s, around_s)
-        step_s += share * (np.maximum(slowest_s + chunk_s, around_s) - step_s)
+        next_quiet_s, next_reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
+        usual_s = _mean_step(next_quiet_s, next_reading_s, usual)
 
         steps = steps_left(request)
-        cost: Floats = ttft_s + steps * step_s
-        cost += running * (steps * (step_s - before_s) + read_s * (1.0 - quiet_s / np.maximum(reading_s, 1e-12)))
+        cost: Floats = ttft_s + steps * usual_s
+        cost += running * (steps * (usual_s - before_s) + read_s * (1.0 - quiet_s / np.maximum(reading_s, 1e-12)))
         if request.blocks:
             load = running / self.most_slots
             cost += (load > load.min() + AFFINITY_GAP) * self.fill[:, 1] * cached
-        return Times(cached, ttft_s, step_s), cost
+        return Times(cached, ttft_s, _mean_step(next_quiet_s, next_reading_s, share)), cost
 
     def _cached(self, request: RequestSignal, now_s: float) -> Floats:
         if not request.blocks:
@@ -147,3 +153,9 @@ class LeastWorkRouting(PipelineRouter):
         return np.minimum(
             self.prefixes.cached_blocks(request.blocks, now_s) * BLOCK_TOKENS, request.prefill_tokens - 1.0
         )
+
+
+def _mean_step(quiet_s: Floats, reading_s: Floats, share: Floats | float) -> Floats:
+    """Return time over steps, where `share` of the time goes in steps of `reading_s`."""
+    steps_per_s = (1.0 - share) / np.maximum(quiet_s, 1e-12) + share / np.maximum(reading_s, 1e-12)
+    return np.asarray(1.0 / steps_per_s)
