@@ -3,6 +3,7 @@
 import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ class Live:
         self.processes = processes
         self.gateway = processes.start("gateway", "--port", "0", *BEATS)
         self.workers = {}
+        self.numbers = count()
         self.client = httpx.Client(timeout=LIMIT_S, trust_env=False)
         processes.callback(self.client.close)
         for name in ("n0", "n1", "n2"):
@@ -126,7 +128,7 @@ def test_an_abort_frees_keys_and_values_on_all_three(live):
         lines = answer.iter_lines()
         next(lines)
         assert all(live.gauge(name, "strata_worker_kv_bytes") > 0 for name in live.workers)
-        live.client.post(f"{url}/abort", json={"request_id": "test", "attempt": 1})
+        live.client.post(f"{url}/abort", json={"request_id": message["request_id"], "attempt": 1})
         assert json.loads(list(lines)[-1]) == {"error": "aborted"}
     until(live.is_free, lambda: "free memory")
 
