@@ -3,6 +3,7 @@
 import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 import httpx
@@ -87,9 +88,25 @@ class Live:
         page = self.client.get(f"{self.workers[name].url}/metrics").text
         return float(page.split(f"\n{metric} ")[1].split()[0])
 
-    def busy(self):
-        """Return a worker that runs something; None where none does."""
-        return next((name for name in self.workers if self.gauge(name, "strata_worker_sequences")), None)
+    @contextmanager
+    def streaming(self, prompt, **fields):
+        """Open a stream and wait for its first token; yields its id and what returns the rest, all as one text."""
+        body = {"model": "tiny", "prompt": prompt, "temperature": 0.0, "stream": True} | fields
+        with self.client.stream("POST", f"{self.gateway.url}/v1/completions", json=body) as answer:
+            assert answer.status_code == 200
+            lines = answer.iter_lines()
+            chunks = (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+            first = next(chunks)
+
+            def text():
+                return "".join(chunk["choices"][0]["text"] for chunk in (first, *chunks) if chunk["choices"])
+
+            yield first["id"], text
+
+    def route(self, request_id):
+        """Return the nodes that a request runs on now."""
+        story = self.client.get(f"{self.gateway.url}/decisions/{request_id}").json()["story"]
+        return [stage[0] for stage in [entry for entry in story if "route" in entry][-1]["route"]]
 
     def is_free(self):
         return not any(self.gauge(name, "strata_worker_kv_bytes") for name in self.workers)
@@ -167,8 +184,15 @@ def test_no_request_is_lost_when_a_worker_is_killed_under_load(live):
             pool.submit(live.ask, prompt, max_tokens=32, temperature=1.0, seed=i)
             for i, prompt in enumerate(prompts)
         ]
-        until(lambda: live.gauge("n2", "strata_worker_sequences"), lambda: f"load: {live.status}")
-        live.workers["n1"].end(signal.SIGKILL)
+        with ExitStack() as open_streams:
+            for _ in range(20):
+                request_id, text = open_streams.enter_context(live.streaming("long", max_tokens=300))
+                if "n1" in live.route(request_id):
+                    break
+            else:
+                pytest.fail("no request came to n1")
+            live.workers["n1"].end(signal.SIGKILL)
+            assert text() == decode(expected("long", max_tokens=300))
         ids, texts = zip(*(answer.result(LIMIT_S) for answer in answers), strict=True)
     assert list(texts) == [
         decode(expected(prompt, max_tokens=32, temperature=1.0, seed=i)) for i, prompt in enumerate(prompts)
@@ -188,9 +212,11 @@ def test_a_worker_that_comes_back_under_its_name_is_taken_in_again(live):
 def test_a_worker_that_is_told_to_stop_under_load_loses_no_request_and_ends_well(live):
     with ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(live.ask, f"request {i}", max_tokens=48) for i in range(6)]
-        busy = until(live.busy, lambda: f"load: {live.status}")
-        gone = live.workers.pop(busy)
-        assert gone.end() == 0
+        with live.streaming("long", max_tokens=300) as (request_id, text):
+            busy = live.route(request_id)[0]
+            gone = live.workers.pop(busy)
+            assert gone.end() == 0
+            assert text() == decode(expected("long", max_tokens=300))
         texts = [answer.result(LIMIT_S)[1] for answer in answers]
     assert "Traceback" not in gone.log
     assert texts == [decode(expected(f"request {i}", max_tokens=48)) for i in range(6)]
