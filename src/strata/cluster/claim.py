@@ -1,0 +1,40 @@
+"""What a job asks of a cluster, whatever the vendor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from strata.fleet.acu import Need, Norm
+
+Substitution = Literal["never", "ask", "allow"]
+TopologyWish = Literal["none", "prefer", "require"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A gang of `pods` like pods, all placed or none, all on one vendor's cards of one profile.
+
+    need: of each pod, in SI units (memory, fp16, ...): what its devices must have together.
+    devices: of each pod, where the job counts devices itself; None: as many as the need takes.
+    memory_bytes: of one device, for a fraction of it (`is_fractional`); a fraction takes one device a pod.
+    accelerator: the card the job was written for, if any; substitution says what may stand in for it.
+    framework: pytorch, paddle or mindspore; the profile must have it. group_level: how near the gang must be.
+    """
+
+    name: str
+    namespace: str = "default"
+    pods: int = 1
+    need: Need = field(default_factory=lambda: Need({}))
+    devices: int | None = None
+    memory_bytes: float = 0.0
+    cores_share: float | None = None
+    is_fractional: bool = False
+    accelerator: str = ""
+    substitution: Substitution = "allow"
+    norm: Norm = "compute"
+    framework: str = ""
+    profile: str = ""
+    topology: TopologyWish = "prefer"
+    group_level: Literal["", "node", "rdma", "rack"] = ""
+    priority: int = 0

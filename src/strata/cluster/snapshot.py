@@ -1,0 +1,60 @@
+"""The cluster as a decision sees it: nodes with their fingerprints, and what of each device is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strata.fleet.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node. `free_bytes[i]` and `free_share[i]` are of device i; a device nobody uses has all of both.
+
+    rdma_group, rack: who it reaches fast; empty where nobody said. taints: `key=value:effect`.
+    free_cpu, free_memory_bytes: of the host, infinite where not looked at.
+    """
+
+    fingerprint: Fingerprint
+    free_bytes: tuple[float, ...]
+    free_share: tuple[float, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    is_schedulable: bool = True
+    rdma_group: str = ""
+    rack: str = ""
+    free_cpu: float = float("inf")
+    free_memory_bytes: float = float("inf")
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.fingerprint.node
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All nodes, by name in canonical order; `version` tells snapshots apart."""
+
+    nodes: tuple[NodeState, ...] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """Where one pod of a gang goes: a node, its devices, and the memory of each where it is a fraction."""
+
+    node: str
+    devices: tuple[int, ...]
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A whole gang's places under one profile; `bandwidth` is of its slowest pair of devices [bytes/s]."""
+
+    profile: str
+    pods: tuple[PodPlace, ...]
+    devices_per_pod: int
+    bandwidth: float

@@ -1,0 +1,84 @@
+"""What one machine's accelerators are, as they were found: devices, how they are joined, how well they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Trust
+from strata.fleet.accelerator import Accelerator
+
+LINK_BYTES_PER_S: Final[Mapping[str, float]] = {
+    "nvlink": 300e9,
+    "hccs": 196e9,
+    "sio": 270e9,
+    "mlulink": 100e9,
+    "xgmi": 100e9,
+    "pix": 25e9,
+    "pxb": 22e9,
+    "phb": 18e9,
+    "node": 12e9,
+    "sys": 8e9,
+}
+"""One direction between two devices, by the name tools give the link; assumed, and replaced where measured.
+
+pix, pxb: below one PCIe switch, or several; phb: below one host bridge; node: one NUMA node; sys: across sockets.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One allocatable accelerator.
+
+    model: the catalogue's name, or the tool's where the catalogue has none; `card` then is None.
+    board: dies of one board share it, and should be taken together. health: 1 well, 0 not to be used.
+    faults: short words of what lowers the health. memory_used_bytes: None where the tool gives no bytes.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    memory_bytes: float
+    card: Accelerator | None = None
+    memory_used_bytes: float | None = None
+    bus_id: str = ""
+    board: str = ""
+    numa_node: int | None = None
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    health: float = 1.0
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """One node. `links[i, j]` with i < j names the fastest link of two devices; `sys` where a pair is not there.
+
+    measured: bytes/s of pairs where a micro-benchmark was run. can_p2p: devices reach each other's memory.
+    """
+
+    node: str
+    devices: tuple[Device, ...] = ()
+    links: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    measured: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    can_p2p: bool = True
+    driver: str = ""
+    tool: str = ""
+    trust: Trust = Trust.MEASURED
+
+    def bandwidth(self) -> NDArray[np.float64]:
+        """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""
+        n = len(self.devices)
+        matrix = np.full((n, n), LINK_BYTES_PER_S["sys"])
+        for i in range(n):
+            for j in range(i + 1, n):
+                named = LINK_BYTES_PER_S.get(self.links.get((i, j), "sys"), LINK_BYTES_PER_S["sys"])
+                matrix[i, j] = matrix[j, i] = self.measured.get((i, j), named)
+        np.fill_diagonal(matrix, np.inf)
+        return matrix
