@@ -1,0 +1,201 @@
+"""How well devices are: faults of one device, and devices slower than their own kind.
+
+Two tests that need no model of the hardware:
+* a *health score* from what changed between two readings of one device (`score`);
+* *sub-health*: a device whose median rate, or rate per watt, over a window lies far below its own model's cohort
+  by median and MAD (`slow`). A cohort that is slow as a whole isolates nobody: that is the work, not the cards.
+
+`isolation.py` decides from both who is taken out. All weights here are assumed, none was fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from strata import stats
+from strata.fleet.local import Aer
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs a program causes by its own fault; they say nothing about the card (as NVIDIA's device plugin, recalled)."""
+
+FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
+"""XIDs after which a card needs a reset or a replacement: double-bit ECC, failed remap, NVLink, off the bus, GSP."""
+
+HOT_C: Final = 85.0
+HEATING_C: Final = 15.0
+CORRECTED_PER_HOUR: Final = 100.0
+"""Corrected ECC errors, correctable bus errors or replays above this rate foretell worse."""
+
+WINDOW_S: Final = 300.0
+"""Sub-health is judged over five minutes (seed 002, 2.3)."""
+
+COVERED: Final = 0.8
+"""Share of the window a device's samples must span."""
+
+MIN_SAMPLES: Final = 5
+MIN_COHORT: Final = 4
+"""With fewer, an outlier and a majority look alike."""
+
+OUTLYING: Final = 3.5
+"""Median absolute deviations below the median, the usual bound for outliers (Iglewicz, Hoaglin 1993)."""
+
+SLOWER: Final = 0.1
+"""How much below the median a device must be besides, so that a very even cohort does not lose its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A device's counters at one time; None where its tool does not tell.
+
+    Counters grow until the driver restarts. xids: those since the reading before. throttled: reasons active now.
+    """
+
+    at_s: float
+    ecc_uncorrected: int | None = None
+    ecc_corrected: int | None = None
+    is_remap_pending: bool = False
+    has_remap_failed: bool = False
+    xids: tuple[int, ...] = ()
+    throttled: frozenset[str] = frozenset()
+    aer: Aer | None = None
+    pcie_replays: int | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """1 is well, 0 is not to be used; faults are short words of what lowers it, worst first."""
+
+    score: float = 1.0
+    faults: tuple[str, ...] = ()
+
+
+def score(now: Reading, before: Reading | None = None) -> Health:
+    """Return a device's health from its newest reading and the one before.
+
+    Without a reading before, only what holds now counts: nobody knows how old the counters' errors are.
+    """
+    weights: dict[str, float] = {}
+
+    def fault(word: str, weight: float, *, holds: bool = True) -> None:
+        if holds:
+            weights[word] = min(weight, weights.get(word, 1.0))
+
+    fault("remap-failed", 0.0, holds=now.has_remap_failed)
+    fault("remap-pending", 0.5, holds=now.is_remap_pending)
+    for xid in now.xids:
+        fault(f"xid-{xid}", 0.0 if xid in FATAL_XIDS else 0.5, holds=xid not in APPLICATION_XIDS)
+    fault("hw-slowdown", 0.5, holds="hw-slowdown" in now.throttled)
+    fault("thermal", 0.6, holds=bool(now.throttled & {"hw-thermal", "sw-thermal"}))
+    fault("power-brake", 0.6, holds="power-brake" in now.throttled)
+    # A power cap is how a card is meant to run at full load.
+    hot = now.temperature_c is not None and now.temperature_c >= HOT_C
+    fault("hot", 0.7, holds=hot)
+    if before is not None and now.at_s > before.at_s:
+        _since(now, before, fault)
+    words = sorted(weights, key=lambda word: (weights[word], word))
+    return Health(math.prod(weights.values()), tuple(words))
+
+
+class _Fault(Protocol):
+    def __call__(self, word: str, weight: float, *, holds: bool = True) -> None: ...
+
+
+def _since(now: Reading, before: Reading, fault: _Fault) -> None:
+    hours = (now.at_s - before.at_s) / 3600
+    fault("ecc-uncorrected", 0.0, holds=_grown(now.ecc_uncorrected, before.ecc_uncorrected) > 0)
+    fault("ecc-corrected", 0.8, holds=_grown(now.ecc_corrected, before.ecc_corrected) > CORRECTED_PER_HOUR * hours)
+    fault("pcie-replay", 0.8, holds=_grown(now.pcie_replays, before.pcie_replays) > CORRECTED_PER_HOUR * hours)
+    if now.aer is not None and before.aer is not None:
+        fault("aer-fatal", 0.0, holds=_grown(now.aer.fatal, before.aer.fatal) > 0)
+        fault("aer-nonfatal", 0.3, holds=_grown(now.aer.nonfatal, before.aer.nonfatal) > 0)
+        correctable = _grown(now.aer.correctable, before.aer.correctable)
+        fault("aer-correctable", 0.8, holds=correctable > CORRECTED_PER_HOUR * hours)
+    if now.temperature_c is not None and before.temperature_c is not None:
+        # A rise alone is a job that starts; one that ends near the limit is a fan or a pump that stops.
+        rise = now.temperature_c - before.temperature_c
+        fault("heating", 0.8, holds=rise >= HEATING_C and now.temperature_c >= HOT_C - HEATING_C / 3)
+
+
+def _grown(now: int | None, before: int | None) -> int:
+    if now is None or before is None:
+        return 0
+    # A counter that fell was restarted: what it shows happened since.
+    return now - before if now >= before else now
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a device did at one time, of work that keeps the card busy: a job's own step, or a benchmark.
+
+    rate: any measure of work per second, the same for a whole cohort (FLOP/s, steps/s). power_w: None if unknown.
+    """
+
+    at_s: float
+    uuid: str
+    model: str
+    rate: float
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A device below its cohort: `share` of the cohort's median, `deviations` MADs below it."""
+
+    uuid: str
+    model: str
+    what: Literal["rate", "rate-per-watt"]
+    share: float
+    deviations: float
+
+
+def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S) -> tuple[Slow, ...]:
+    """Return the devices that were slow against their own model's cohort over the window, slowest first.
+
+    A device is judged by its median over `(now_s - window_s, now_s]`, and only if its samples span most of it.
+    Scaling all rates, or all powers, of a model changes nothing. Samples that are not finite, or not positive
+    in power, are left out; a rate of 0 counts: a card that does nothing while it should work is slow.
+    """
+    rates: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    per_watt: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples:
+        if not (now_s - window_s < sample.at_s <= now_s and math.isfinite(sample.rate) and sample.rate >= 0):
+            continue
+        rates[sample.model, sample.uuid].append((sample.at_s, sample.rate))
+        if sample.power_w is not None and math.isfinite(sample.power_w) and sample.power_w > 0:
+            per_watt[sample.model, sample.uuid].append((sample.at_s, sample.rate / sample.power_w))
+    found = [*_outliers(per_watt, "rate-per-watt", window_s), *_outliers(rates, "rate", window_s)]
+    worst: dict[str, Slow] = {}
+    for one in found:
+        if one.uuid not in worst or one.share <= worst[one.uuid].share:
+            worst[one.uuid] = one
+    return tuple(sorted(worst.values(), key=lambda one: (one.share, one.uuid)))
+
+
+def _outliers(
+    samples: dict[tuple[str, str], list[tuple[float, float]]],
+    what: Literal["rate", "rate-per-watt"],
+    window_s: float,
+) -> list[Slow]:
+    cohorts: dict[str, dict[str, float]] = defaultdict(dict)
+    for (model, uuid), series in samples.items():
+        times = [at for at, _ in series]
+        if len(series) >= MIN_SAMPLES and max(times) - min(times) >= COVERED * window_s:
+            cohorts[model][uuid] = float(np.median([value for _, value in series]))
+    found = []
+    for model, medians in cohorts.items():
+        middle = float(np.median(list(medians.values())))
+        if len(medians) < MIN_COHORT or middle <= 0:
+            continue
+        spread = stats.mad(list(medians.values()))
+        for uuid, value in medians.items():
+            below = middle - value
+            if below > SLOWER * middle and below > OUTLYING * spread:
+                found.append(Slow(uuid, model, what, value / middle, below / spread if spread > 0 else math.inf))
+    return found
