@@ -22,10 +22,10 @@ from strata import stats
 from strata.fleet.local import Aer
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs a program causes by its own fault; they say nothing about the card (as NVIDIA's device plugin, recalled)."""
+"""XIDs a program causes by its own fault; they say nothing of the card (as NVIDIA's device plugin, recalled)."""
 
 FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
-"""XIDs after which a card needs a reset or a replacement: double-bit ECC, failed remap, NVLink, off the bus, GSP."""
+"""XIDs after which a card needs a reset or replacing: double-bit ECC, failed remap, NVLink, off the bus, GSP."""
 
 HOT_C: Final = 85.0
 HEATING_C: Final = 15.0
