@@ -86,6 +86,32 @@ SAMPLES = {
     "ratios-without-plan": {"domains": "east+west"},
     "interval-over": {"iterations": 100},
     "domain-vanished": {"domain": "lab"},
+    "gang-placed": {
+        "pods": 4, "devices": 2, "model": "Ascend910B3", "nodes": 1, "level": "node", "score": 0.91,
+    },
+    "exchanged": {
+        "count": 2, "model": "Ascend910B3", "wanted": "1x A100-SXM4-80GB", "ratio": 1.25, "figure": "memory",
+        "norm": "memory", "trust": "measured",
+    },
+    "fraction-of": {"wanted": "100TFLOPS fp16", "share": 0.4, "model": "A100-SXM4-80GB", "trust": "assumed"},
+    "more-than-one-device": {"share": 1.5},
+    "devices-too-few": {"asked": 1, "need": 2, "ratio": 1.25},
+    "no-profile": {"framework": "mindspore", "profile": "any"},
+    "substitution-not-allowed": {"wanted": "A100-SXM4-80GB"},
+    "substitution-wanted": {"offer": "2x Ascend910B3", "wanted": "1x A100-SXM4-80GB", "profile": "pytorch-ascend"},
+    "no-devices": {},
+    "node-closed": {},
+    "node-tainted": {"taint": "sick=yes:NoSchedule"},
+    "node-unlabelled": {"label": "pool=train"},
+    "devices-busy": {"free": 1, "total": 8, "need": 2},
+    "devices-unhealthy": {"unwell": 7, "total": 8, "limit": 0.5, "need": 2},
+    "fraction-busy": {"need": "16GiB", "share": 0.3, "most": "8GiB", "most_share": 0.5},
+    "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
+    "gang-fits-nowhere": {"pods": 8, "nodes": 3},
+    "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
+    "fits-fewer-pods": {"pods": 3, "asked": 4},
+    "needs-free-devices": {"count": 8, "model": "A100-SXM4-80GB", "pods": 4},
+    "no-peer-access": {},
 }  # fmt: skip
 
 

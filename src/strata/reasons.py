@@ -389,4 +389,109 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "No pipeline could meet the request's time to the first token or per token, were it idle.",
         "Allow more time, shorten the prompt, or add faster nodes.",
     ),
+    "gang-placed": Meaning(
+        "{pods} pods of {devices} {model} on {nodes} nodes, within {level}, score {score:.3f}",
+        "The best placement of the whole gang, by nearness, links, fragmentation and fit.",
+        "Nothing to do.",
+    ),
+    "exchanged": Meaning(
+        "{count}x {model} for {wanted}: {ratio:.2f} by {figure} (norm {norm}, {trust})",
+        "The request was turned into devices of this model by its ACU vector, rounded up.",
+        "Ask for another norm if another figure matters more (ai.compute/norm).",
+    ),
+    "fraction-of": Meaning(
+        "{wanted} is {share:.0%} of the cores of {model} ({trust})",
+        "A fraction's compute was turned into a share of one device by its ACU vector.",
+        "Nothing to do.",
+    ),
+    "more-than-one-device": Meaning(
+        "asks for {share:.0%} of one device",
+        "A fraction lives on one device, and this model is too small for it.",
+        "Ask for whole devices, or for less.",
+    ),
+    "devices-too-few": Meaning(
+        "asks for {asked} devices where the amounts need {need} ({ratio:.2f})",
+        "The job counts devices itself, and so many of this model do not have the amounts it asks for.",
+        "Leave the count out, or ask for smaller amounts.",
+    ),
+    "no-profile": Meaning(
+        "no runtime profile is for it (framework {framework}, profile {profile})",
+        "Nothing says which image, environment and resource name such a card needs.",
+        "Add a RuntimeProfile for this model, or ask for another framework.",
+    ),
+    "substitution-not-allowed": Meaning(
+        "is no {wanted}, and the job takes no other card",
+        "The job was written for one card, and its substitution policy is never.",
+        "Set ai.compute/substitution to ask or allow.",
+    ),
+    "substitution-wanted": Meaning(
+        "{offer} are free for {wanted} (profile {profile}); waiting for consent",
+        "The card the job was written for is not free, and its substitution policy is ask.",
+        "Set ai.compute/substitution to allow, or wait.",
+    ),
+    "no-devices": Meaning(
+        "has no accelerators",
+        "The node's agent found no device, or no agent runs there.",
+        "Nothing to do; check the agent if it should have some.",
+    ),
+    "node-closed": Meaning(
+        "is closed to new pods",
+        "The node is cordoned, or not ready.",
+        "Uncordon the node once it is well.",
+    ),
+    "node-tainted": Meaning(
+        "has the taint {taint}, which the profile does not tolerate",
+        "A taint keeps pods away from the node.",
+        "Remove the taint, or let the profile tolerate it.",
+    ),
+    "node-unlabelled": Meaning(
+        "lacks the label {label}",
+        "The profile's node selector asks for a label that the node does not have.",
+        "Label the node, or change the profile.",
+    ),
+    "devices-busy": Meaning(
+        "{free} of {total} devices are free where a pod takes {need}",
+        "Other pods use the devices.",
+        "Wait, or ask for fewer devices.",
+    ),
+    "devices-unhealthy": Meaning(
+        "{unwell} of {total} devices are below health {limit}, so fewer than {need} can be used",
+        "Devices with faults or slowdowns are not used.",
+        "Repair or reset the devices; the agent lists their faults.",
+    ),
+    "fraction-busy": Meaning(
+        "no device has {need} and {share:.0%} of its cores free (at most {most} and {most_share:.0%})",
+        "Every device has too little memory or too few cores left for the fraction.",
+        "Wait, or ask for a smaller fraction.",
+    ),
+    "room-for-fewer": Meaning(
+        "has room for {room} of {pods} pods (within {level})",
+        "The node could hold some pods, but a gang is placed whole or not at all.",
+        "Wait, ask for fewer pods, or let the gang spread further.",
+    ),
+    "gang-fits-nowhere": Meaning(
+        "{pods} pods fit nowhere on {nodes} nodes",
+        "No kind of card has room for the whole gang now.",
+        "See what would help beside it; the gang waits meanwhile.",
+    ),
+    "fits-if": Meaning(
+        "fits on {nodes} nodes with {model} if {what} is {value}",
+        "The smallest relaxation found: one change of the request, or of the nodes.",
+        "Make the change, or wait.",
+    ),
+    "fits-fewer-pods": Meaning(
+        "fits with {pods} pods instead of {asked}",
+        "The largest gang that would fit now.",
+        "Ask for fewer pods, or wait.",
+    ),
+    "needs-free-devices": Meaning(
+        "needs {count} devices of {model} to be free for {pods} pods",
+        "The smallest relaxation found: so many devices would hold the gang.",
+        "Wait, or add nodes.",
+    ),
+    "no-peer-access": Meaning(
+        "devices of a node cannot reach each other's memory",
+        "Peer access is off or missing; collectives go through the host, and are told so by the environment.",
+        "Nothing to do; switch peer access on if the hardware has it.",
+    ),
 }  # fmt: skip

@@ -21,6 +21,7 @@ class RuntimeProfile:
     """What the webhook injects for cards of some models.
 
     models: catalogue names the profile is for. resource: the device plugin's resource name, a whole device each.
+    no_p2p_env: besides `env`, where devices of a node cannot reach each other's memory.
     code_mount: where the user's code layer appears. entrypoints: by engine name, for inference.
     was_tried: somebody ran it on such a card; shown to users.
     """
@@ -32,6 +33,7 @@ class RuntimeProfile:
     image: str
     resource: str
     env: Mapping[str, str] = field(default_factory=dict)
+    no_p2p_env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     code_mount: str = "/workspace"
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -52,9 +52,19 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A whole gang's places under one profile; `bandwidth` is of its slowest pair of devices [bytes/s]."""
+    """A whole gang's places under one profile, all on cards of one model.
+
+    devices_per_pod: 1 for a fraction. bandwidth: of the gang's slowest pair of devices [bytes/s], infinite for
+    one device. level: how near the pods are (node, rdma, rack, any). can_p2p: False where the devices of a node
+    cannot reach each other's memory. score: by `scoring`, in [0, 1].
+    """
 
     profile: str
     pods: tuple[PodPlace, ...]
     devices_per_pod: int
     bandwidth: float
+    model: str = ""
+    level: str = "node"
+    can_p2p: bool = True
+    cores_share: float | None = None
+    score: float = 0.0
