@@ -1,0 +1,95 @@
+"""Cambricon's `cnmon`: two rows a card, read by their headers (v4.20 and v5.10 have different ones)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from strata.cluster.agent import table
+from strata.cluster.agent.found import MIB, BadOutput, Found, card_of
+from strata.fleet.fingerprint import Device
+
+TOOL: Final = "cnmon"
+VENDOR: Final = "Cambricon"
+
+
+def parse(text: str) -> Found:
+    """Read the card table. Raises BadOutput."""
+    driver, header, under = "", "", ""
+    upper: dict[str, str] = {}
+    last, is_closed = 0, False
+    devices: list[Device] = []
+    for number, line in table.lines_of(text):
+        if found := re.search(r"\bDriver\s+v?(\d[\w.]*)", line):
+            driver = found[1]
+        if "Processes" in line:
+            break
+        if not line.strip().startswith("|"):
+            is_closed = is_closed or line.strip().startswith("+")
+            continue
+        if not header:
+            header = line if re.match(r"\|\s*Card\b", line.strip()) else ""
+        elif not under:
+            if "Memory-Usage" not in line:
+                raise BadOutput(TOOL, number, "the second header row with Memory-Usage", line)
+            under = line
+        elif set(line.strip()) <= set("|=+-"):
+            continue
+        elif not upper:
+            upper, is_closed = table.row(header, line, tool=TOOL, number=number), False
+            inited = re.fullmatch(r"v?(\d[\w.]*)", upper.get("Driver", ""))
+            driver = driver or (inited[1] if inited else "")
+        else:
+            devices.append(_device(upper, table.row(under, line, tool=TOOL, number=number), number))
+            upper, is_closed = {}, False
+        last = number
+    if not under:
+        raise BadOutput(TOOL, 0, "a table whose header begins with Card", text[:80])
+    if upper or (devices and not is_closed):
+        raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
+    indices = [device.index for device in devices]
+    if len(set(indices)) != len(indices):
+        raise BadOutput(TOOL, 0, "every card once", f"cards {indices}")
+    return Found("cnmon", driver, _boards(devices))
+
+
+def _device(upper: dict[str, str], lower: dict[str, str], number: int) -> Device:
+    def figure(text: str | None, what: str, unit: str = "") -> float | None:
+        return table.quantity(text or "", tool=TOOL, number=number, what=what, unit=unit)
+
+    memory = re.fullmatch(r"(\d+)MiB/(\d+)MiB", lower.get("Memory-Usage", ""))
+    if memory is None or int(memory[1]) > int(memory[2]) or int(memory[2]) == 0:
+        raise BadOutput(TOOL, number, "memory as used MiB / total MiB", lower.get("Memory-Usage", ""))
+    index = table.needed(upper.get("Card"), tool=TOOL, number=number, what="Card")
+    busy = figure(upper.get("Util"), "Util", "%")
+    errors = figure(upper.get("Ecc-Error"), "Ecc-Error")
+    faults = {"not-inited": upper.get("Inited", "On") != "On", "ecc-error": bool(errors)}
+    card = card_of(upper.get("Name", ""), int(memory[2]) * MIB)
+    return Device(
+        index=int(index),
+        uuid="",
+        model=card.name if card is not None else upper.get("Name", ""),
+        vendor=VENDOR,
+        memory_bytes=int(memory[2]) * MIB,
+        card=card,
+        memory_used_bytes=int(memory[1]) * MIB,
+        bus_id=upper.get("Bus-Id", ""),
+        utilisation=None if busy is None else busy / 100,
+        temperature_c=figure(lower.get("Temp"), "Temp", "C"),
+        power_w=figure(lower.get("Pwr:Usage/Cap", "").partition("/")[0], "power", "W"),
+        # cnmon counts errors since boot, so one alone says little; a card that is not initialised cannot be used.
+        health=0.0 if faults["not-inited"] else 0.5 if faults["ecc-error"] else 1.0,
+        faults=tuple(word for word, holds in faults.items() if holds),
+    )
+
+
+def _boards(devices: list[Device]) -> tuple[Device, ...]:
+    """Pair the dies of dual-die boards: cnmon's neighbours, which is assumed, and only if none is left."""
+    models = {device.model for device in devices if device.card is not None and device.model.endswith("-die")}
+    boards: dict[int, str] = {}
+    for model in sorted(models):
+        dies = sorted(device.index for device in devices if device.model == model)
+        if len(dies) % 2 == 0:
+            boards.update({index: f"mlu{dies[i - i % 2]}" for i, index in enumerate(dies)})
+    return tuple(replace(device, board=boards.get(device.index, "")) for device in devices)

@@ -1,0 +1,89 @@
+"""What one tool says of a machine, and the catalogue's view of the cards it names.
+
+Every parser returns `Found` or raises `BadOutput`: a table that cannot be read in full is not read in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from strata.decision import Trust
+from strata.errors import StrataError, UsageError
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.catalogue import accelerator
+from strata.fleet.fingerprint import Device
+from strata.fleet.health import Reading
+
+MIB: Final = 2.0**20
+
+FITS: Final = (0.85, 1.15)
+"""Memory a tool shows over the catalogue's: drivers keep some for themselves, vendors count GB or GiB."""
+
+
+class BadOutput(StrataError):
+    """A tool wrote something its parser does not know. `line` counts from 1; 0: the whole output."""
+
+    exit_code = 5
+
+    def __init__(self, tool: str, line: int, expected: str, got: str = "") -> None:
+        where = f"{tool}: line {line}" if line else tool
+        shown = f", not {got.strip()[:80]!r}" if got.strip() else ""
+        super().__init__(f"{where}: expected {expected}{shown}", hint=f"run `{tool}` on the node and look at it")
+        self.tool, self.line, self.expected = tool, line, expected
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Devices as one tool counts them.
+
+    links: by the devices' own `index`, smaller first. readings: counters by `index`, as far as the tool has them.
+    can_p2p: None where the tool does not tell. Devices without a uuid of their own have "".
+    """
+
+    tool: str
+    driver: str = ""
+    devices: tuple[Device, ...] = ()
+    links: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    can_p2p: bool | None = None
+
+
+def card_of(name: str, memory_bytes: float) -> Accelerator | None:
+    """Return the catalogue's card of a tool's name, None where it has none or its memory is another card's.
+
+    A device with half of the board's memory is one of its two dies and gets half of its figures.
+    """
+    try:
+        card = accelerator(name)
+    except UsageError:
+        return None
+    if card.memory_bytes <= 0 or memory_bytes <= 0 or FITS[0] <= memory_bytes / card.memory_bytes <= FITS[1]:
+        return card
+    if FITS[0] <= 2 * memory_bytes / card.memory_bytes <= FITS[1]:
+        return half(card)
+    return None
+
+
+def half(card: Accelerator) -> Accelerator:
+    """Return one die of a board of two: half of each figure, which is an assumption."""
+
+    def halved(figure: float | None) -> float | None:
+        return None if figure is None else figure / 2
+
+    return replace(
+        card,
+        name=f"{card.name}-die",
+        memory_bytes=card.memory_bytes / 2,
+        fp16_flops=halved(card.fp16_flops),
+        fp32_flops=halved(card.fp32_flops),
+        memory_bandwidth_bytes_per_s=halved(card.memory_bandwidth_bytes_per_s),
+        interconnect_bytes_per_s=halved(card.interconnect_bytes_per_s),
+        fp16_flops_measured=halved(card.fp16_flops_measured),
+        fp32_flops_measured=halved(card.fp32_flops_measured),
+        memory_bandwidth_measured_bytes_per_s=halved(card.memory_bandwidth_measured_bytes_per_s),
+        trust=Trust.ASSUMED,
+        source=f"half of {card.name}",
+        aliases=(),
+    )

@@ -1,0 +1,117 @@
+"""Huawei's `npu-smi info`, two rows a chip, and `npu-smi info -t topo`.
+
+Read by their headers, so that widths (24.1, 26.0) and columns (`Phy-ID` of dual-die packages, `Device` of the 310,
+`Chip-Logic-ID` of old ones) may change.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from strata.cluster.agent import table
+from strata.cluster.agent.found import MIB, BadOutput, Found, card_of
+from strata.cluster.agent.table import Matrix
+from strata.fleet.fingerprint import Device
+
+TOOL: Final = "npu-smi info"
+VENDOR: Final = "Huawei"
+_PACKAGE: Final = "Ascend910C-die"
+
+
+def parse_info(text: str) -> Found:
+    """Read the device table; an empty one (a driver, no chip) gives no devices. Raises BadOutput."""
+    driver, header, under = "", "", ""
+    upper: dict[str, str] = {}
+    upper_at, last, is_closed = 0, 0, False
+    devices: list[tuple[str, Device]] = []
+    for number, line in table.lines_of(text):
+        if found := re.search(r"\bVersion:\s*(\S+)", line):
+            driver = driver or found[1]
+        if "Process id" in line:
+            break
+        if not line.strip().startswith("|"):
+            is_closed = is_closed or line.strip().startswith("+")
+            continue
+        if not header:
+            header = line if re.search(r"\bNPU\s+Name\b", line.replace("|", " ")) else ""
+        elif not under:
+            if not re.search(r"AICore\(%\)|NPU Util\(%\)|Memory-Usage", line):
+                raise BadOutput(TOOL, number, "the second header row with AICore(%) or Memory-Usage(MB)", line)
+            under = line
+        elif not upper:
+            upper, upper_at, is_closed = table.row(header, line, tool=TOOL, number=number), number, False
+        else:
+            lower = table.row(under, line, tool=TOOL, number=number)
+            devices.append((upper["NPU"], _device(upper, upper_at, lower, number, position=len(devices))))
+            upper, is_closed = {}, False
+        last = number
+    if not under:
+        raise BadOutput(TOOL, 0, "a table whose header has NPU, Name and Health", text[:80])
+    if upper or (devices and not is_closed):
+        raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
+    return Found("npu-smi", driver, _boards(devices))
+
+
+def parse_topology(text: str) -> Matrix:
+    """Read the link matrix, by logic ids (NPU0) or physical ids (Phy-ID0). Raises BadOutput."""
+    return table.matrix(text, tool=f"{TOOL} -t topo", prefixes=("NPU", "Phy-ID"))
+
+
+def _device(upper: dict[str, str], upper_at: int, lower: dict[str, str], at: int, *, position: int) -> Device:
+    def figure(values: dict[str, str], key: str, number: int) -> float | None:
+        return table.quantity(values.get(key, ""), tool=TOOL, number=number, what=key)
+
+    used, total = _memory(lower, at)
+    index = figure(lower, "Phy-ID", at)
+    if index is None:
+        index = figure(lower, "Chip-Logic-ID", at)
+    busy = figure(lower, "AICore(%)", at)
+    name, health = upper["Name"], upper.get("Health", "")
+    is_well = health.upper() == "OK"
+    return Device(
+        index=position if index is None else int(index),
+        uuid="",
+        model=name,
+        vendor=VENDOR,
+        memory_bytes=total,
+        memory_used_bytes=used,
+        bus_id=lower.get("Bus-Id", ""),
+        utilisation=None if busy is None else busy / 100,
+        temperature_c=figure(upper, "Temp(C)", upper_at),
+        power_w=figure(upper, "Power(W)", upper_at),
+        # Warning, Alarm, Critical, UNKNOWN: only a warning may still be used.
+        health=1.0 if is_well else 0.5 if health.upper() == "WARNING" else 0.0,
+        faults=() if is_well else (f"npu-{health.lower()}",),
+    )
+
+
+def _memory(lower: dict[str, str], at: int) -> tuple[float, float]:
+    # Training cards show 0/0 for DDR and their memory as HBM; the 310 has DDR only.
+    pairs = [lower[key] for key in ("HBM-Usage(MB)", "Memory-Usage(MB)") if key in lower]
+    for pair in pairs:
+        match = re.fullmatch(r"(\d+)/(\d+)", pair)
+        if match is None and table.is_known(pair):
+            raise BadOutput(TOOL, at, "memory as used / total", pair)
+        if match is not None and int(match[2]) > 0:
+            if int(match[1]) > int(match[2]):
+                raise BadOutput(TOOL, at, "no more memory used than there is", pair)
+            return int(match[1]) * MIB, int(match[2]) * MIB
+    raise BadOutput(TOOL, at, "a memory size above 0", " ".join(pairs))
+
+
+def _boards(found: list[tuple[str, Device]]) -> tuple[Device, ...]:
+    npus = [npu for npu, _ in found]
+    devices = []
+    for npu, device in found:
+        dies = npus.count(npu)
+        # Packages of two dies say only `Ascend910`; of those there is but one kind, the 910C.
+        name = _PACKAGE if dies == 2 and device.model.lower() in ("ascend910", "910") else device.model
+        card = card_of(name, device.memory_bytes)
+        model = card.name if card is not None else device.model
+        devices.append(replace(device, model=model, card=card, board=f"npu{npu}" if dies > 1 else ""))
+    indices = [device.index for device in devices]
+    if len(set(indices)) != len(indices):
+        raise BadOutput(TOOL, 0, "every device once", f"ids {indices}")
+    return tuple(devices)

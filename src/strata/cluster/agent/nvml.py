@@ -1,0 +1,165 @@
+"""NVIDIA cards through NVML (`nvidia-ml-py`), which says more than `nvidia-smi` and cannot be misread.
+
+`read` takes the module, so tests give their own. A question a card does not answer leaves its figure out;
+a card that answers nothing is there with health 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from strata.cluster.agent.found import BadOutput, Found, card_of
+from strata.fleet.fingerprint import Device
+from strata.fleet.health import Reading
+from strata.fleet.local import pci_address
+
+TOOL: Final = "NVML"
+VENDOR: Final = "NVIDIA"
+
+P2P_READ: Final = 0
+"""Not `pynvml.NVML_P2P_CAPS_INDEX_READ`: a trailing comma makes that the tuple `(0,)`, which ctypes refuses."""
+
+P2P_NVLINK: Final = 2
+P2P_OK: Final = 0
+MAX_LINKS: Final = 36
+REMOTE_SWITCH: Final = 2
+ANCESTORS: Final = {0: "pix", 10: "pix", 20: "pxb", 30: "phb", 40: "node", 50: "sys"}
+THROTTLES: Final = {
+    0x4: "power-cap",
+    0x8: "hw-slowdown",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "power-brake",
+}
+
+
+def load() -> Any | None:
+    """Import and start NVML; None where the library or the driver is not here."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver, or none that is loaded
+        return None
+    return nvml
+
+
+def read(nvml: Any, *, now_s: float) -> Found:
+    """Read all cards, their links and their counters. Raises BadOutput where NVML does not even count them."""
+    ask = _asker(nvml)
+    count = ask(nvml.nvmlDeviceGetCount)
+    if count is None:
+        raise BadOutput(TOOL, 0, "a number of devices")
+    handles = [ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
+    devices = tuple(_device(nvml, ask, i, handle) for i, handle in enumerate(handles))
+    there = {i: handle for i, handle in enumerate(handles) if handle is not None}
+    joined = _nvlinked(nvml, ask, there, devices)
+    links, peers = {}, []
+    for i, one in there.items():
+        for j, other in there.items():
+            if i < j:
+                level = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
+                is_joined = (i, j) in joined or ask(nvml.nvmlDeviceGetP2PStatus, one, other, P2P_NVLINK) == P2P_OK
+                if is_joined:
+                    links[i, j] = "nvlink"
+                elif level in ANCESTORS:
+                    links[i, j] = ANCESTORS[level]
+                peers.append(ask(nvml.nvmlDeviceGetP2PStatus, one, other, P2P_READ))
+    return Found(
+        TOOL,
+        _text(ask(nvml.nvmlSystemGetDriverVersion)),
+        devices,
+        links,
+        {i: _reading(nvml, ask, handle, now_s) for i, handle in there.items()},
+        can_p2p=None if not peers or None in peers else all(status == P2P_OK for status in peers),
+    )
+
+
+Ask = Callable[..., Any]
+
+
+def _asker(nvml: Any) -> Ask:
+    def ask(question: Callable[..., Any] | None, *args: Any) -> Any:
+        if question is None:  # an older library has no such function
+            return None
+        try:
+            return question(*args)
+        except nvml.NVMLError:  # not supported by this card, no permission, or the card is lost
+            return None
+
+    return ask
+
+
+def _device(nvml: Any, ask: Ask, index: int, handle: Any) -> Device:
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle) if handle is not None else None
+    name = _text(ask(nvml.nvmlDeviceGetName, handle)) if handle is not None else ""
+    if memory is None or not name:
+        return Device(index, "", name or "unknown", VENDOR, 0.0, health=0.0, faults=("lost",))
+    card = card_of(name, float(memory.total))
+    usage = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+    pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
+    numa = ask(getattr(nvml, "nvmlDeviceGetNumaNodeId", None), handle)
+    return Device(
+        index=index,
+        uuid=_text(ask(nvml.nvmlDeviceGetUUID, handle)),
+        model=card.name if card is not None else name,
+        vendor=VENDOR,
+        memory_bytes=float(memory.total),
+        card=card,
+        memory_used_bytes=float(memory.used),
+        bus_id=_text(pci.busId) if pci is not None else "",
+        numa_node=numa if isinstance(numa, int) and numa >= 0 else None,
+        utilisation=usage.gpu / 100 if usage is not None else None,
+        temperature_c=_number(ask(nvml.nvmlDeviceGetTemperature, handle, 0)),
+        power_w=power / 1000 if power is not None else None,
+    )
+
+
+def _nvlinked(nvml: Any, ask: Ask, handles: dict[int, Any], devices: tuple[Device, ...]) -> set[tuple[int, int]]:
+    """Return the pairs an active NVLink joins: directly, or both to a switch (NVSwitch joins all to all)."""
+    by_address = {pci_address(devices[i].bus_id): i for i in handles if devices[i].bus_id}
+    switched: set[int] = set()
+    pairs: set[tuple[int, int]] = set()
+    for i, handle in handles.items():
+        for link in range(MAX_LINKS):
+            if ask(nvml.nvmlDeviceGetNvLinkState, handle, link) != 1:
+                continue
+            if ask(getattr(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", None), handle, link) == REMOTE_SWITCH:
+                switched.add(i)
+                continue
+            remote = ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            j = by_address.get(pci_address(_text(remote.busId))) if remote is not None else None
+            if j is not None and j != i:
+                pairs.add((min(i, j), max(i, j)))
+    return pairs | {(i, j) for i in switched for j in switched if i < j}
+
+
+def _reading(nvml: Any, ask: Ask, handle: Any, now_s: float) -> Reading:
+    remapped = ask(getattr(nvml, "nvmlDeviceGetRemappedRows", None), handle)
+    reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None), handle)
+    if reasons is None:  # its name before driver 535
+        reasons = ask(getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None), handle)
+    return Reading(
+        at_s=now_s,
+        ecc_corrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 0, 0),
+        ecc_uncorrected=ask(nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0),
+        is_remap_pending=bool(remapped and remapped[2]),
+        has_remap_failed=bool(remapped and remapped[3]),
+        throttled=frozenset(word for bit, word in THROTTLES.items() if (reasons or 0) & bit),
+        pcie_replays=ask(nvml.nvmlDeviceGetPcieReplayCounter, handle),
+        temperature_c=_number(ask(nvml.nvmlDeviceGetTemperature, handle, 0)),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _text(value: Any) -> str:
+    # Releases before 12 returned bytes.
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
