@@ -180,3 +180,14 @@ def test_no_more_is_promised_than_there_is_and_nothing_is_left_over(acts):
     for version in range(4):
         held.release(version)
     assert (held.plans, held._layers, held.kv_bytes) == ({}, {}, 0)
+
+
+def test_a_step_that_its_abort_has_overtaken_begins_nothing():
+    held = holder()
+    load(held, 1)
+    held.stop(Key("r", 1))
+    with pytest.raises(Refused, match="was stopped") as refused:
+        begin(held)
+    assert not refused.value.is_at_fault
+    assert held.kv_bytes == 0
+    begin(held, "s")

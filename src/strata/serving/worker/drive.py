@@ -58,7 +58,7 @@ class Driver:
             self._steps.pop(key, None)
             if future := self.waiting.pop(key, None):
                 future.cancel()
-            stage.holder.end(key)
+            stage.holder.stop(key)
             for step in steps:
                 self._let_go(step)
 

@@ -6,12 +6,16 @@ nothing runs on them any more. Layers that two plans share are held once. Holds 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from strata.errors import StrataError
 from strata.serving.worker.shape import Shape
+
+STOPPED: Final = 4096
+"""Attempts that are remembered after their end: an abort may overtake the step it is about."""
 
 
 class Refused(StrataError):
@@ -71,6 +75,7 @@ class Holder:
         self.plans: dict[int, Held] = {}
         self.sequences: dict[Key, Sequence] = {}
         self._layers: dict[int, Any] = {}
+        self._stopped = OrderedDict[Key, None]()
 
     @property
     def loaded(self) -> tuple[int, ...]:
@@ -133,8 +138,9 @@ class Holder:
         held = self.plans.get(version)
         if held is None or held.part is None or (held.first, held.end) != (first, end):
             raise Refused(f"layers [{first}, {end}) of plan {version} are not ready", is_at_fault=True)
-        if key in self.sequences:
-            raise Refused(f"attempt {key.attempt} of {key.request_id} runs already")
+        if key in self.sequences or key in self._stopped:
+            what = "runs already" if key in self.sequences else "was stopped"
+            raise Refused(f"attempt {key.attempt} of {key.request_id} {what}")
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
         kv_bytes = kv_tokens * self.shape.kv_bytes_per_token(first, end)
@@ -156,6 +162,13 @@ class Holder:
         """Free what a sequence holds; one that is not here has ended already."""
         if self.sequences.pop(key, None) is not None:
             self._tidy()
+
+    def stop(self, key: Key) -> None:
+        """Free what a sequence holds, for good: a step of it that comes late must not begin it anew."""
+        self._stopped[key] = None
+        if len(self._stopped) > STOPPED:
+            self._stopped.popitem(last=False)
+        self.end(key)
 
     def expire(self, before_s: float, driven: Iterable[Key] = ()) -> list[Key]:
         """End the sequences that have not moved since, but for those driven from here; return them."""

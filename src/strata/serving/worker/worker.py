@@ -108,7 +108,7 @@ class Worker:
         if key in self.driver.driven:
             self.driver.abort(key)
         else:
-            self.holder.end(key)
+            self.holder.stop(key)
 
     async def _abort_there(self, url: str, key: Key) -> None:
         try:
