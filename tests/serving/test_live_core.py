@@ -248,6 +248,35 @@ def test_measurements_reach_the_routers_with_the_next_tick():
     assert cluster.core.nodes()[0].decode_s > 5 * before
 
 
+def arrangements(cluster):
+    """Count from here on how often the routers are given a layout."""
+    router, seen = cluster.core._flights.router, []
+    arrange = router.arrange
+    router.arrange = lambda layout: (seen.append(layout), arrange(layout))
+    return seen
+
+
+def test_routers_are_not_arranged_for_measurements_that_change_nothing():
+    cluster = Cluster("a", "b")
+    samples = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.002}, samples=samples))
+    cluster.tell(Tick())
+    seen = arrangements(cluster)
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.0021}, samples=samples))
+    cluster.tell(Tick())
+    assert len(seen) == 0
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.02}))
+    cluster.tell(Tick())
+    assert len(seen) == 1
+
+
+def test_routers_are_arranged_when_a_pipeline_serves_not_when_a_node_has_loaded():
+    cluster = Cluster()
+    seen = arrangements(cluster)
+    cluster.join("a", "b", "c", "d")
+    assert len(cluster.pipelines) == len(seen) == 2
+
+
 def test_a_new_layout_is_not_adopted_where_it_does_not_pay():
     cluster = Cluster("a", "b", "c", "d")
     before = cluster.pipelines

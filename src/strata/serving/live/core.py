@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from strata.decision import Reason
 from strata.serving.allocation import Pipeline, Stage
-from strata.serving.layout import Layout
+from strata.serving.layout import Layout, StageServer
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import (
     Arrive,
@@ -48,6 +48,10 @@ DRAIN_S: Final = 30.0
 """Requests on a pipeline that must make room are interrupted, and go on elsewhere, after so long."""
 MOST_WEIGHTS: Final = 0.9
 """Share of a node's memory that weights may take while old and new layers are both held."""
+NEWS: Final = 0.1
+"""Relative change of a node's times that routers are told of: to arrange them anew for less would not pay."""
+HOP_NEWS_S: Final = 1e-3
+"""Change of a hop below which it is the clock's noise, or decides nothing."""
 
 
 class Core:
@@ -62,6 +66,8 @@ class Core:
         self._flights = Flights(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
         self._forecast = Forecast(config.request_arrival_horizon)
         self._layout = Layout(model.num_layers)
+        self._servers: dict[str, StageServer] = {}
+        self._arranged: tuple[int, ...] | None = ()
         self._is_arranged = True
         self._has_news = False
         self._now_s: float | None = None
@@ -121,10 +127,9 @@ class Core:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as they are now, with their loads."""
-        servers = {server.node_id: server for server in self._layout.servers}
         found = []
         for node in self._members.nodes():
-            if server := servers.get(node.node_id):
+            if server := self._servers.get(node.node_id):
                 running, tokens = self._flights.router.load(node.node_id)
                 node = replace(
                     node,
@@ -204,14 +209,34 @@ class Core:
             return
         if was_suspect:
             self._welcome(self._members[node_id].node, now_s)
-        self._has_news |= bool(event.samples or event.hop_s)
         for sample in event.samples:
             self.calibration.observe(node_id, sample)
+        self._notice(event)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._flights.starts_on(r, node_id)}
         lost = ours.intersection(self._flights.router.reconcile(node_id, event.running | later, now_s))
         self._flights.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
+
+    def _notice(self, beat: Beat) -> None:
+        """Have routers told, with the next tick, of times far from those that they reckon with."""
+        server = self._servers.get(beat.node_id)
+        if server is None:
+            return
+        for name, hop_s in beat.hop_s.items():
+            known_s = self._layout.hop(beat.node_id, name).fixed_s
+            if name in self._servers and abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s):
+                self._has_news = True
+        if beat.samples:
+            # Fitted here, one node at a time: the tick that arranges all of them finds it done.
+            node, alone = self._members[beat.node_id].node, (Stage(beat.node_id, server.first, server.end),)
+            (now,) = layout_of([node], [alone], self.model, self.demand, calibration=self.calibration).servers
+            for new, known, units in (
+                (now.decode, server.decode, self.demand.batch),
+                (now.prefill, server.prefill, self.demand.prompt_tokens),
+            ):
+                if abs(new.at(units) - known.at(units)) > NEWS * known.at(units):
+                    self._has_news = True
 
     def _loaded(self, event: Loaded, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
@@ -257,7 +282,7 @@ class Core:
                 if now_s - pipeline.since_s > DRAIN_S:
                     self._flights.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
         if self._has_news:
-            self._is_arranged = self._has_news = False
+            self._is_arranged, self._arranged, self._has_news = False, None, False
         self._watch_load(now_s)
 
     def _watch_load(self, now_s: float) -> None:
@@ -321,12 +346,16 @@ class Core:
 
     def _arrange(self) -> None:
         serving = self._rollout.in_phase(Phase.SERVING)
+        versions, self._is_arranged = tuple(pipeline.version for pipeline in serving), True
+        if versions == self._arranged:
+            return
+        self._arranged = versions
         nodes = {node.node_id: node for node in self._members.nodes()}
         used = [nodes[name] for pipeline in serving for name in pipeline.node_ids]
         pipelines = tuple(pipeline.stages for pipeline in serving)
         self._layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
         self._flights.arrange(self._layout, {name: p.version for p in serving for name in p.node_ids})
-        self._is_arranged = True
+        self._servers = {server.node_id: server for server in self._layout.servers}
 
     def _advanced(self, now_s: float) -> float:
         before, timeout_s = self._now_s, self.config.heartbeat_timeout
