@@ -70,6 +70,4 @@ def claim(devices: int | None = 1, pods: int = 1, **more: Any) -> Claim:
 
 def quads(count: int = 8, *, fast: str = "nvlink", slow: str = "sys") -> dict[tuple[int, int], str]:
     """Links of devices in groups of four."""
-    return {
-        (i, j): fast if i // 4 == j // 4 else slow for i in range(count) for j in range(i + 1, count)
-    }
+    return {(i, j): fast if i // 4 == j // 4 else slow for i in range(count) for j in range(i + 1, count)}

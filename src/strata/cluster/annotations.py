@@ -30,7 +30,7 @@ from strata.fleet.acu import NORMS, REFERENCE, Figure, Need, acu, deliverable
 from strata.fleet.catalogue import accelerator
 
 PREFIX: Final = "ai.compute/"
-FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore")
+FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
 LEVELS: Final = ("node", "rdma", "rack")
 OTHERS: Final = ("managed", "placement", "offer", "code-image", "engine", "checkpoint", "claim", "injected")
 """Keys of ours that are no part of a claim: what the controller and the webhook write or read."""
@@ -57,7 +57,9 @@ def read_claim(
 
 class _Reader:
     def __init__(self, annotations: Mapping[str, str], where: str) -> None:
-        self.asked = {k.removeprefix(PREFIX): v for k, v in annotations.items() if k.startswith(PREFIX)}
+        self.asked: dict[str, Any] = {
+            k.removeprefix(PREFIX): v for k, v in annotations.items() if k.startswith(PREFIX)
+        }
         self.where = where
         self.faults: list[Fault] = []
 
@@ -185,9 +187,9 @@ _KEYS: Final = (
 
 
 def _acu_flops() -> float:
-    reference = accelerator(REFERENCE)
-    worth, known = acu(reference).fp16, deliverable(reference, "fp16")
-    assert worth is not None and known is not None, "the reference has its own figure"
+    worth, known = acu(accelerator(REFERENCE)).fp16, deliverable(accelerator(REFERENCE), "fp16")
+    assert worth, "the reference has its own figure"
+    assert known, "the reference has its own figure"
     return known[0] / worth
 
 

@@ -50,7 +50,8 @@ def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> I
     """Yield what a pod takes on each model of the cluster, under the first profile that is for it."""
     chosen: dict[str, RuntimeProfile] = {}
     for profile in profiles:
-        if claim.profile not in ("", profile.name) or claim.framework not in ("", profile.framework):
+        is_asked = claim.profile in ("", profile.name) and claim.framework in ("", profile.framework)
+        if not is_asked or not profile.image:
             continue
         for model in profile.models:
             chosen.setdefault(model, profile)

@@ -23,6 +23,7 @@ class RuntimeProfile:
     models: catalogue names the profile is for. resource: the device plugin's resource name, a whole device each.
     no_p2p_env: besides `env`, where devices of a node cannot reach each other's memory.
     code_mount: where the user's code layer appears. entrypoints: by engine name, for inference.
+    devices_env: the variable that names the devices a pod may see. source: where image and settings were read.
     was_tried: somebody ran it on such a card; shown to users.
     """
 
@@ -39,4 +40,6 @@ class RuntimeProfile:
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str], ...] = ()
+    devices_env: str = ""
+    source: str = ""
     was_tried: bool = False
