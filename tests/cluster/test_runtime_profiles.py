@@ -77,6 +77,6 @@ def test_a_profile_file_is_read(tmp_path):
     ],
 )
 def test_bad_profiles_are_refused_with_their_place(tmp_path, change, text):
-    with pytest.raises(BadFile, match="profile.yaml") as caught:
+    with pytest.raises(BadFile, match=r"profile\.yaml") as caught:
         load(tmp_path, PROFILE.replace(*change))
     assert text in str(caught.value)

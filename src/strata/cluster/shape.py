@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import comb
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ W_BOARD: Final = 0.1
 W_NUMA: Final = 0.1
 """What a pod's devices are worth: their slowest pair, boards not torn apart, one NUMA node."""
 
-_EXACT_SUBSETS: Final = 100
-"""Subsets few enough that all ways to cut several pods are compared: 8 devices have at most 70."""
+_EXACT_DEVICES: Final = 8
+"""Free devices few enough that all ways to cut several pods are compared; past it, one pod after the other."""
 
 
 class Cut(NamedTuple):
@@ -104,7 +103,7 @@ class Shape:
         free = mask.bit_count()
         if free < count * pods:
             return None
-        if comb(free, count) > _EXACT_SUBSETS:
+        if free > _EXACT_DEVICES:
             subset = self._preferred(mask, count)
             rest = self.cut(mask & ~subset, count, pods - 1)
             assert rest is not None, "what is left suffices for the others"
