@@ -42,6 +42,7 @@ SAMPLES = {
     "join-again": {},
     "node-left": {},
     "node-silent": {"seconds": 60.0},
+    "load-too-slow": {"seconds": 60.0},
     "node-lost": {},
     "node-forgot": {},
     "attempt-failed": {},

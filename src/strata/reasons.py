@@ -160,6 +160,12 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The node missed all its heartbeats over heartbeat_timeout and is out; what ran there goes on elsewhere.",
         "Look at the node and its network; it joins again by itself.",
     ),
+    "load-too-slow": Meaning(
+        "layers not loaded within {seconds:g} s",
+        "The node beats, but needs many times as long to load its layers as reading them should take. It is out, "
+        "so that the others are laid out without it.",
+        "Look at the node's log and its disk; it joins again by itself.",
+    ),
     "node-lost": Meaning(
         "the node left, fell silent or broke off",
         "A node of the request's route is gone. The request is sent elsewhere with what it had generated.",

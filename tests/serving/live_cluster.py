@@ -55,7 +55,7 @@ def request(name: str, *, prompt: int = 200, output: int = 100, **more: Any) -> 
 
 
 class Cluster:
-    """Nodes beat by themselves while `run` passes time, unless they are in `silent`."""
+    """Nodes beat by themselves while `run` passes time, but for the `silent`; those `stuck` load nothing."""
 
     def __init__(
         self, *names: str, demand: Demand = DEMAND, info: ModelInfo | None = None, **settings: Any
@@ -65,6 +65,7 @@ class Cluster:
         self.now_s = 0.0
         self.lives: dict[str, int] = {}
         self.silent: set[str] = set()
+        self.stuck: set[str] = set()
         self.is_lazy = False
         self.held: list[Plan | Load] = []
         self.log: list[Instruction] = []
@@ -120,7 +121,7 @@ class Cluster:
                     answer(one, self.core.model, self.core.demand, self.core.config), self.now_s
                 )
             elif isinstance(one, Load):
-                if one.node_id in self.lives and one.node_id not in self.silent:
+                if one.node_id in self.lives and one.node_id not in self.silent | self.stuck:
                     loaded = Loaded(one.node_id, self.lives[one.node_id], one.version)
                     todo += self.core.handle(loaded, self.now_s)
             elif isinstance(one, Dispatch):

@@ -115,6 +115,26 @@ def test_a_plan_that_takes_long_expels_nobody():
     assert not any(isinstance(one, Expel) for one in cluster.log)
 
 
+def test_a_node_that_beats_but_never_loads_is_left_out():
+    cluster = Cluster()
+    cluster.stuck.add("a")
+    cluster.join("a", "b", "c")
+    cluster.send(request("r"))
+    assert cluster.pipelines == [] or "a" not in cluster.pipelines[0]
+    cluster.run(300.0)
+    assert cluster.pipelines == [["b", "c"]] or cluster.pipelines == [["c", "b"]]
+    assert "r" in cluster.at
+
+
+def test_a_node_that_loads_slowly_is_not_taken_for_stuck_by_a_clock_that_jumps():
+    cluster = Cluster()
+    cluster.stuck.add("a")
+    cluster.join("a", "b")
+    cluster.now_s += 10_000.0
+    cluster.run(10.0)
+    assert not any(isinstance(one, Expel) for one in cluster.log)
+
+
 def test_our_own_long_sleep_expels_nobody():
     cluster = Cluster("a", "b")
     cluster.now_s += 3600.0

@@ -32,7 +32,7 @@ from strata.serving.live.flights import Flights
 from strata.serving.live.forecast import Forecast
 from strata.serving.live.instructions import Expel, Instruction, Plan, Refuse
 from strata.serving.live.members import Members
-from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.live.rollout import LivePipeline, Phase, Rollout
 from strata.serving.metrics import MetricsCollector
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
@@ -48,6 +48,8 @@ DRAIN_S: Final = 30.0
 """Requests on a pipeline that must make room are interrupted, and go on elsewhere, after so long."""
 MOST_WEIGHTS: Final = 0.9
 """Share of a node's memory that weights may take while old and new layers are both held."""
+LOAD_PATIENCE: Final = 10.0
+"""Times what reading its layers is expected to take that a node may need, beside the heartbeat timeout."""
 NEWS: Final = 0.1
 """Relative change of a node's times that routers are told of: to arrange them anew for less would not pay."""
 HOP_NEWS_S: Final = 1e-3
@@ -277,6 +279,11 @@ class Core:
         for node_id in self._members.silent(now_s):
             data = {"seconds": self.config.heartbeat_timeout}
             self._expel(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
+        for pipeline in self._rollout.in_phase(Phase.LOADING):
+            if now_s - pipeline.since_s > (limit_s := self._load_limit_s(pipeline)):
+                for node_id in sorted(name for name in pipeline.missing if name in self._members):
+                    reason = Reason("load-too-slow", subject=node_id, data={"seconds": round(limit_s)})
+                    self._expel(node_id, reason, now_s)
         if self._rollout.in_phase(Phase.WAITING):
             for pipeline in self._rollout.in_phase(Phase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
@@ -284,6 +291,11 @@ class Core:
         if self._has_news:
             self._is_arranged, self._arranged, self._has_news = False, None, False
         self._watch_load(now_s)
+
+    def _load_limit_s(self, pipeline: LivePipeline) -> float:
+        """Return how long a pipeline may load before those it waits for must join anew, and others go on."""
+        most_bytes = max(float(self.model.weight_bytes[s.first : s.end].sum()) for s in pipeline.stages)
+        return self.config.heartbeat_timeout + LOAD_PATIENCE * most_bytes / self.config.reload_bytes_per_s
 
     def _watch_load(self, now_s: float) -> None:
         serving = [node for node in self.nodes() if node.slots]
@@ -363,6 +375,7 @@ class Core:
         if before is not None and now_s - before > max(2 * self.config.heartbeat_interval_s, timeout_s / 2):
             # Nobody called for long: the process slept or the clock jumped. Beats could not be heard.
             self._members.excuse(now_s - before)
+            self._rollout.excuse(now_s - before)
         self._now_s = now_s
         self.metrics.at(now_s)
         return now_s

@@ -52,6 +52,7 @@ class Rollout:
     def __init__(self, fits_both: Callable[[str, list[tuple[int, int]]], bool]) -> None:
         self._fits_both = fits_both
         self._pipelines: dict[int, LivePipeline] = {}
+        self._on: dict[str, list[LivePipeline]] = {}
         self._draining: list[LivePipeline] = []
         self._next = 1
 
@@ -71,7 +72,7 @@ class Rollout:
 
     def on_node(self, node_id: str) -> list[LivePipeline]:
         """Return the pipelines that have a stage on a node."""
-        return [one for one in self if node_id in one.node_ids]
+        return list(self._on.get(node_id, ()))
 
     def wanted(self) -> list[LivePipeline]:
         """Return what serves or will."""
@@ -81,7 +82,7 @@ class Rollout:
         """Return what a node should hold: (version, first, end)."""
         return tuple(
             (one.version, stage.first, stage.end)
-            for one in self
+            for one in self.on_node(node_id)
             if one.phase is not Phase.WAITING and not one.is_fixed
             for stage in one.stages
             if stage.node_id == node_id
@@ -112,8 +113,10 @@ class Rollout:
         one = self._pipelines.get(version)
         if one is None:
             return [Release(node_id, version)]
-        one.missing.discard(node_id)
-        return self.advance(now_s)
+        if node_id not in one.missing:
+            return []  # said before: beats repeat it
+        one.missing.remove(node_id)
+        return [] if one.missing else self.advance(now_s)
 
     def lose(self, node_id: str, now_s: float) -> tuple[list[LivePipeline], list[Instruction]]:
         """Take every pipeline of a node out; returns them with what runs on them, and what is to be released."""
@@ -121,6 +124,11 @@ class Rollout:
         for one in lost:
             out += [i for i in self._end(one) if not (isinstance(i, Release) and i.node_id == node_id)]
         return lost, out + self.advance(now_s)
+
+    def excuse(self, gap_s: float) -> None:
+        """Count so much time as not passed: it was we who were away."""
+        for one in self:
+            one.since_s += gap_s
 
     def is_dry(self) -> bool:
         """Return whether a pipeline that makes room has nothing left to run."""
@@ -162,11 +170,8 @@ class Rollout:
     def _older_on(self, new: LivePipeline) -> list[LivePipeline]:
         """Return older pipelines that have other layers on one of its nodes; the same layers are shared."""
         mine = {stage.node_id: stage for stage in new.stages}
-        return [
-            old
-            for old in self
-            if old.version < new.version and any(mine.get(s.node_id, s) != s for s in old.stages)
-        ]
+        near = {old.version: old for name in mine for old in self._on[name] if old.version < new.version}
+        return [old for _, old in sorted(near.items()) if any(mine.get(s.node_id, s) != s for s in old.stages)]
 
     def _beside(self, new: LivePipeline, old: LivePipeline) -> bool:
         ranges: dict[str, list[tuple[int, int]]] = {}
@@ -181,11 +186,17 @@ class Rollout:
 
     def _add(self, stages: Pipeline, phase: Phase, now_s: float) -> LivePipeline:
         one = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
+        for name in dict.fromkeys(one.node_ids):
+            self._on.setdefault(name, []).append(one)
         self._next += 1
         return one
 
     def _end(self, one: LivePipeline) -> list[Instruction]:
         del self._pipelines[one.version]
+        for name in set(one.node_ids):
+            self._on[name] = [other for other in self._on[name] if other is not one]
+            if not self._on[name]:
+                del self._on[name]
         self._draining = [other for other in self._draining if other is not one]
         if one.phase is Phase.WAITING or one.is_fixed:
             return []
