@@ -60,6 +60,7 @@ class Device:
 class Fingerprint:
     """One node. `links[i, j]` with i < j names the fastest link of two devices; `sys` where a pair is not there.
 
+    Places in `devices` count, not the tools' own `index`. notes: what could not be read, and why.
     measured: bytes/s of pairs where a micro-benchmark was run. can_p2p: devices reach each other's memory.
     """
 
@@ -71,6 +72,7 @@ class Fingerprint:
     driver: str = ""
     tool: str = ""
     trust: Trust = Trust.MEASURED
+    notes: tuple[str, ...] = ()
 
     def bandwidth(self) -> NDArray[np.float64]:
         """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""

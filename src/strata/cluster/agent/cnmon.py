@@ -29,7 +29,7 @@ def parse(text: str) -> Found:
             is_closed = is_closed or line.strip().startswith("+")
             continue
         if not header:
-            header = line if re.match(r"\|\s*Card\b", line.strip()) else ""
+            header = line if {"Card", "Name"} <= table.names(line) else ""
         elif not under:
             if "Memory-Usage" not in line:
                 raise BadOutput(TOOL, number, "the second header row with Memory-Usage", line)
@@ -45,7 +45,7 @@ def parse(text: str) -> Found:
             upper, is_closed = {}, False
         last = number
     if not under:
-        raise BadOutput(TOOL, 0, "a table whose header begins with Card", text[:80])
+        raise BadOutput(TOOL, 0, "a table whose header has Card and Name", text[:80])
     if upper or (devices and not is_closed):
         raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
     indices = [device.index for device in devices]
@@ -61,15 +61,15 @@ def _device(upper: dict[str, str], lower: dict[str, str], number: int) -> Device
     memory = re.fullmatch(r"(\d+)MiB/(\d+)MiB", lower.get("Memory-Usage", ""))
     if memory is None or int(memory[1]) > int(memory[2]) or int(memory[2]) == 0:
         raise BadOutput(TOOL, number, "memory as used MiB / total MiB", lower.get("Memory-Usage", ""))
-    index = table.needed(upper.get("Card"), tool=TOOL, number=number, what="Card")
+    index = table.needed(upper["Card"], tool=TOOL, number=number, what="Card")
     busy = figure(upper.get("Util"), "Util", "%")
     errors = figure(upper.get("Ecc-Error"), "Ecc-Error")
     faults = {"not-inited": upper.get("Inited", "On") != "On", "ecc-error": bool(errors)}
-    card = card_of(upper.get("Name", ""), int(memory[2]) * MIB)
+    card = card_of(upper["Name"], int(memory[2]) * MIB)
     return Device(
         index=int(index),
         uuid="",
-        model=card.name if card is not None else upper.get("Name", ""),
+        model=card.name if card is not None else upper["Name"],
         vendor=VENDOR,
         memory_bytes=int(memory[2]) * MIB,
         card=card,

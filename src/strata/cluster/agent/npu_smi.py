@@ -18,6 +18,7 @@ from strata.fleet.fingerprint import Device
 TOOL: Final = "npu-smi info"
 VENDOR: Final = "Huawei"
 _PACKAGE: Final = "Ascend910C-die"
+_NO_ID: Final = -1
 
 
 def parse_info(text: str) -> Found:
@@ -35,7 +36,7 @@ def parse_info(text: str) -> Found:
             is_closed = is_closed or line.strip().startswith("+")
             continue
         if not header:
-            header = line if re.search(r"\bNPU\s+Name\b", line.replace("|", " ")) else ""
+            header = line if {"NPU", "Name", "Health"} <= table.names(line) else ""
         elif not under:
             if not re.search(r"AICore\(%\)|NPU Util\(%\)|Memory-Usage", line):
                 raise BadOutput(TOOL, number, "the second header row with AICore(%) or Memory-Usage(MB)", line)
@@ -44,7 +45,7 @@ def parse_info(text: str) -> Found:
             upper, upper_at, is_closed = table.row(header, line, tool=TOOL, number=number), number, False
         else:
             lower = table.row(under, line, tool=TOOL, number=number)
-            devices.append((upper["NPU"], _device(upper, upper_at, lower, number, position=len(devices))))
+            devices.append((upper["NPU"], _device(upper, upper_at, lower, number)))
             upper, is_closed = {}, False
         last = number
     if not under:
@@ -59,19 +60,17 @@ def parse_topology(text: str) -> Matrix:
     return table.matrix(text, tool=f"{TOOL} -t topo", prefixes=("NPU", "Phy-ID"))
 
 
-def _device(upper: dict[str, str], upper_at: int, lower: dict[str, str], at: int, *, position: int) -> Device:
+def _device(upper: dict[str, str], upper_at: int, lower: dict[str, str], at: int) -> Device:
     def figure(values: dict[str, str], key: str, number: int) -> float | None:
         return table.quantity(values.get(key, ""), tool=TOOL, number=number, what=key)
 
     used, total = _memory(lower, at)
-    index = figure(lower, "Phy-ID", at)
-    if index is None:
-        index = figure(lower, "Chip-Logic-ID", at)
+    ids = [figure(lower, key, at) for key in ("Phy-ID", "Chip-Logic-ID", "Device")]
     busy = figure(lower, "AICore(%)", at)
     name, health = upper["Name"], upper.get("Health", "")
     is_well = health.upper() == "OK"
     return Device(
-        index=position if index is None else int(index),
+        index=next((int(one) for one in ids if one is not None), _NO_ID),
         uuid="",
         model=name,
         vendor=VENDOR,
@@ -104,13 +103,17 @@ def _memory(lower: dict[str, str], at: int) -> tuple[float, float]:
 def _boards(found: list[tuple[str, Device]]) -> tuple[Device, ...]:
     npus = [npu for npu, _ in found]
     devices = []
-    for npu, device in found:
+    for position, (npu, device) in enumerate(found):
         dies = npus.count(npu)
         # Packages of two dies say only `Ascend910`; of those there is but one kind, the 910C.
         name = _PACKAGE if dies == 2 and device.model.lower() in ("ascend910", "910") else device.model
         card = card_of(name, device.memory_bytes)
         model = card.name if card is not None else device.model
-        devices.append(replace(device, model=model, card=card, board=f"npu{npu}" if dies > 1 else ""))
+        # In a container the ids may start anywhere; the NPU's own is what the topology and the drivers use.
+        own = int(npu) if len(set(npus)) == len(npus) and npu.isdecimal() else position
+        index = own if device.index == _NO_ID else device.index
+        board = f"npu{npu}" if dies > 1 else ""
+        devices.append(replace(device, index=index, model=model, card=card, board=board))
     indices = [device.index for device in devices]
     if len(set(indices)) != len(indices):
         raise BadOutput(TOOL, 0, "every device once", f"ids {indices}")

@@ -32,6 +32,11 @@ def columns(header: str) -> list[str]:
     return [name for name in re.split(r"\s{2,}|(?<=\))\s+", header.strip()) if name]
 
 
+def names(header: str) -> set[str]:
+    """Return all names in a header row."""
+    return {name for cell in cells(header) for name in columns(cell)}
+
+
 def values(text: str) -> list[str]:
     """Return the values in one cell: `106 W/ 250 W  59356/ 65536` gives `106W/250W`, `59356/65536`."""
     return _SLASH.sub("/", _UNIT.sub("", text)).split()
@@ -47,12 +52,12 @@ def row(header: str, line: str, *, tool: str, number: int) -> dict[str, str]:
     if len(heads) != len(bodies):
         raise BadOutput(tool, number, f"{len(heads)} cells as in the header", line)
     for position, (head, body) in enumerate(zip(heads, bodies, strict=True)):
-        names, parts = columns(head), values(body)
-        if position == 0 and len(parts) > len(names) >= 2:
-            parts = [*parts[: len(names) - 1], " ".join(parts[len(names) - 1 :])]
-        if len(names) != len(parts):
-            raise BadOutput(tool, number, f"values for {', '.join(names) or 'nothing'}", body or line)
-        named.update(zip(names, parts, strict=True))
+        keys, parts = columns(head), values(body)
+        if position == 0 and len(parts) > len(keys) >= 2:
+            parts = [*parts[: len(keys) - 1], " ".join(parts[len(keys) - 1 :])]
+        if len(keys) != len(parts):
+            raise BadOutput(tool, number, f"values for {', '.join(keys) or 'nothing'}", body or line)
+        named.update(zip(keys, parts, strict=True))
     return named
 
 

@@ -1,0 +1,177 @@
+"""One machine's fingerprint from all that can be asked: vendors' tools, NVML, sysfs. What is missing is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi, nvml, tools
+from strata.cluster.agent.found import Found
+from strata.cluster.agent.table import Matrix
+from strata.errors import StrataError
+from strata.fleet import health, local
+from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.health import Reading
+
+T = TypeVar("T")
+
+Run = Callable[[Sequence[str]], str | None]
+"""Returns a command's output, None where it is not here; raises StrataError. `tools.run` in earnest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A fingerprint, and the counters its health was judged by: give them to the next `collect`."""
+
+    fingerprint: Fingerprint
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+
+
+def collect(
+    node: str,
+    *,
+    now_s: float,
+    before: Mapping[str, Reading] | None = None,
+    xids: Mapping[str, tuple[int, ...]] | None = None,
+    root: Path = Path("/sys"),
+    run: Run = tools.run,
+    load_nvml: Callable[[], Any] = nvml.load,
+) -> Collected:
+    """Return what this machine has. A tool that is missing is nothing; one that fails or babbles leaves a note.
+
+    before: readings of the last time, by uuid. xids: NVIDIA's error events since then, by uuid.
+    """
+    machine = local.probe(root)
+    notes: list[str] = []
+    found: list[Found] = []
+    sources: tuple[Callable[[], Found | None], ...] = (
+        lambda: _nvidia(run, load_nvml, machine, notes, now_s),
+        lambda: _huawei(run, machine, notes),
+        lambda: _one(run, ["cnmon"], cnmon.parse),
+        lambda: _hygon(run, notes),
+        lambda: _one(run, ["mthreads-gmi"], mthreads_gmi.parse),
+    )
+    for source in sources:
+        one = _noted(source, notes)
+        if one is not None:
+            found.append(one)
+    devices: list[Device] = []
+    links: dict[tuple[int, int], str] = {}
+    readings: dict[str, Reading] = {}
+    for one in found:
+        places = {device.index: len(devices) + i for i, device in enumerate(one.devices)}
+        links |= {
+            (places[i], places[j]): link for (i, j), link in one.links.items() if i in places and j in places
+        }
+        for device in one.devices:
+            placed = _placed(device, node, machine)
+            reading = one.readings.get(device.index) or Reading(now_s, temperature_c=device.temperature_c)
+            pci = machine.devices.get(placed.bus_id)
+            reading = replace(
+                reading, aer=pci.aer if pci is not None else None, xids=(xids or {}).get(placed.uuid, ())
+            )
+            readings[placed.uuid] = reading
+            devices.append(_judged(placed, health.score(reading, (before or {}).get(placed.uuid))))
+    fingerprint = Fingerprint(
+        node,
+        tuple(devices),
+        _with_distances(links, devices, machine),
+        can_p2p=all(one.can_p2p is not False for one in found),
+        driver=", ".join(one.driver for one in found if one.driver),
+        tool=", ".join(one.tool for one in found),
+        notes=tuple(notes),
+    )
+    return Collected(fingerprint, readings)
+
+
+def _noted(source: Callable[[], T], notes: list[str]) -> T | None:
+    try:
+        return source()
+    except StrataError as error:
+        notes.append(str(error))
+        return None
+
+
+def _one(run: Run, command: Sequence[str], parse: Callable[[str], Found]) -> Found | None:
+    text = run(command)
+    return None if text is None else parse(text)
+
+
+def _nvidia(
+    run: Run, load_nvml: Callable[[], Any], machine: local.Machine, notes: list[str], now_s: float
+) -> Found | None:
+    library = load_nvml()
+    if library is not None:
+        return nvml.read(library, now_s=now_s)
+    found = _one(run, nvidia_smi.COMMAND, nvidia_smi.parse_query)
+    return _with_topology(found, ["nvidia-smi", "topo", "-m"], nvidia_smi.parse_topology, run, machine, notes)
+
+
+def _huawei(run: Run, machine: local.Machine, notes: list[str]) -> Found | None:
+    found = _one(run, ["npu-smi", "info"], npu_smi.parse_info)
+    return _with_topology(found, ["npu-smi", "info", "-t", "topo"], npu_smi.parse_topology, run, machine, notes)
+
+
+def _hygon(run: Run, notes: list[str]) -> Found | None:
+    text = run(["hy-smi"])
+    if text is None:
+        return None
+    memory = _noted(lambda: run(["hy-smi", "--showmeminfo", "vram"]), notes)
+    names = _noted(lambda: run(["hy-smi", "--showproductname"]), notes)
+    return hy_smi.parse(text, memory=memory or "", names=names or "")
+
+
+def _with_topology(
+    found: Found | None,
+    command: Sequence[str],
+    parse: Callable[[str], Matrix],
+    run: Run,
+    machine: local.Machine,
+    notes: list[str],
+) -> Found | None:
+    """Add the tool's own matrix: its links, and the NUMA node it names or its CPUs belong to."""
+    if found is None or len(found.devices) < 2:
+        return found
+    text = _noted(lambda: run(command), notes)
+    matrix = _noted(lambda: parse(text), notes) if text is not None else None
+    if matrix is None:
+        return found
+    devices = []
+    for device in found.devices:
+        cpus = local.cpu_list(matrix.cpus.get(device.index))
+        by_cpu = machine.numa_node_of_cpu(cpus[0]) if cpus else None
+        devices.append(replace(device, numa_node=matrix.numa_nodes.get(device.index, by_cpu)))
+    return replace(found, devices=tuple(devices), links=matrix.links)
+
+
+def _placed(device: Device, node: str, machine: local.Machine) -> Device:
+    """Give a device its address as the kernel writes it, the NUMA node of that, and an id no other node has."""
+    address = local.pci_address(device.bus_id)
+    pci = machine.devices.get(address)
+    numa = device.numa_node if pci is None or pci.numa_node is None else pci.numa_node
+    own = f"{device.vendor}-{address or device.index}".lower().replace(" ", "-")
+    return replace(device, uuid=device.uuid or f"{node}/{own}", bus_id=address, numa_node=numa)
+
+
+def _judged(device: Device, found: health.Health) -> Device:
+    # The tool's own word and ours; the worse counts, since they often mean the same fault.
+    return replace(
+        device,
+        health=min(device.health, found.score),
+        faults=tuple(dict.fromkeys((*device.faults, *found.faults))),
+    )
+
+
+def _with_distances(
+    links: dict[tuple[int, int], str], devices: Sequence[Device], machine: local.Machine
+) -> dict[tuple[int, int], str]:
+    """Add, where no tool named a pair's link, how far apart sysfs has them."""
+    filled = dict(links)
+    for j, other in enumerate(devices):
+        for i, one in enumerate(devices[:j]):
+            a, b = machine.devices.get(one.bus_id), machine.devices.get(other.bus_id)
+            if (i, j) not in filled and a is not None and b is not None:
+                filled[i, j] = local.distance(a, b)
+    return dict(sorted(filled.items()))
