@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from itertools import count
+from itertools import combinations, count
 
 import numpy as np
 import pytest
@@ -13,19 +13,27 @@ from hypothesis import strategies as st
 from serving_pools import most_tokens_per_s, node, pool, random_pool
 from strata.serving.allocate import allocate
 from strata.serving.allocation import Stage, faults, score
+from strata.serving.appraisal import Appraiser
 from strata.serving.bound import bound_tokens_per_s, fluid_bound
 from strata.serving.goal import Goal, Weighing
 from strata.serving.pool import Capacity, Pool
+from strata.serving.split import bottleneck_s, least_bottleneck
 
 seeds = st.integers(0, 100_000)
 
 
-@given(seeds, st.integers(1, 6), st.integers(1, 16), st.sampled_from([0.4, 1.3]))
+@given(
+    seeds,
+    st.integers(1, 6),
+    st.integers(1, 16),
+    st.sampled_from([0.4, 1.3]),
+    st.sampled_from([Goal.THROUGHPUT, Goal.BOTH]),
+)
 @settings(max_examples=40, deadline=None)
-def test_small_pools_are_served_as_well_as_by_brute_force_and_the_bound_is_no_lower(seed, n, layers, room):
+def test_small_pools_are_served_as_well_as_by_brute_force_and_the_bound_is_no_lower(seed, n, layers, room, goal):
     one = random_pool(seed, num_nodes=n, layers=layers, room=(0.1, room))
     best = most_tokens_per_s(one)
-    found = allocate(one, goal=Goal.THROUGHPUT)
+    found = allocate(one, goal=goal, has_floor=True)
     assert faults(one, found.pipelines) == []
     assert found.worth.tokens_per_s >= 0.98 * best
     assert bool(found.pipelines) == (best > 0)
@@ -106,7 +114,50 @@ def test_throughput_may_cross_regions_where_the_other_goals_do_not():
 
     assert sorted(crossing(Goal.THROUGHPUT)) == [False, False, True]
     assert not any(crossing(Goal.BOTH))
+    assert not any(crossing(Goal.LATENCY))
     assert one.regions == [0, 0, 0, 1, 1, 1]
+
+
+@given(seeds, st.integers(2, 5), st.sampled_from([Goal.LATENCY, Goal.BOTH]))
+@settings(max_examples=25, deadline=None)
+def test_no_choice_of_disjoint_pipelines_of_a_small_pool_is_worth_more(seed, n, goal):
+    one = random_pool(seed, num_nodes=n, layers=8, room=(0.4, 1.3))
+    weighing = Weighing.of(goal)
+    appraiser = Appraiser(one)
+
+    def best(left, rate, weight):
+        if not left:
+            return weighing.value(rate, weight)
+        first, *rest = left
+        choices = [best(rest, rate, weight)]
+        for size in range(len(rest) + 1):
+            for others in combinations(rest, size):
+                after = [i for i in rest if i not in others]
+                rings = appraiser.orders([first, *others])
+                choices += [best(after, rate + ring.rate, weight + ring.weight) for ring in rings]
+        return max(choices)
+
+    worth = allocate(one, goal=goal).worth
+    found = weighing.value(worth.tokens_per_s, worth.tokens_per_s * worth.decode_s)
+    most = best(list(range(n)), 0.0, 0.0)
+    assert found == most == -math.inf or found >= most - 1e-9
+
+
+@given(seeds, st.integers(9, 14))
+@settings(max_examples=10, deadline=None)
+def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_come(seed, n):
+    # Some hold the model alone, far apart: what would be best left out for its latency is also worth its tokens.
+    one = random_pool(seed, num_nodes=n, layers=12, room=(0.4, 1.5))
+    members, least = list[int](), 0.0
+    for i in range(n):
+        members.append(i)
+        order = sorted(members, key=lambda j: (-one.nodes[j].capacity.middle, j))
+        counts = least_bottleneck(one, order)
+        if counts:
+            least += one.batch / bottleneck_s(one, order, counts)
+        if counts or len(members) == one.num_layers:
+            members = []
+    assert allocate(one, has_floor=True).worth.tokens_per_s >= least * (1 - 1e-9)
 
 
 def test_goals_trade_tokens_for_latency_in_their_order():

@@ -27,6 +27,7 @@ def allocate(
     strategy: Strategy = "auto",
     *,
     goal: Goal = Goal.BOTH,
+    has_floor: bool = False,
     share_stages: bool = False,
     time_limit_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
@@ -35,7 +36,9 @@ def allocate(
 
     The answer depends on the pool alone, not on the order its nodes joined in, and not on the machine's speed
     unless the time limit cuts the search short (the reasons say so). `dp` has two objectives: latency for
-    that goal, throughput for the others; `greedy` has none. share_stages: nodes left idle may serve a stage of a
+    that goal, throughput for the others; `greedy` has none. has_floor: however long its decoding takes, a plan of
+    `auto` gives no fewer tokens/s than nodes that are filled as they come, and of small pools nearly the most
+    that these can. share_stages: nodes left idle may serve a stage of a
     pipeline beside another node, so that its other nodes are in two pipelines.
     """
     started = clock()
@@ -48,7 +51,9 @@ def allocate(
     elif strategy == "dp":
         pipelines = least_latency(pool) if goal is Goal.LATENCY else most_throughput(pool)
     else:
-        pipelines, tried, wanted = auto(pool, goal, is_over=lambda: clock() - started > time_limit_s)
+        pipelines, tried, wanted = auto(
+            pool, goal, is_over=lambda: clock() - started > time_limit_s, has_floor=has_floor
+        )
         if tried < wanted:
             data = {"elapsed": f"{clock() - started:.2f} s", "evaluated": tried}
             reasons = (Reason("time-limit", data=data),)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from strata.serving.allocation import Pipeline, pipeline
 from strata.serving.appraisal import Appraiser, Ring
@@ -18,7 +19,7 @@ from strata.serving.goal import Goal, Weighing
 from strata.serving.pool import Pool
 from strata.serving.room import roomiest
 from strata.serving.search import Search
-from strata.serving.small import MOST_NODES, best_small
+from strata.serving.small import MOST_NODES, undominated_plans
 from strata.serving.split import least_bottleneck
 
 MOVES = 12_000
@@ -26,18 +27,25 @@ MOVES = 12_000
 HEATS = 0.03, 0.3
 """Where the searches start to cool from; the second, which leaves more of its start behind, for few nodes."""
 FEW_NODES = 48
+POLISHED = 1e-6
+"""Differences of values that are none at the end, where pipelines that move fewer layers are preferred."""
+SMALL_SHARE = 0.98
+"""Of the most tokens/s a small pool gives, what a plan with a floor gives at least."""
 
 
 def auto(
-    pool: Pool, goal: Goal, *, is_over: Callable[[], bool], moves: int = MOVES
+    pool: Pool, goal: Goal, *, is_over: Callable[[], bool], moves: int = MOVES, has_floor: bool = False
 ) -> tuple[list[Pipeline], int, int]:
     """Return the best pipelines found, the moves tried and the moves intended.
 
-    `pool` must hold the model (`room.why_none`).
+    `pool` must hold the model (`room.why_none`). has_floor: plans of fewer tokens/s than nodes filled as they
+    come, or in small pools than SMALL_SHARE of the most, are worth less than any other.
     """
     appraiser = Appraiser(pool, for_goals=goal is Goal.GOODPUT)
     if goal is not Goal.GOODPUT:
-        rings, tried, wanted = _searched(appraiser, Weighing.of(goal), is_over, moves)
+        rings, tried, wanted = _searched(
+            appraiser, Weighing.of(goal, has_floor=has_floor), is_over, moves, has_floor=has_floor
+        )
     else:
         # Goals bound the latency only to themselves: below them it counts once enough is served, or without any.
         rings, tried, wanted = _searched(appraiser, Weighing.of(Goal.BOTH), is_over, moves)
@@ -50,20 +58,42 @@ def auto(
 
 
 def _searched(
-    appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool], moves: int
+    appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool], moves: int, *, has_floor: bool = False
 ) -> tuple[list[Ring], int, int]:
-    pool = appraiser.pool
-    best = _best_start(appraiser, weighing, is_over)
+    pool, starts = appraiser.pool, [_as_they_come(appraiser)]
+    if has_floor:
+        weighing = replace(weighing, least_rate=_sums(starts[0])[0])
     if len(pool.nodes) <= MOST_NODES:
-        exact = best_small(appraiser, weighing)
-        best = max(best, exact, key=lambda rings: _value(weighing, rings))
+        plans = undominated_plans(appraiser)
+        if has_floor:
+            weighing = replace(weighing, least_rate=max(weighing.least_rate, SMALL_SHARE * plans[0].rate))
+        starts += [plan.rings() for plan in plans]
+    starts.append(_best_start(appraiser, weighing, is_over))
+    best = max(starts, key=lambda rings: _value(weighing, rings))
     tried, wanted = 0, 0
     for hot in _heats(len(pool.nodes)):
         search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
         tried += search.run(moves, hot=hot, is_over=is_over)
         wanted += moves
         best = search.best
-    return _polished(appraiser, weighing, best), tried, wanted
+    polished = _polished(appraiser, weighing, best)
+    if _value(weighing, polished) < _value(weighing, best) - POLISHED:  # It weighs pipelines one by one.
+        polished = best
+    return polished, tried, wanted
+
+
+def _as_they_come(appraiser: Appraiser) -> list[Ring]:
+    """Return pipelines of nodes that are filled one after the other, in the pool's order."""
+    rings, members = list[Ring](), list[int]()
+    room = [node.capacity.middle for node in appraiser.pool.nodes]
+    for i in range(len(room)):
+        members = sorted([*members, i], key=lambda j: (-room[j], j))
+        ring = appraiser.value(members)
+        if ring:
+            rings.append(ring)
+        if ring or len(members) == appraiser.pool.num_layers:
+            members = []
+    return rings
 
 
 def _heats(num_nodes: int) -> tuple[float, ...]:

@@ -3,7 +3,8 @@
 A plan's value is log(tokens/s) - w log(decode latency): one per cent of latency is worth w per cent of tokens/s.
 With R the sum of its pipelines' rates and W that of rate times latency, that is (1 + w) log R - w log W, so
 both what one more pipeline is worth and what a changed one brings are known from two sums. A pipeline whose
-latency is above (1 + w) / w times the plan's mean makes the plan worse.
+latency is above (1 + w) / w times the plan's mean makes the plan worse. A plan of fewer tokens/s than a floor is
+worth less than any other.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+
+BELOW = 1e3
+"""What missing the floor costs: more than any two plans differ by."""
+SAME = 1e-9
+"""Relative differences of rates below this are rounding."""
 
 
 class Goal(StrEnum):
@@ -27,21 +33,27 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """How many per cent of tokens/s one per cent of decode latency is worth."""
+    """How many per cent of tokens/s one per cent of decode latency is worth, and the tokens/s to give at least."""
 
     latency_weight: float
+    least_rate: float = 0.0
 
     @classmethod
-    def of(cls, goal: Goal) -> Weighing:
-        """Return the weight of each goal; throughput and goodput look at latency only between equals."""
-        return cls({Goal.BOTH: 0.25, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0, Goal.GOODPUT: 0.002}[goal])
+    def of(cls, goal: Goal, *, has_floor: bool = False) -> Weighing:
+        """Return the weight of each goal; throughput and goodput look at latency only between equals.
+
+        has_floor: the tokens/s that a plan for both gives have a floor, so latency may weigh more above it.
+        """
+        both = 0.45 if has_floor else 0.25
+        return cls({Goal.BOTH: both, Goal.THROUGHPUT: 0.002, Goal.LATENCY: 2.0, Goal.GOODPUT: 0.002}[goal])
 
     def value(self, rate: float, weight: float) -> float:
         """Return what a plan of these sums is worth; minus infinity for none."""
         if rate <= 0 or weight <= 0:
             return -math.inf
         w = self.latency_weight
-        return (1 + w) * math.log(rate) - w * math.log(weight)
+        value = (1 + w) * math.log(rate) - w * math.log(weight)
+        return value if rate >= self.least_rate * (1 - SAME) else value - BELOW
 
     def prices(self, rate: float, weight: float) -> tuple[float, float]:
         """Return what one more of each sum changes of the value: the first is gained, the second paid."""
