@@ -208,6 +208,28 @@ def test_a_bug_in_the_scheduler_costs_one_request_and_is_told(caplog, monkeypatc
     assert "oops" in caplog.text
 
 
+def test_a_request_that_a_bug_has_ended_holds_nothing_in_the_scheduler(caplog, monkeypatch):
+    handle = Core.handle
+
+    def breaking(self, event, now_s):
+        instructions = handle(self, event, now_s)
+        if isinstance(event, Arrive) and event.request.request_id == "cmpl-1":
+            raise RuntimeError("oops")
+        return instructions
+
+    monkeypatch.setattr(Core, "handle", breaking)
+
+    async def scenario(world):
+        broken = await world.complete()
+        return broken, world.driver.core.status()
+
+    broken, status = run(scenario)
+    assert broken.status_code == 500
+    assert status["requests"] == {"waiting": 0, "unfinished": 0}
+    assert [node["running"] for node in status["nodes"]] == [0] * len(status["nodes"])
+    assert "oops" in caplog.text
+
+
 def test_a_bug_in_a_tick_does_not_stop_the_clock(caplog, monkeypatch):
     async def scenario(world):
         handled = []

@@ -117,7 +117,7 @@ def test_a_route_that_joins_parts_of_two_pipelines_names_the_plan_on_each_of_the
         for worker in world.workers:
             hop_s = {other: 1e-4 if other == near[worker.name] else 1.0 for other in near}
             await worker.tell("beat", hop_s=hop_s)
-            await worker.tell("loaded", version=worker.said("/load")[0]["version"])
+        await world.passes(1.0)
         for _ in range(4):
             await world.complete()
         held = {worker.name: {body["version"] for body in worker.said("/load")} for worker in world.workers}

@@ -88,6 +88,7 @@ def make_frame(
             Route("/v1/chat/completions", _answering(gateway, "chat"), methods=["POST"]),
             Route("/v1/completions", _answering(gateway, "completion"), methods=["POST"]),
             Route("/v1/models", _models(gateway)),
+            Route("/v1/models/{name:path}", _model(gateway)),
             Route("/decisions/{id}", _decision(gateway)),
             Route("/status", _status(gateway)),
             Route("/metrics", _metrics(gateway)),
@@ -126,8 +127,7 @@ def _answering(gateway: Gateway, kind: Any) -> Endpoint:
         ask = parse(kind, await request.body())
         driver = gateway.drivers.get(ask.model)
         if driver is None:
-            known = ", ".join(sorted(gateway.drivers)) or "none yet"
-            raise Fault(404, f"there is no model {ask.model!r}; known: {known}", "model_not_found", param="model")
+            raise _no_model(gateway, ask.model)
         request_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{gateway.new_id()}"
         ticket = driver.submit(ask, request_id)
         # An ASGI application in all but name: Starlette only calls it.
@@ -138,10 +138,28 @@ def _answering(gateway: Gateway, kind: Any) -> Endpoint:
 
 def _models(gateway: Gateway) -> Endpoint:
     async def endpoint(_request: Request) -> Response:
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "strata"} for name in gateway.drivers]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": [_card(name) for name in gateway.drivers]})
 
     return endpoint
+
+
+def _model(gateway: Gateway) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        name = request.path_params["name"]  # may hold slashes: org/model
+        if name not in gateway.drivers:
+            raise _no_model(gateway, name)
+        return JSONResponse(_card(name))
+
+    return endpoint
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "strata"}
+
+
+def _no_model(gateway: Gateway, name: str) -> Fault:
+    known = ", ".join(sorted(gateway.drivers)) or "none yet"
+    return Fault(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
 
 
 def _decision(gateway: Gateway) -> Endpoint:

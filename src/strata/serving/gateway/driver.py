@@ -74,7 +74,7 @@ class Driver:
             instructions = self.core.handle(event, self.clock())
         except Exception as error:
             self._fault(type(event).__name__, error)
-            self._drop(event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", ""))
+            self._drop(event)
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(AFTER_FAULT_S, self._tick)
             return ()
@@ -166,6 +166,7 @@ class Driver:
     def _dispatch(self, dispatch: Dispatch) -> None:
         ticket = self.tickets.get(dispatch.request_id)
         if ticket is None or ticket.is_over:
+            self.post(Cancelled(dispatch.request_id))  # or it would hold its slots until some beat
             return
         ticket.attempt = dispatch.attempt
         task = self._start(self._run(ticket, dispatch))
@@ -230,11 +231,15 @@ class Driver:
         self.meters.tokens.inc(ticket.num_generated, model=self.name, kind="generated")
         self.meters.latency.observe(self.clock() - ticket.arrived_s, model=self.name)
 
-    def _drop(self, request_id: str) -> None:
+    def _drop(self, event: Event) -> None:
+        """End the request that an event was about, here and, as far as that goes, with the scheduler."""
+        request_id = event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", "")
         if ticket := self.tickets.get(request_id):
             self._fail(ticket, Fault(500, "internal error", "internal"))
             if attempt := self._attempts.get(request_id):
                 self._stop_attempt(request_id, attempt.number)
+            if not isinstance(event, Cancelled):
+                self.post(Cancelled(request_id))
 
     def _fault(self, what: str, error: BaseException) -> None:
         self.meters.faults.inc(model=self.name, at=what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -54,8 +55,10 @@ def _told(
             raise Fault(404, "this gateway takes no workers", "no-workers")
         try:
             message = kind.model_validate_json(await request.body())
-        except ValueError as error:  # pydantic's is one
-            raise Fault(422, str(error), "invalid_value") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise Fault(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid_value") from None
         answer = handle(gateway, driver, message)
         return Response(answer.model_dump_json() if answer else b"{}", media_type="application/json")
 

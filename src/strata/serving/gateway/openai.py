@@ -33,6 +33,13 @@ NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Values of keys we do not have that ask for nothing; null always does."""
 
+SEVERAL: Final = {
+    "prompt": "one text, or the tokens of one, is wanted; not several prompts at a time",
+    "stop": "a text or up to 4 of them, none empty, is wanted",
+    "content": "a text or a list of parts is wanted",
+}
+"""What fields that take several kinds of value want; pydantic would speak of the first kind only."""
+
 
 class _Request(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
@@ -95,10 +102,18 @@ def parse(kind: Literal["chat", "completion"], body: bytes) -> Ask:
         read = model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where, said = _where(first["loc"], first["msg"])
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
-        raise Fault(400, f"{where}: {first['msg']}" if where else first["msg"], code, param=where) from None
+        raise Fault(400, f"{where}: {said}" if where else said, code, param=where or None) from None
     return _ask(kind, read)
+
+
+def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:
+    """Return the field that a fault is in, and what is wrong with it."""
+    for i, part in enumerate(loc[:-1]):  # after a field of several kinds comes the name of one of them
+        if part in SEVERAL:
+            return ".".join(map(str, loc[: i + 1])), SEVERAL[str(part)]
+    return ".".join(map(str, loc)), message
 
 
 def _ask(kind: Literal["chat", "completion"], read: ChatRequest | CompletionRequest) -> Ask:
