@@ -96,7 +96,7 @@ def test_the_shared_cases_are_served_far_better_than_by_parallax(tmp_path: Path)
     smaller = [case for case in json.loads(SHARED.read_text()) if len(case["nodes"]) <= 64]
     for answer in answers(write(tmp_path, *smaller)):
         assert answer["pipelines"]
-        assert 0 <= answer["gap"] < 0.25
+        assert 0 <= answer["gap"] < 0.3
         if peer := answer.get("parallax"):
             assert answer["tokens_per_s"] >= peer["tokens_per_s"] * (1 - 1e-9)
             _, layers, nodes, _ = answer["id"].split("-")
