@@ -59,13 +59,14 @@ def worth(cluster: Cluster, number: int, devices: tuple[int, ...], free: set[int
     def slowest(some: tuple[int, ...]) -> float:
         return min(bandwidth[i, j] for i, j in combinations(some, 2))
 
-    share = 1.0
+    of_best = of_fastest = 1.0
     if count > 1:
-        share = slowest(devices) / max(slowest(some) for some in combinations(range(len(bandwidth)), count))
+        of_fastest = slowest(devices) / 300e9
+        of_best = slowest(devices) / max(slowest(some) for some in combinations(range(len(bandwidth)), count))
     boards = {print_.devices[i].board for i in devices} - {""}
     torn = sum(any(print_.devices[i].board == board for i in free - set(devices)) for board in boards)
     numa = len({print_.devices[i].numa_node for i in devices}) == 1
-    return 0.8 * share + 0.1 / (1 + torn) + 0.1 * numa
+    return 0.5 * of_best + 0.3 * of_fastest + 0.1 / (1 + torn) + 0.1 * numa
 
 
 def every_placement(cluster: Cluster, *, pods: int, devices: int) -> Iterator[Pods]:

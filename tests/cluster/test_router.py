@@ -302,7 +302,8 @@ def small_clusters(draw):
 def test_no_placement_of_a_small_cluster_is_better(snapshot, pods, count):
     decision = route(snapshot, claim(count, pods), PROFILES)
     best = max(
-        (score(snapshot, every) for every in every_placement(snapshot, pods=pods, devices=count)), default=None
+        (score(snapshot, every) for every in every_placement(snapshot, pods=pods, devices=count)),
+        default=None,
     )
     if best is None:
         assert decision.choice is None

@@ -181,17 +181,27 @@ class Index:
 
 def taken(index: Index, placement: Placement, *, cores_share: float | None = None) -> list[NodeState]:
     """Return the nodes of a placement with its devices taken."""
-    share = cores_share if cores_share is not None else placement.cores_share
+    return _changed(index, placement, cores_share=cores_share, sign=-1)
+
+
+def released(index: Index, placement: Placement, *, cores_share: float | None = None) -> list[NodeState]:
+    """Return the nodes of a placement with its devices given back."""
+    return _changed(index, placement, cores_share=cores_share, sign=1)
+
+
+def _changed(index: Index, placement: Placement, *, cores_share: float | None, sign: int) -> list[NodeState]:
+    share = (cores_share if cores_share is not None else placement.cores_share) or 0.0
     changed: dict[str, tuple[list[float], list[float]]] = {}
     for pod in placement.pods:
         node = index.nodes[index.node_number[pod.node]]
         some_bytes, some_share = changed.setdefault(pod.node, (list(node.free_bytes), list(node.free_share)))
         for device in pod.devices:
             if pod.memory_bytes is None:
-                some_bytes[device] = some_share[device] = 0.0
+                some_bytes[device] = node.fingerprint.devices[device].memory_bytes if sign > 0 else 0.0
+                some_share[device] = 1.0 if sign > 0 else 0.0
             else:
-                some_bytes[device] -= pod.memory_bytes
-                some_share[device] -= share or 0.0
+                some_bytes[device] += sign * pod.memory_bytes
+                some_share[device] += sign * share
     return [
         replace(index.nodes[index.node_number[name]], free_bytes=tuple(b), free_share=tuple(s))
         for name, (b, s) in changed.items()

@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from strata.fleet.fingerprint import LINK_BYTES_PER_S
 from strata.fleet.topology import best_subset
 
-W_BANDWIDTH: Final = 0.8
+W_BEST: Final = 0.5
+W_FAST: Final = 0.3
 W_BOARD: Final = 0.1
 W_NUMA: Final = 0.1
-"""What a pod's devices are worth: their slowest pair, boards not torn apart, one NUMA node."""
+"""What a pod's devices are worth: their slowest pair as a share of the best of such a node, and of the fastest
+link there is; boards not torn apart; one NUMA node. A single device has nothing to wait for.
+"""
+
+_FASTEST: Final = max(LINK_BYTES_PER_S.values())
 
 _EXACT_DEVICES: Final = 8
 """Free devices few enough that all ways to cut several pods are compared; past it, one pod after the other."""
@@ -72,12 +77,15 @@ class Shape:
 
     def _worth(self, subset: int, mask: int) -> float:
         chosen = bits(subset)
-        share = 1.0 if len(chosen) == 1 else self.slowest(subset) / self._reachable(len(chosen))
+        slowest, of_best, of_fastest = self.slowest(subset), 1.0, 1.0
+        if len(chosen) > 1:
+            of_best = min(slowest / self._reachable(len(chosen)), 1.0)
+            of_fastest = min(slowest / _FASTEST, 1.0)
         # A board is torn where one of its dies is taken and another, still free, is left.
         left = {self.boards[i] for i in bits(mask & ~subset)} - {""}
         torn = len({self.boards[i] for i in chosen} & left)
         aligned = len({self.numa[i] for i in chosen}) == 1
-        return W_BANDWIDTH * min(share, 1.0) + W_BOARD / (1 + torn) + W_NUMA * aligned
+        return W_BEST * of_best + W_FAST * of_fastest + W_BOARD / (1 + torn) + W_NUMA * aligned
 
     def _reachable(self, count: int) -> float:
         """Return the slowest pair of the best `count` devices, were all free [bytes/s]."""
