@@ -220,7 +220,7 @@ class World:
         self.workers = [FakeWorker(name) for name in "abcdefgh"[:num_workers]]
         self.now_s = 100.0
         urls: dict[str, str] = {}
-        self.gateway = Gateway(Meters(lambda: self.gateway.status()), fingerprint=fingerprint)
+        self.gateway = Gateway(Meters(lambda: self.gateway.counts()), fingerprint=fingerprint)
         ids = itertools.count(1)
         self.gateway.new_id, self.gateway.wall_clock = lambda: str(next(ids)), lambda: 1.7e9
         hands = Workers(

@@ -21,7 +21,7 @@ from strata.serving.live.events import Leave
 class EngineWorld:
     def __init__(self, names: str = "ab") -> None:
         self.engines = [FakeEngine(name) for name in names]
-        self.gateway = Gateway(Meters(lambda: self.gateway.status()))
+        self.gateway = Gateway(Meters(lambda: self.gateway.counts()))
         self.gateway.new_id = lambda: "1"
         urls: dict[str, str] = {}
         client = httpx.AsyncClient(transport=Wires(self.engines))

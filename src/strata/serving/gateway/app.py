@@ -47,6 +47,10 @@ class Gateway:
         """Return what each model's scheduler says of itself."""
         return {name: driver.core.status() for name, driver in self.drivers.items()}
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the figures of each model's scheduler."""
+        return {name: driver.core.counts() for name, driver in self.drivers.items()}
+
 
 class GatewayFrame(Frame):
     """Tells clients whose requests did not end in time."""
@@ -115,10 +119,9 @@ def make_frame(
 
 def why_not_ready(gateway: Gateway) -> str:
     """Return why no model can be served; nothing where one can."""
-    status = gateway.status()
-    if any(one["ready"] for one in status.values()):
+    if any(one["ready"] for one in gateway.counts().values()):
         return ""
-    said = [reason["text"] for one in status.values() for reason in one["reasons"]]
+    said = [reason["text"] for one in gateway.status().values() for reason in one["reasons"]]
     return "; ".join(said) or "no pipeline serves yet"
 
 

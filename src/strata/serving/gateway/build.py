@@ -46,7 +46,7 @@ class Settings:
 
 def build(settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> tuple[Gateway, Frame]:
     """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
-    gateway = Gateway(Meters(lambda: gateway.status()))
+    gateway = Gateway(Meters(lambda: gateway.counts()))
 
     async def start(stack: AsyncExitStack) -> None:
         if settings.shape:

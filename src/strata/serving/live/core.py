@@ -155,6 +155,16 @@ class Core:
             answer["paths_now"] = self._flights.router.explain(flight.signal, self._now_s)
         return answer
 
+    def counts(self) -> dict[str, int]:
+        """Return the figures for a scrape, without going through the nodes."""
+        return {
+            "ready": bool(self._rollout.in_phase(Phase.SERVING)),
+            "pipelines": len(self._rollout),
+            "nodes": len(self._members),
+            "waiting": self._flights.num_waiting,
+            "unfinished": len(self._flights),
+        }
+
     def status(self) -> dict[str, Any]:
         """Return what serves, what waits and what is planned."""
         return {
@@ -227,8 +237,8 @@ class Core:
             return
         for name, hop_s in beat.hop_s.items():
             known_s = self._layout.hop(beat.node_id, name).fixed_s
-            if name in self._servers and abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s):
-                self._has_news = True
+            is_far_off = abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s)
+            self._has_news |= is_far_off and name in self._servers
         if beat.samples:
             # Fitted here, one node at a time: the tick that arranges all of them finds it done.
             node, alone = self._members[beat.node_id].node, (Stage(beat.node_id, server.first, server.end),)
@@ -237,8 +247,7 @@ class Core:
                 (now.decode, server.decode, self.demand.batch),
                 (now.prefill, server.prefill, self.demand.prompt_tokens),
             ):
-                if abs(new.at(units) - known.at(units)) > NEWS * known.at(units):
-                    self._has_news = True
+                self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
 
     def _loaded(self, event: Loaded, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
@@ -362,8 +371,7 @@ class Core:
         if versions == self._arranged:
             return
         self._arranged = versions
-        nodes = {node.node_id: node for node in self._members.nodes()}
-        used = [nodes[name] for pipeline in serving for name in pipeline.node_ids]
+        used = [self._members[name].node for pipeline in serving for name in pipeline.node_ids]
         pipelines = tuple(pipeline.stages for pipeline in serving)
         self._layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
         self._flights.arrange(self._layout, {name: p.version for p in serving for name in p.node_ids})

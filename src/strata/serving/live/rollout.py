@@ -63,6 +63,9 @@ class Rollout:
         """Return a pipeline, or None where it is gone."""
         return self._pipelines.get(version)
 
+    def __len__(self) -> int:
+        return len(self._pipelines)
+
     def __iter__(self) -> Iterator[LivePipeline]:
         return iter(list(self._pipelines.values()))
 
