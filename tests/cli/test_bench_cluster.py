@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from strata.cli import bench_cluster
+from strata.cli.main import cli
+
+
+def run(monkeypatch, *more):
+    monkeypatch.setattr(bench_cluster, "SIZES", (20, 40))
+    monkeypatch.setattr(bench_cluster, "TRACES", 1)
+    monkeypatch.setattr(bench_cluster, "TRACE_GANGS", 40)
+    result = CliRunner().invoke(cli, ["bench", "cluster", "--decisions", "60", *more])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_answer_has_the_agreed_keys(monkeypatch):
+    answer = json.loads(run(monkeypatch, "-o", "json"))
+    assert [row["nodes"] for row in answer["extender"]] == [20, 40]
+    assert all(0 <= row["p50_ms"] <= row["p99_ms"] for row in answer["extender"])
+    assert answer["gangs_per_s"].keys() == {"20", "40"}
+    assert answer["quality"].keys() == {"strata", "binpack", "spread", "hami-like"}
+    for one in answer["quality"].values():
+        assert 0 <= one["fragmentation"] <= 1
+        assert 0 <= one["bandwidth"] <= 1 + 1e-9
+        assert one["stranded_acu"] >= 0
+
+
+def test_the_table_names_policies_and_peers(monkeypatch):
+    shown = run(monkeypatch)
+    assert "hami-like" in shown
+    assert "111 pods/s" in " ".join(shown.split())
