@@ -160,6 +160,17 @@ def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_
     assert allocate(one, has_floor=True).worth.tokens_per_s >= least * (1 - 1e-9)
 
 
+def test_a_floor_is_not_kept_by_giving_up_regions():
+    # Three regions of 10 like nodes, 4 hold the model: 6 pipelines inside regions, 7 as the nodes come.
+    far = np.array([[1e-3 if i % 3 == j % 3 else 0.1 for j in range(30)] for i in range(30)])
+    np.fill_diagonal(far, 0.0)
+    one = Pool.of([node(f"n{i:02}", room=2) for i in range(30)], 8, 8, far)
+    ticks = count()
+    found = allocate(one, has_floor=True, time_limit_s=0.0, clock=lambda: float(next(ticks)))
+    crossing = [len({int(stage.node_id[1:]) % 3 for stage in stages}) > 1 for stages in found.pipelines]
+    assert (len(crossing), sum(crossing)) == (7, 1)
+
+
 def test_goals_trade_tokens_for_latency_in_their_order():
     one = random_pool(5, num_nodes=24, layers=32)
     plans = [allocate(one, goal=goal).worth for goal in (Goal.THROUGHPUT, Goal.BOTH, Goal.LATENCY)]

@@ -128,25 +128,26 @@ def _orders(appraiser: Appraiser) -> Iterator[list[int]]:
 
 
 def _cut(appraiser: Appraiser, weighing: Weighing, order: list[int]) -> list[Ring]:
-    """Cut an order, first for tokens/s, then at the prices that plan has; cut what is left over again."""
-    longest = _longest(appraiser.pool)
-    rate_price, weight_price = 1.0, 0.0
-    rings: list[Ring] = []
-    for _ in range(2):
-        rings, left = [], order
-        while True:
-            found = best_cuts(
-                appraiser.appraise, left, rate_price=rate_price, weight_price=weight_price, longest=longest
-            )
-            if not found:
-                break
-            rings += found
-            used = {i for ring in found for i in ring.members}
-            left = [i for i in left if i not in used]
-        if not rings:
-            break
-        rate_price, weight_price = weighing.prices(*_sums(rings))
-    return rings
+    """Cut an order, first for tokens/s, then at the prices that plan has: the better of both plans."""
+    fastest = _cut_at(appraiser, order, 1.0, 0.0)
+    if not fastest:
+        return []
+    priced = _cut_at(appraiser, order, *weighing.prices(*_sums(fastest)))
+    return max(priced, fastest, key=lambda rings: _value(weighing, rings))
+
+
+def _cut_at(appraiser: Appraiser, order: list[int], rate_price: float, weight_price: float) -> list[Ring]:
+    """Cut an order at prices of rate and weight; cut what is left over again."""
+    longest, rings = _longest(appraiser.pool), list[Ring]()
+    while True:
+        found = best_cuts(
+            appraiser.appraise, order, rate_price=rate_price, weight_price=weight_price, longest=longest
+        )
+        if not found:
+            return rings
+        rings += found
+        used = {i for ring in found for i in ring.members}
+        order = [i for i in order if i not in used]
 
 
 def _longest(pool: Pool) -> int:

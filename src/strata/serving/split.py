@@ -59,14 +59,18 @@ def fill_equal(num_layers: int, layer_s: list[float], caps: list[int], head_s: f
         fits = int((time - head_s if j == last else time) * speed[j] + 1e-9)
         counts[j] = fits if fits > 1 else 1
     missing = num_layers - sum(counts)
+    if missing > 0:
+        ahead = [
+            (count + 1) * s if count < cap else math.inf
+            for count, s, cap in zip(counts, layer_s, caps, strict=True)
+        ]
+        ahead[last] += head_s
     while missing > 0:
-        best, least = -1, math.inf
-        for j in range(last + 1):
-            if counts[j] < caps[j]:
-                stage = (counts[j] + 1) * layer_s[j] + (head_s if j == last else 0.0)
-                if stage < least:
-                    best, least = j, stage
-        counts[best] += 1
+        j = ahead.index(min(ahead))
+        counts[j] += 1
+        ahead[j] = (
+            (counts[j] + 1) * layer_s[j] + (head_s if j == last else 0.0) if counts[j] < caps[j] else math.inf
+        )
         missing -= 1
     while missing < 0:
         best = max(
