@@ -160,6 +160,37 @@ def test_a_gang_that_must_stay_near_waits_and_is_told_what_would_help():
     assert of_nodes == {f"n{i}": ["room-for-fewer"] for i in range(3)}
 
 
+def test_a_large_gang_fills_nodes_whole():
+    nodes = [node(f"n{i:03d}", rdma_group="g", busy=(0,) if i % 2 else ()) for i in range(80)]
+    placement = placed(claim(1, 500), *nodes)
+    assert len({(pod.node, pod.devices) for pod in placement.pods}) == 500
+    # 280 devices of begun nodes, then the 28 whole nodes that the other 220 pods need.
+    assert len({pod.node for pod in placement.pods}) == 40 + 28
+    assert tokens(claim(1, 601), *nodes)[0] == ["gang-fits-nowhere", "fits-fewer-pods"]
+
+
+@pytest.mark.parametrize("bandwidth", [float("nan"), 0.0, -1.0])
+def test_a_measured_bandwidth_that_is_none_counts_as_the_slowest_link(bandwidth):
+    base = node("a", count=4)
+    prints = replace(base.fingerprint, measured={(0, 1): bandwidth, (2, 3): 300e9})
+    assert devices(placed(claim(2), replace(base, fingerprint=prints)))[0][1] != (0, 1)
+    assert placed(claim(4), replace(base, fingerprint=prints)).bandwidth == 8e9
+
+
+def test_cards_are_worth_what_most_nodes_measured():
+    def measured(name, tflops):
+        base = node(name)
+        cards = [
+            replace(device, card=replace(device.card, fp16_flops_measured=tflops * 1e12))
+            for device in base.fingerprint.devices
+        ]
+        return replace(base, fingerprint=replace(base.fingerprint, devices=tuple(cards)))
+
+    asked = claim(None, need=Need({"fp16": 240e12}))
+    assert placed(asked, measured("a", 250), measured("b", 245), measured("slow", 100)).devices_per_pod == 1
+    assert placed(asked, measured("a", 100), measured("b", 110), measured("fast", 250)).devices_per_pod == 3
+
+
 # Whole nodes stay whole
 
 

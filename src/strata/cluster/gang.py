@@ -15,6 +15,8 @@ from strata.cluster.index import Floats, Index, Ints
 from strata.cluster.scoring import LEVELS, NEARNESS, W_NEAR, values
 
 _MOST_GROUPS: Final = 16
+_MOST_EXACT: Final = 256
+"""Pods split exactly; of a larger gang the rest fills rows whole, the best per pod first."""
 
 
 class Split(NamedTuple):
@@ -89,12 +91,14 @@ def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Sp
 
 def _within(rows: Ints, value: Floats, pods: int, level: str) -> Split:
     """Return the best split over some rows that have room for all pods."""
+    if pods > _MOST_EXACT:
+        return _by_rows(rows, value, pods, level)
     chosen = _that_matter(value, pods)
     value = value[chosen, : pods + 1]
     most = value.shape[1] - 1
     best = np.full(pods + 1, -np.inf)
     best[0] = 0.0
-    taken = np.zeros((len(chosen), pods + 1), dtype=np.int64)
+    taken = np.zeros((len(chosen), pods + 1), dtype=np.int16)
     for position in range(len(chosen)):
         grown = best.copy()
         for k in range(1, most + 1):
@@ -113,6 +117,17 @@ def _within(rows: Ints, value: Floats, pods: int, level: str) -> Split:
             left -= k
     assert left == 0, "the rows have room for all pods"
     return Split(tuple(sorted(split)), float(best[pods]), level)
+
+
+def _by_rows(rows: Ints, value: Floats, pods: int, level: str) -> Split:
+    room = np.isfinite(value[:, 1:]).sum(axis=1)
+    full = value[np.arange(len(rows)), room]
+    order = np.argsort(-full / room, kind="stable")
+    filled = int(np.searchsorted(np.cumsum(room[order]), pods - _MOST_EXACT)) + 1
+    first, rest = order[:filled], np.sort(order[filled:])
+    last = _within(rows[rest], value[rest], pods - int(room[first].sum()), level)
+    split = [(int(rows[one]), int(room[one])) for one in first]
+    return Split(tuple(sorted([*split, *last.pods])), float(full[first].sum()) + last.value, level)
 
 
 def _that_matter(value: Floats, pods: int) -> Ints:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from strata.cluster.shape import Shape
 from strata.cluster.snapshot import Cluster, NodeState, Placement
 from strata.fleet.accelerator import Accelerator
+from strata.fleet.acu import deliverable
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -68,6 +69,7 @@ class Index:
     """nodes: by name, in order. Per row [R]: kind, groups (numbers), taints (a number of `taint_sets`), is_open.
 
     free_bytes, free_share: [R, D], -1 for a device that is not there or not well. sizes: bytes of each device.
+    cards: what a device of each model is worth; None where the catalogue and the nodes do not know.
     groups: of each level (node, rdma, rack) the number of the row's group [R]; rows nobody grouped stand alone.
     """
 
@@ -95,13 +97,13 @@ class Index:
         kinds, rows_of_node, filled = Kinds(), [], []
         rows: list[Row] = []
         by_model: dict[str, list[int]] = {}
-        cards: dict[str, Accelerator | None] = {}
+        cards: dict[str, list[Accelerator | None]] = {}
         for number, node in enumerate(nodes):
             mine = []
             for row in _rows(number, node):
                 mine.append(len(rows))
                 by_model.setdefault(row.model, []).append(len(rows))
-                cards.setdefault(row.model, node.fingerprint.devices[row.devices[0]].card)
+                cards.setdefault(row.model, []).append(node.fingerprint.devices[row.devices[0]].card)
                 filled.append(_fill(kinds, row, node, min_health))
                 rows.append(row)
             rows_of_node.append(tuple(mine))
@@ -119,7 +121,7 @@ class Index:
             rows=tuple(rows),
             rows_of_node=tuple(rows_of_node),
             rows_of_model={model: np.array(some) for model, some in by_model.items()},
-            cards=cards,
+            cards={model: _middle(some) for model, some in cards.items()},
             kind=np.array([one[0] for one in filled], dtype=np.int64),
             is_open=np.array([node.is_schedulable for node in of_row], dtype=bool),
             taint_set=np.array([taint_ids.setdefault(n.taints, len(taint_ids)) for n in of_row], dtype=np.int64),
@@ -206,6 +208,15 @@ def _changed(index: Index, placement: Placement, *, cores_share: float | None, s
         replace(index.nodes[index.node_number[name]], free_bytes=tuple(b), free_share=tuple(s))
         for name, (b, s) in changed.items()
     ]
+
+
+def _middle(cards: list[Accelerator | None]) -> Accelerator | None:
+    """Return the card that stands for a model: nodes measure their own, and the middle one by FP16 is taken."""
+    known = {card for card in cards if card is not None}
+    if len(known) < 2:
+        return next(iter(known), None)
+    each = [(known_[0] if (known_ := deliverable(card, "fp16")) else 0.0, card) for card in cards if card]
+    return sorted(each, key=lambda pair: pair[0])[len(each) // 2][1]
 
 
 def _rows(number: int, node: NodeState) -> list[Row]:

@@ -53,7 +53,11 @@ class Shape:
     def of(
         bandwidth: NDArray[np.float64], *, boards: tuple[str, ...], numa: tuple[int, ...], can_p2p: bool
     ) -> Shape:
-        """Build a shape. Devices that cannot reach each other talk through the host's memory, at its pace."""
+        """Build a shape. Devices that cannot reach each other talk through the host's memory, at its pace.
+
+        A bandwidth that is none (NaN, zero) is taken for the slowest link's.
+        """
+        bandwidth = np.where(bandwidth > 0, bandwidth, LINK_BYTES_PER_S["sys"])
         if not can_p2p:
             near = np.asarray(numa)[:, None] == np.asarray(numa)[None, :]
             host = np.where(near, LINK_BYTES_PER_S["node"], LINK_BYTES_PER_S["sys"])
