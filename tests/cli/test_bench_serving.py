@@ -85,6 +85,12 @@ def test_all_faults_of_a_file_are_named_at_once(tmp_path: Path, capsys: pytest.C
     assert "'n0' is there twice" in text
 
 
+def test_a_file_may_say_that_there_is_no_peer(tmp_path: Path) -> None:
+    (answer,) = answers(write(tmp_path, entry(parallax=None)))
+    assert answer["pipelines"]
+    assert "parallax" not in answer
+
+
 @pytest.mark.parametrize("broken", [{"layers": 0}, {"nodes": None}, {"batch": "8"}, {"rtt_ms": [[-1.0]]}])
 def test_values_that_cannot_be_are_refused(tmp_path: Path, broken: dict[str, Any]) -> None:
     assert run(["bench", "serving", write(tmp_path, entry() | broken)]) == BadFile.exit_code

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from serving_pools import every_split, node, pool, random_pool
 from strata.serving.order import best_ring
 from strata.serving.pool import Capacity, Pool, PoolNode
-from strata.serving.split import bottleneck_s, capacities, least_bottleneck, least_sum, stages_s
+from strata.serving.split import bottleneck_s, capacities, fill_equal, least_bottleneck, least_sum, stages_s
 
 
 @st.composite
@@ -120,3 +120,10 @@ def test_unequal_layers_are_split_exactly_where_members_hold_few(case):
     if counts:
         best = min(bottleneck_s(one, members, other) for other in every)
         assert bottleneck_s(one, members, counts) == pytest.approx(best)
+
+
+def test_speeds_of_any_ratio_are_split():
+    for layer_s in ([1e-15, 1e9, 1e9], [1e9, 1e-15, 1.0], [1e-300, 1e300, 1.0]):
+        counts = fill_equal(12, layer_s, [4, 8, 6], 0.5)
+        assert sum(counts) == 12
+        assert all(1 <= count <= cap for count, cap in zip(counts, [4, 8, 6], strict=True))

@@ -106,7 +106,7 @@ def _heats(num_nodes: int) -> tuple[float, ...]:
 def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:
     best: list[Ring] = []
     for order in _orders(appraiser):
-        rings = _cut(appraiser, weighing, order)
+        rings = _cut(appraiser, weighing, order, is_over)
         if _value(weighing, rings) > _value(weighing, best):
             best = rings
         if best and is_over():
@@ -127,11 +127,11 @@ def _orders(appraiser: Appraiser) -> Iterator[list[int]]:
         yield sorted(nodes, key=lambda i: (-fills[i], i))
 
 
-def _cut(appraiser: Appraiser, weighing: Weighing, order: list[int]) -> list[Ring]:
+def _cut(appraiser: Appraiser, weighing: Weighing, order: list[int], is_over: Callable[[], bool]) -> list[Ring]:
     """Cut an order, first for tokens/s, then at the prices that plan has: the better of both plans."""
     fastest = _cut_at(appraiser, order, 1.0, 0.0)
-    if not fastest:
-        return []
+    if not fastest or is_over():
+        return fastest
     priced = _cut_at(appraiser, order, *weighing.prices(*_sums(fastest)))
     return max(priced, fastest, key=lambda rings: _value(weighing, rings))
 

@@ -51,7 +51,7 @@ def _case(entry: CaseEntry) -> Case:
         for node in entry.nodes
     ]
     pool = Pool.of(nodes, entry.layers, entry.batch, np.array(entry.rtt_ms) / 1e3)
-    peers = [_pipelines(peer.pipelines) for peer in entry.parallax.values() if peer.pipelines]
+    peers = [_pipelines(peer.pipelines) for peer in (entry.parallax or {}).values() if peer.pipelines]
     known = [score(pool, plan) for plan in peers if not faults(pool, plan)]
     return Case(entry.id, pool, max(known, key=lambda worth: worth.tokens_per_s, default=None))
 

@@ -20,8 +20,9 @@ from strata.serving.goal import Goal
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 Layers = Annotated[int, Field(strict=True, ge=0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Time = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
+LayerTime = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
 
 
 class _Loose(FileModel):
@@ -41,8 +42,8 @@ class NodeEntry(_Loose):
     """One node: milliseconds of a decode step a layer, and what the head adds."""
 
     id: Name
-    layer_ms: Positive
-    head_ms: Time
+    layer_ms: LayerTime
+    head_ms: Milliseconds
     capacity: CapacityEntry
 
 
@@ -59,8 +60,8 @@ class CaseEntry(_Loose):
     layers: Count
     batch: Count
     nodes: list[NodeEntry]
-    rtt_ms: list[list[Time]]
-    parallax: dict[str, PeerEntry] = Field(default_factory=dict)
+    rtt_ms: list[list[Milliseconds]]
+    parallax: dict[str, PeerEntry] | None = None
 
 
 class CaseFile(_Loose):

@@ -43,17 +43,17 @@ def fill_equal(num_layers: int, layer_s: list[float], caps: list[int], head_s: f
     """
     last = len(caps) - 1
     speed = [1.0 / s if s > 0 else 1e18 for s in layer_s]
-    work, total = num_layers + head_s * speed[last], sum(speed)
-    free = list(range(last + 1))
+    free, left, time = list(range(last + 1)), num_layers, 0.0
     while free:
-        time = work / total
+        # Summed anew each time: of very unlike speeds, differences would leave nothing.
+        head = head_s * speed[last] if free[-1] == last else 0.0
+        time = (left + head) / sum(speed[j] for j in free)
         full = [j for j in free if (time - head_s if j == last else time) * speed[j] > caps[j]]
         if not full:
             break
         for j in full:
             free.remove(j)
-            work -= caps[j] + (head_s * speed[j] if j == last else 0.0)
-            total -= speed[j]
+            left -= caps[j]
     counts = list(caps)
     for j in free:
         fits = int((time - head_s if j == last else time) * speed[j] + 1e-9)
