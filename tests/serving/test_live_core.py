@@ -259,6 +259,15 @@ def test_a_suspect_engine_is_back_with_its_next_beat():
     assert cluster.at["r"].attempt == 2
 
 
+def test_a_suspect_that_joins_once_more_is_given_work_again():
+    cluster = Cluster()
+    cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0, node_id="vllm"))
+    cluster.tell(Join(node("vllm", gb=80.0, model="llama-3.1-8b"), cluster.lives["vllm"]))
+    assert cluster.pipelines == [["vllm"]]
+
+
 def test_measurements_reach_the_routers_with_the_next_tick():
     cluster = Cluster("a", "b")
     before = cluster.core.nodes()[0].decode_s

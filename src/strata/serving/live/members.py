@@ -47,8 +47,9 @@ class Members:
         if before is not None and incarnation < before.incarnation:
             return Reason("node-stale", subject=node.node_id)
         if before is not None and incarnation == before.incarnation:
+            was_suspect = before.is_suspect
             before.heard_s, before.is_suspect = now_s, False
-            return "known"
+            return "new" if was_suspect else "known"  # a suspect's work has been taken from it
         self._members[node.node_id] = Member(node, incarnation, now_s)
         return "new" if before is None else "restarted"
 
