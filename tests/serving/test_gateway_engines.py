@@ -25,13 +25,17 @@ class EngineWorld:
         self.gateway.new_id = lambda: "1"
         urls: dict[str, str] = {}
         client = httpx.AsyncClient(transport=Wires(self.engines))
-        self.hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0)
+        self.pauses_s: list[float] = []
+        self.hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause)
         self.driver = Driver(
             Core(FAST, engine_model("llama"), DEMAND), self.hands, urls, self.gateway.meters, clock=lambda: 100.0
         )
         self.gateway.drivers["llama"] = self.driver
         self.frame = make_frame(self.gateway, limits=Limits())
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")
+
+    async def pause(self, seconds):
+        self.pauses_s.append(seconds)
 
     async def ask(self, kind="completions", **more):
         return await self.client.post(f"/v1/{kind}", json={"model": "llama", **more})
@@ -121,11 +125,12 @@ def test_an_engine_that_fails_every_request_is_not_asked_for_ever():
     async def scenario(world):
         for engine in world.engines:
             engine.status = 500
-        return await world.ask(prompt="x"), asked_of(world)
+        return await world.ask(prompt="x"), asked_of(world), world.pauses_s
 
-    answer, asked = run(scenario)
+    answer, asked, pauses_s = run(scenario)
     assert answer.status_code == 503
     assert len(asked) == FAST.max_attempts
+    assert pauses_s == [0.1, 0.2, 0.4, 0.8, 1.6]
 
 
 def test_an_engine_that_dies_before_its_first_token_is_replaced_unseen():

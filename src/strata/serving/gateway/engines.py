@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +35,8 @@ SLOTS: Final = 64
 CONTEXT_TOKENS: Final = 2**17
 POLL_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 1.0
+BUSY_S: Final = 0.1
+"""Pause after an engine has said no, twice as long each time: at once it would say so again."""
 EVENT_BYTES: Final = 2**20
 DOCUMENT_BYTES: Final = 2**26
 
@@ -75,9 +77,10 @@ class Engines:
         *,
         default_tokens: int,
         silence_s: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.client, self.urls = client, urls
-        self.default_tokens, self.silence_s = default_tokens, silence_s
+        self.default_tokens, self.silence_s, self._sleep = default_tokens, silence_s, sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
 
     def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
@@ -112,6 +115,8 @@ class Engines:
             async with self.client.stream("POST", url + path, content=content, timeout=timeout) as answer:
                 if answer.status_code >= 500 or answer.status_code in (408, 429):
                     # It lives and says no: another may say yes, but this is no reason to think it dead.
+                    await answer.aclose()
+                    await self._sleep(BUSY_S * 2 ** (dispatch.attempt - 1))
                     return Ended(error=f"{node_id} says {answer.status_code}", is_clean=True)
                 if answer.status_code >= 400:
                     body = await _document(answer)
