@@ -135,6 +135,18 @@ def test_a_topology_that_cannot_be_read_costs_the_links_only(tmp_path: Path) -> 
     assert "nvidia-smi topo -m: expected a matrix" in fingerprint.notes[0]
 
 
+def test_nvml_goes_before_nvidia_smi_and_a_broken_one_is_noted(tmp_path: Path) -> None:
+    class Broken:
+        NVMLError = RuntimeError
+
+        def nvmlDeviceGetCount(self) -> int:
+            raise RuntimeError("Uninitialized")
+
+    outputs = {QUERY: sample("nvidia_smi_query.csv")}
+    fingerprint = collected(tmp_path, outputs, load_nvml=Broken).fingerprint
+    assert (fingerprint.devices, fingerprint.notes) == ((), ("NVML: expected a number of devices",))
+
+
 def test_errors_on_the_bus_since_the_last_time_lower_a_cards_health(tmp_path: Path) -> None:
     outputs = {"mthreads-gmi": sample("mthreads_gmi_1.14.0.txt")}
     add_card(tmp_path, "pci0000:00/0000:00:01.0/0000:04:00.0", aer_dev_fatal="TOTAL_ERR_FATAL 1\n")

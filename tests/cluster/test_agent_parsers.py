@@ -48,6 +48,17 @@ def test_npu_smi_dies_of_one_package_share_a_board_and_count_by_physical_id() ->
     assert devices[1].power_w is None
 
 
+def test_npu_smi_dies_may_go_by_their_packages_name() -> None:
+    text = sample("npu_smi_24.1.rc3_910c.txt").replace("Ascend910 ", "910C      ")
+    devices = npu_smi.parse_info(text).devices
+    assert {one.card for one in devices} == {accelerator("910C-die")}
+
+
+def test_npu_smi_in_a_container_keeps_the_ids_of_the_host() -> None:
+    text = sample("npu_smi_26.0.rc1.txt").replace("| 0     910B4", "| 6     910B4")
+    assert [one.index for one in npu_smi.parse_info(text).devices] == [6]
+
+
 def test_npu_smi_of_a_310_has_no_hbm() -> None:
     (one,) = npu_smi.parse_info(sample("npu_smi_old_310.txt")).devices
     assert (one.index, one.model, one.memory_bytes) == (0, "Ascend310P3", 21527 * MIB)
@@ -165,8 +176,9 @@ def test_nvidia_smi_topology_of_old_has_cpus_only() -> None:
 
 
 def test_a_card_with_another_cards_memory_is_not_that_card() -> None:
-    text = sample("nvidia_smi_query.csv").replace("81559", "143771")
-    assert nvidia_smi.parse_query(text).devices[0].card is None
+    for mib in ("143771", "40960"):  # an H200's; half of an H100, as a slice would have
+        text = sample("nvidia_smi_query.csv").replace("81559, 4,", f"{mib}, 4,")
+        assert nvidia_smi.parse_query(text).devices[0].card is None
 
 
 def test_a_column_nobody_has_heard_of_is_passed_over() -> None:

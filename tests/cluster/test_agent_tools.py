@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,12 +82,14 @@ def test_a_hanging_tool_is_killed_with_its_children(script: Script, tmp_path: Pa
     name = script(f"exec 3>{alive}; (echo child >&3; cat {never}) & echo parent >&3; cat {never}")
     heard = b""
 
+    late = itertools.count(1e9, 1e9)
+
     def clock() -> float:
-        # Time stands still until both run; then it is too late.
+        # Time stands still until both run; from then on every look at it is long after the last.
         nonlocal heard
         if select.select([reader], [], [], 0)[0]:
             heard += os.read(reader, 100)
-        return 1e9 if b"child" in heard and b"parent" in heard else 0.0
+        return next(late) if b"child" in heard and b"parent" in heard else 0.0
 
     with pytest.raises(ToolFailed, match="fake-smi: no answer within 10 s; it was killed"):
         tools.run([name], clock=clock)
@@ -93,3 +97,21 @@ def test_a_hanging_tool_is_killed_with_its_children(script: Script, tmp_path: Pa
     assert select.select([reader], [], [], 30)[0]
     assert os.read(reader, 100) == b""
     os.close(reader)
+
+
+def test_a_call_gives_its_answer_or_its_error() -> None:
+    assert tools.limited(lambda: 7, "lib") == 7
+    with pytest.raises(ZeroDivisionError):
+        tools.limited(lambda: 1 // 0, "lib")
+
+
+def test_a_library_that_hangs_is_left_alone_until_it_answers() -> None:
+    answer = threading.Event()
+    with pytest.raises(ToolFailed, match=r"lib: no answer within 0.01 s"):
+        tools.limited(answer.wait, "lib", timeout_s=0.01)
+    with pytest.raises(ToolFailed, match="lib: has still not answered an earlier question"):
+        tools.limited(lambda: 7, "lib")
+    (stuck,) = (thread for thread in threading.enumerate() if thread.name == "strata-lib")
+    answer.set()
+    stuck.join(30)
+    assert tools.limited(lambda: 7, "lib") == 7

@@ -102,9 +102,15 @@ def _one(run: Run, command: Sequence[str], parse: Callable[[str], Found]) -> Fou
 def _nvidia(
     run: Run, load_nvml: Callable[[], Any], machine: local.Machine, notes: list[str], now_s: float
 ) -> Found | None:
-    library = load_nvml()
-    if library is not None:
-        return nvml.read(library, now_s=now_s)
+
+    def ask() -> Found | None:
+        library = load_nvml()
+        return None if library is None else nvml.read(library, now_s=now_s)
+
+    # A driver that hangs hangs whoever asks it; nvidia-smi then would as well, so it is not tried.
+    found = tools.limited(ask, nvml.TOOL)
+    if found is not None:
+        return found
     found = _one(run, nvidia_smi.COMMAND, nvidia_smi.parse_query)
     return _with_topology(found, ["nvidia-smi", "topo", "-m"], nvidia_smi.parse_topology, run, machine, notes)
 

@@ -22,6 +22,10 @@ FITS: Final = (0.85, 1.15)
 """Memory a tool shows over the catalogue's: drivers keep some for themselves, vendors count GB or GiB."""
 
 
+DUAL_DIE: Final = frozenset({"Ascend910C", "MLU370-X8"})
+"""Boards the tools show as two devices; of the MLU370-X8 that is inferred from its rows of half its memory."""
+
+
 class BadOutput(StrataError):
     """A tool wrote something its parser does not know. `line` counts from 1; 0: the whole output."""
 
@@ -53,21 +57,22 @@ class Found:
 def card_of(name: str, memory_bytes: float) -> Accelerator | None:
     """Return the catalogue's card of a tool's name, None where it has none or its memory is another card's.
 
-    A device with half of the board's memory is one of its two dies and gets half of its figures.
+    A device with half of the memory of a board of two dies is one of them. Half of any other card is a slice
+    of it, about whose speed nothing is known.
     """
-    try:
-        card = accelerator(name)
-    except UsageError:
+    card = _catalogued(name)
+    if card is None:
         return None
     if card.memory_bytes <= 0 or memory_bytes <= 0 or FITS[0] <= memory_bytes / card.memory_bytes <= FITS[1]:
         return card
-    if FITS[0] <= 2 * memory_bytes / card.memory_bytes <= FITS[1]:
-        return half(card)
-    return None
+    is_half = FITS[0] <= 2 * memory_bytes / card.memory_bytes <= FITS[1]
+    return die_of(card) if is_half and card.name in DUAL_DIE else None
 
 
-def half(card: Accelerator) -> Accelerator:
-    """Return one die of a board of two: half of each figure, which is an assumption."""
+def die_of(card: Accelerator) -> Accelerator:
+    """Return one die of a board of two: the catalogue's, else half of each figure, which is an assumption."""
+    if (known := _catalogued(f"{card.name}-die")) is not None:
+        return known
 
     def halved(figure: float | None) -> float | None:
         return None if figure is None else figure / 2
@@ -87,3 +92,10 @@ def half(card: Accelerator) -> Accelerator:
         source=f"half of {card.name}",
         aliases=(),
     )
+
+
+def _catalogued(name: str) -> Accelerator | None:
+    try:
+        return accelerator(name)
+    except UsageError:  # unknown, or a name that fits several cards
+        return None

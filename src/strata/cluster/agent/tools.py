@@ -1,21 +1,25 @@
 """Running a vendor's tool: with a time limit, a cap on what it writes, and no way to take the agent down with it.
 
-The one file of the agent that starts processes.
+The one file of the agent that starts processes and threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from strata.errors import StrataError
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 1 << 20
@@ -45,7 +49,8 @@ def run(
     or it wrote more than `max_bytes`; a process that a hanging driver holds cannot be killed, and is left behind.
     Raises ToolFailed.
     """
-    path = shutil.which(command[0], path=os.pathsep.join((os.environ.get("PATH", ""), *PLACES)))
+    # An empty PATH would mean the current folder.
+    path = shutil.which(command[0], path=os.pathsep.join(filter(None, (os.environ.get("PATH", ""), *PLACES))))
     if path is None:
         return None
     name = " ".join(command)
@@ -73,6 +78,35 @@ def run(
         said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
         raise ToolFailed(f"{name}: ended with {process.returncode}, saying {said[:200]!r}")
     return text
+
+
+def limited(call: Callable[[], T], name: str, *, timeout_s: float = TIMEOUT_S) -> T:
+    """Return what a library's call returns, or give up waiting for it.
+
+    A thread cannot be killed: one that hangs in the driver stays, and until it ends no other is started.
+    Raises ToolFailed, and what the call raises.
+    """
+    thread_name = f"strata-{name}"
+    if any(thread.name == thread_name for thread in threading.enumerate()):
+        raise ToolFailed(f"{name}: has still not answered an earlier question")
+    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    thread = threading.Thread(target=work, name=thread_name, daemon=True)
+    thread.start()
+    try:
+        answer, error = done.get(timeout=timeout_s)
+    except queue.Empty:
+        raise ToolFailed(f"{name}: no answer within {timeout_s:g} s") from None
+    thread.join()  # it has nothing left to do, but must be gone before the next question
+    if error is not None:
+        raise error
+    return cast("T", answer)
 
 
 def _read(
