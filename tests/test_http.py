@@ -215,6 +215,19 @@ def test_a_body_that_does_not_come_is_408():
     assert b"body-too-slow" in answer
 
 
+UPGRADE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n\r\n"
+
+
+@pytest.mark.parametrize(("sent", "status"), [(b"\x16\x03\x01\r\n\r\n", b"400"), (UPGRADE, b"200")])
+def test_whoever_does_not_speak_http_does_not_fill_the_log(sent, status, caplog):
+    async def scenario():
+        async with listening(frame_of(echo)) as port:
+            return await raw(port, sent)
+
+    assert asyncio.run(scenario()).split()[1] == status
+    assert caplog.text == ""
+
+
 def test_the_client_hears_that_its_huge_body_was_refused():
     async def scenario():
         async with listening(frame_of(echo, body_bytes=2**16)) as port, httpx.AsyncClient() as client:

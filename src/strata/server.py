@@ -84,6 +84,8 @@ def uvicorn_server(frame: Frame) -> Any:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     limits = frame.limits
+    # It warns of every client that does not speak HTTP, and advises to install what would not help.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     class Connection(H11Protocol):
         """uvicorn's, with the limits it has not: connections, and the time to send a head."""

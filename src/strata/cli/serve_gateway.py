@@ -99,8 +99,7 @@ def _serve(told: dict[str, Any]) -> None:
             f"{clash.url}: the name {clash.model!r} is the workers' model's", hint="another model=NAME"
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     host = told["host"]
     with listen(host, told["port"]) as listener:
         if not token and host not in ("127.0.0.1", "::1", "localhost"):
