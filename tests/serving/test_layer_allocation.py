@@ -201,6 +201,14 @@ def test_a_pipeline_of_far_more_than_the_mean_latency_makes_a_plan_worse():
     assert weighing.value(101.0, 100.0 * 0.05 + 1.0 * 0.26) < plan
 
 
+def test_below_the_floor_a_plan_is_worth_less_than_any_other_but_may_be_passed():
+    weighing = Weighing(0.25, least_rate=100.0)
+    above, below = (100.0, 100.0 * 10.0), (99.0, 99.0 * 1e-3)
+    assert weighing.value(*below) < weighing.value(*above)
+    assert weighing.passing(*above) == weighing.value(*above) == Weighing(0.25).value(*above)
+    assert weighing.passing(98.0, 98.0) < weighing.passing(99.0, 99.0) < Weighing(0.25).value(99.0, 99.0)
+
+
 def test_the_score_is_the_slowest_stage_and_all_stages_and_hops_of_a_token():
     one = pool(node("a"), node("b", 2e-3, head_s=1e-3), hop_s=5e-3)
     found = score(one, [(Stage("a", 0, 6), Stage("b", 6, 8))])

@@ -15,6 +15,8 @@ from enum import StrEnum
 
 BELOW = 1e3
 """What missing the floor costs: more than any two plans differ by."""
+STEEP = 5.0
+"""What one per cent below the floor costs a plan under search, in per cent."""
 SAME = 1e-9
 """Relative differences of rates below this are rounding."""
 
@@ -49,11 +51,19 @@ class Weighing:
 
     def value(self, rate: float, weight: float) -> float:
         """Return what a plan of these sums is worth; minus infinity for none."""
+        return self.passing(rate, weight) - (BELOW if self.misses(rate) else 0.0)
+
+    def misses(self, rate: float) -> bool:
+        """Return whether a plan gives fewer tokens/s than it must."""
+        return rate < self.least_rate * (1 - SAME)
+
+    def passing(self, rate: float, weight: float) -> float:
+        """Return the same for a plan on the way to others: below the floor it is worth less the lower it is."""
         if rate <= 0 or weight <= 0:
             return -math.inf
         w = self.latency_weight
         value = (1 + w) * math.log(rate) - w * math.log(weight)
-        return value if rate >= self.least_rate * (1 - SAME) else value - BELOW
+        return value - STEEP * math.log(self.least_rate / rate) if self.misses(rate) else value
 
     def prices(self, rate: float, weight: float) -> tuple[float, float]:
         """Return what one more of each sum changes of the value: the first is gained, the second paid."""

@@ -169,13 +169,13 @@ class Search:
         for ring in new:
             rate += ring.rate
             weight += ring.weight
-        value = self._weighing.value(rate, weight)
+        value = self._weighing.passing(rate, weight)
         change = value - self._value
         if change < -ROUNDING and (change < -20 * heat or self._rng.random() >= math.exp(change / heat)):
             return
         self._replace(old, new)
         self._rate, self._weight, self._value = rate, weight, value
-        if value > self.best_value + ROUNDING:
+        if value > self.best_value + ROUNDING and not self._weighing.misses(rate):
             self.best_value, self.best = value, list(self._pipelines.values())
 
     def _replace(self, old: list[int], new: list[Ring]) -> None:
