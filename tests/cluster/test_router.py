@@ -234,6 +234,12 @@ def test_a_fraction_larger_than_any_device_is_refused():
     assert tokens(fraction(90), node("nv"))[1] == {"nv": ["memory-exceeded"]}
 
 
+def test_a_card_whose_memory_nobody_knows_is_given_whole_only():
+    profile = replace(PROFILES[0], models=("Kunlun-P800",))
+    assert placed(claim(2), node("xpu", "Kunlun-P800"), profiles=(profile,)).devices_per_pod == 2
+    assert tokens(fraction(1), node("xpu", "Kunlun-P800"), profiles=(profile,))[1] == {"xpu": ["fraction-busy"]}
+
+
 def test_a_gang_of_fractions_is_all_or_nothing():
     one = node("a", count=1)
     assert len(placed(fraction(40, pods=2), one).pods) == 2

@@ -111,7 +111,7 @@ class Index:
         free_bytes, free_share = np.full((len(rows), width), -1.0), np.full((len(rows), width), -1.0)
         sizes = np.ones((len(rows), width))
         for r, (_, some_bytes, some_share) in enumerate(filled):
-            sizes[r, : len(some_bytes)] = rows[r].memory_bytes
+            sizes[r, : len(some_bytes)] = np.maximum(rows[r].memory_bytes, 1.0)  # 0 where it is not known
             free_bytes[r, : len(some_bytes)], free_share[r, : len(some_share)] = some_bytes, some_share
         taint_ids: dict[tuple[str, ...], int] = {}
         of_row = [nodes[row.node] for row in rows]
@@ -176,23 +176,23 @@ class Index:
                 return level
         return "any"
 
-    def placed(self, placement: Placement, *, cores_share: float | None = None) -> Index:
+    def placed(self, placement: Placement) -> Index:
         """Return the index after a placement took its devices."""
-        return self.with_nodes(taken(self, placement, cores_share=cores_share))
+        return self.with_nodes(taken(self, placement))
 
 
-def taken(index: Index, placement: Placement, *, cores_share: float | None = None) -> list[NodeState]:
+def taken(index: Index, placement: Placement) -> list[NodeState]:
     """Return the nodes of a placement with its devices taken."""
-    return _changed(index, placement, cores_share=cores_share, sign=-1)
+    return _changed(index, placement, sign=-1)
 
 
-def released(index: Index, placement: Placement, *, cores_share: float | None = None) -> list[NodeState]:
+def released(index: Index, placement: Placement) -> list[NodeState]:
     """Return the nodes of a placement with its devices given back."""
-    return _changed(index, placement, cores_share=cores_share, sign=1)
+    return _changed(index, placement, sign=1)
 
 
-def _changed(index: Index, placement: Placement, *, cores_share: float | None, sign: int) -> list[NodeState]:
-    share = (cores_share if cores_share is not None else placement.cores_share) or 0.0
+def _changed(index: Index, placement: Placement, *, sign: int) -> list[NodeState]:
+    share = placement.cores_share or 0.0
     changed: dict[str, tuple[list[float], list[float]]] = {}
     for pod in placement.pods:
         node = index.nodes[index.node_number[pod.node]]
