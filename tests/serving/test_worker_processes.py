@@ -81,7 +81,7 @@ class Live:
             }
             for name, first, end in pipeline["stages"]
         ]
-        message = {"request_id": "test", "attempt": 1, "stages": stages}
+        message = {"request_id": f"test-{next(self.numbers)}", "attempt": 1, "stages": stages}
         return stages[0]["url"], message | fields
 
     def gauge(self, name, metric):
