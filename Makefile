@@ -27,7 +27,7 @@ test: $(VENV)/dev.stamp  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
-	$(PIP) --constraint constraints.txt --editable '.[dev,train]' stable-baselines3
+	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3
 	touch $@
 
 test-real: $(VENV)/real.stamp  ## install the real parts (torch, ray: 3 GB) and run the tests that need them

@@ -48,6 +48,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "strata.training.schema:PlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
+    "RuntimeProfile": Kind(
+        "strata.cluster.schema:load_profile",
+        "strata.cluster.schema:ProfileFile",
+        "What a pod needs to run on one kind of accelerator: image, environment, mounts, resource.",
+    ),
     "ServingJob": Kind(
         "strata.workload.serving_schema:load_serving_job",
         "strata.workload.serving_schema:ServingJobFile",
