@@ -10,6 +10,7 @@ from live_cluster import Cluster, node, request
 from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Sample, Tick
 from strata.serving.live.instructions import Abort, Dispatch, Expel, Load, Plan, Refuse, Reject
 from strata.serving.live.planning import answer
+from strata.serving.live.rollout import Phase
 
 
 def test_nodes_that_join_together_are_laid_out_together():
@@ -62,6 +63,18 @@ def test_a_dead_node_s_requests_go_on_elsewhere_with_what_they_had():
     assert all(cluster.at[r].attempt == 2 for r in hit)
     assert not any(s.node_id == victim for d in cluster.at.values() for s in d.route.stages)
     assert cluster.core.explain("r0")["story"][1]["reason"]["token"] == "attempt-failed"
+
+
+def test_a_request_on_two_pipelines_of_a_lost_node_is_taken_back_once():
+    """Two serving pipelines may share a node's layers; the request's route is then in both."""
+    cluster = Cluster("a", "b", "c")
+    (first,) = cluster.core._rollout.in_phase(Phase.SERVING)
+    cluster.send(request("r"))
+    twin = cluster.core._rollout._add(first.stages, Phase.SERVING, cluster.now_s)
+    twin.running.add("r")
+    cluster.tell(Leave("a", cluster.lives.pop("a")))
+    assert cluster.core.status()["requests"]["unfinished"] == 1
+    assert cluster.at["r"].attempt == 2
 
 
 def test_survivors_take_over_the_layers_of_a_lost_node_where_they_have_room():

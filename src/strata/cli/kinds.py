@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "Fleet": Kind(
         "strata.fleet.schema:load_fleet",
         "strata.fleet.schema:FleetFile",
-        "The hardware: domains of accelerators and the links between them.",
+        "The hardware: domains of accelerators, links between them.",
     ),
     "TrainingJob": Kind(
         "strata.workload.schema:load_job",
@@ -51,7 +51,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "RuntimeProfile": Kind(
         "strata.cluster.schema:load_profile",
         "strata.cluster.schema:ProfileFile",
-        "What a pod needs to run on one kind of accelerator: image, environment, mounts, resource.",
+        "What a pod needs to run on one kind of accelerator.",
     ),
     "ServingJob": Kind(
         "strata.workload.serving_schema:load_serving_job",

@@ -329,8 +329,9 @@ class Core:
         """Take a node's pipelines out; what ran there goes elsewhere, before anything that came later."""
         lost, out = self._rollout.lose(node_id, now_s)
         self._out += out
-        for pipeline in lost:
-            self._flights.take_back(pipeline.running, Reason("node-lost", subject=node_id), now_s, self._out)
+        # A request may run on several: its stages can be shared, or be stitched from two pipelines.
+        hit = {request_id for pipeline in lost for request_id in pipeline.running}
+        self._flights.take_back(hit, Reason("node-lost", subject=node_id), now_s, self._out)
         if lost:
             self._is_arranged = False
             self._broken += [p.stages for p in lost if p.phase is not Phase.DRAINING and not p.is_fixed]
