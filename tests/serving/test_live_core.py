@@ -336,6 +336,14 @@ def test_much_better_nodes_are_moved_to_while_the_old_ones_serve():
     assert {"c", "d"} <= {name for pipeline in cluster.pipelines for name in pipeline}
 
 
+def test_a_node_that_holds_the_model_alone_does_not_send_the_others_idle():
+    cluster = Cluster(*(node(name, hop_s=dict.fromkeys("abc", 0.5)) for name in "abc"))
+    cluster.run(700.0)
+    cluster.join(node("whole", gb=60.0))
+    cluster.run(60.0)
+    assert len(cluster.pipelines) == 2
+
+
 def test_load_above_the_threshold_asks_for_a_plan_once_in_a_while():
     cluster = Cluster("a", "b", rebalance_threshold=0.5)
     slots = cluster.core.nodes()[0].slots

@@ -48,7 +48,11 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
         key=lambda pipelines: _tokens(plan, pool, pipelines, model, config),
     )
     new = list(fresh.pipelines)
-    if _tokens(plan, pool, new, model, config) > LEAST_GAIN * _tokens(plan, pool, mended, model, config):
+    # Idle nodes are no gain: what serves is not dissolved for latency alone where that leaves fewer tokens/s.
+    keeps_rate = score(pool, new).tokens_per_s >= score(pool, mended).tokens_per_s
+    if keeps_rate and _tokens(plan, pool, new, model, config) > LEAST_GAIN * _tokens(
+        plan, pool, mended, model, config
+    ):
         return Planned(plan.version, tuple(new), fresh.reasons)
     if not mended:
         return Planned(plan.version, (), fresh.reasons)
