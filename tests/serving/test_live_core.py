@@ -78,7 +78,7 @@ def test_a_request_on_two_pipelines_of_a_lost_node_is_taken_back_once():
 
 
 def test_survivors_take_over_the_layers_of_a_lost_node_where_they_have_room():
-    """The peer's trim-only repair is a TODO (facts F6)."""
+    """The peer cannot repair by trimming alone (facts F6)."""
     cluster = Cluster("a", "b", "c")
     assert [sorted(p) for p in cluster.pipelines] == [["a", "b", "c"]]
     cluster.silent.add("b")
