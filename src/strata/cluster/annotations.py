@@ -32,7 +32,10 @@ from strata.fleet.catalogue import accelerator
 PREFIX: Final = "ai.compute/"
 FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
 LEVELS: Final = ("node", "rdma", "rack")
-OTHERS: Final = ("managed", "placement", "offer", "code-image", "engine", "checkpoint", "claim", "injected")
+OTHERS: Final = (
+    "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
+    "checkpoint", "checkpoint-dir", "claim", "injected",
+)  # fmt: skip
 """Keys of ours that are no part of a claim: what the controller and the webhook write or read."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

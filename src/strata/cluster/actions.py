@@ -1,0 +1,66 @@
+"""What the controller wants done, as data: decided purely, done by `act.py`, compared in tests.
+
+Every action may be done twice without harm: a patch says what should be, an event of the same things is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata.cluster.kinds import ObjectKind
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object of the API server."""
+
+    kind: ObjectKind
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    def __str__(self) -> str:
+        """`Kind/namespace/name`, without the namespace where there is none."""
+        return "/".join(filter(None, (self.kind.kind, self.namespace, self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A JSON merge patch. With `resource_version` it fails where the object has changed since it was looked at."""
+
+    ref: Ref
+    body: Mapping[str, Any]
+    subresource: str = ""
+    resource_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A server-side apply of a whole object of ours, or of its `subresource`."""
+
+    ref: Ref
+    body: Mapping[str, Any]
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event on an object: `reason` is the token in CamelCase, `message` its sentence."""
+
+    ref: Ref
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """An object goes: deleted, or a pod evicted, which budgets of disruption may refuse for a while."""
+
+    ref: Ref
+    how: Literal["delete", "evict"] = "delete"
+
+
+Action = Patch | Apply | Note | Remove
