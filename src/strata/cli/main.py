@@ -31,6 +31,7 @@ COMMANDS: Final[Table] = {
     "testbed": ("strata.cli.testbed:testbed", "Train for real over shaped links, beside what is predicted."),
     "learn": ("strata.cli.learn:learn", "Train Hi-PPO, see how good a policy is, and export one."),
     "serve": ("strata.cli.serve:serve", "Serve requests on pipelines of nodes, or simulate it."),
+    "kube": ("strata.cli.kube:kube", "Place accelerator jobs on a Kubernetes cluster of any vendors."),
     "kpi": ("strata.cli.kpi:kpi", "The seeds' eleven KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }

@@ -1,0 +1,18 @@
+"""`strata kube`: one table of what runs on a Kubernetes cluster, each imported only when it runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from strata.cli.main import LazyGroup, Table
+
+KUBE: Final[Table] = {
+    "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
+}
+
+
+@click.group(cls=LazyGroup, table=KUBE)
+def kube() -> None:
+    """Place accelerator jobs on a Kubernetes cluster, whatever its vendors."""
