@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
+from strata.serving.allocate import allocate
+from strata.serving.allocation import Allocation
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "serving_cases.json"
 
@@ -89,6 +91,28 @@ def test_a_file_may_say_that_there_is_no_peer(tmp_path: Path) -> None:
     (answer,) = answers(write(tmp_path, entry(parallax=None)))
     assert answer["pipelines"]
     assert "parallax" not in answer
+
+
+def test_an_interrupt_prints_the_cases_that_are_done_and_exits_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[str] = []
+
+    def interrupted(*arguments: Any, **more: Any) -> Allocation:
+        calls.append("once")
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return allocate(*arguments, **more)
+
+    monkeypatch.setattr("strata.serving.allocate.allocate", interrupted)
+    file = write(tmp_path, entry("done"), entry("begun"), entry("not-begun"))
+    for output in ("json", "table"):
+        calls.clear()
+        assert run(["bench", "serving", file, "-o", output]) == 130
+        said = capsys.readouterr()
+        assert "interrupted: 1 of 3 cases" in said.err
+        assert "done" in said.out
+        assert "begun" not in said.out
 
 
 @pytest.mark.parametrize("broken", [{"layers": 0}, {"nodes": None}, {"batch": "8"}, {"rtt_ms": [[-1.0]]}])

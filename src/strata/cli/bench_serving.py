@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,7 +13,10 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from strata.serving.allocation import Allocation
     from strata.serving.cases import Case
+
+INTERRUPTED: Final = 130
 
 
 @click.command()
@@ -36,51 +39,60 @@ if TYPE_CHECKING:
     help="Stop each search after so long; the best plan so far is given.",
 )
 @output_option
-def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, output: str) -> None:
+def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, output: str) -> int:
     """Lay out every pool of CASES.json (nodes, capacities, round trips) as pipelines.
 
     tokens_per_s and decode_ms are by the neutral model of the file: the slowest stage sets the pace, and decoding
     is the mean over tokens of all stages and hops, the closing one too. No plan exceeds bound (tokens/s); gap is
     what the plan may miss of it. A plan for both gives no fewer tokens/s than nodes filled in the order of their
     names, and in pools of up to 8 nodes 98 % of the most. A pool that cannot hold the model has no pipelines, and
-    reasons.
+    reasons. Ctrl-C prints the cases that are done.
     """
     from strata.serving.allocate import allocate
     from strata.serving.cases import read_cases
     from strata.serving.goal import Goal
 
-    found, answers = read_cases(cases), []
+    found, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True
     with progress("planning", total=len(found)) as advance:
-        for done, case in enumerate(found):
-            started = time.perf_counter()
-            allocation = allocate(
-                case.pool,
-                strategy,
-                goal=Goal(goal),
-                has_floor=goal == Goal.BOTH,
-                time_limit_s=math.inf if time_limit is None else time_limit,
-            )
-            seconds = time.perf_counter() - started
-            served = bool(allocation.pipelines)
-            answer: dict[str, Any] = {
-                "id": case.id,
-                "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],
-                "tokens_per_s": allocation.worth.tokens_per_s,
-                "decode_ms": allocation.worth.decode_s * 1e3 if served else None,
-                "bound": allocation.bound_tokens_per_s,
-                "gap": allocation.gap,
-                "seconds": seconds,
-                "trust": "analytic",
-                "reasons": [reason.to_dict() for reason in allocation.reasons],
-            }
-            if case.parallax is not None:
-                answer["parallax"] = {
-                    "tokens_per_s": case.parallax.tokens_per_s,
-                    "decode_ms": case.parallax.decode_s * 1e3,
-                }
-            answers.append(answer)
-            advance(done + 1)
-    emit({"cases": answers}, output, lambda terminal: _show(terminal, answers, found))
+        try:
+            for done, case in enumerate(found):
+                started = time.perf_counter()
+                allocation = allocate(
+                    case.pool,
+                    strategy,
+                    goal=Goal(goal),
+                    has_floor=goal == Goal.BOTH,
+                    time_limit_s=math.inf if time_limit is None else time_limit,
+                )
+                answers.append(_answer(case, allocation, time.perf_counter() - started))
+                advance(done + 1)
+        except KeyboardInterrupt:
+            is_whole = False
+    emit({"cases": answers}, output, lambda terminal: _show(terminal, answers, found[: len(answers)]))
+    if not is_whole:
+        click.echo(f"interrupted: {len(answers)} of {len(found)} cases", err=True)
+        return INTERRUPTED
+    return 0
+
+
+def _answer(case: Case, allocation: Allocation, seconds: float) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "id": case.id,
+        "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],
+        "tokens_per_s": allocation.worth.tokens_per_s,
+        "decode_ms": allocation.worth.decode_s * 1e3 if allocation.pipelines else None,
+        "bound": allocation.bound_tokens_per_s,
+        "gap": allocation.gap,
+        "seconds": seconds,
+        "trust": "analytic",
+        "reasons": [reason.to_dict() for reason in allocation.reasons],
+    }
+    if case.parallax is not None:
+        answer["parallax"] = {
+            "tokens_per_s": case.parallax.tokens_per_s,
+            "decode_ms": case.parallax.decode_s * 1e3,
+        }
+    return answer
 
 
 def _show(terminal: Console, answers: list[dict[str, Any]], cases: list[Case]) -> None:
