@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from strata.serving.metrics import MetricsCollector
+from strata.serving.metrics import GONE_S, MetricsCollector
 
 KPIS = {"request_latency", "throughput", "resource_utilization", "load_balance", "network_efficiency"}
 
@@ -60,3 +61,41 @@ def test_work_done_again_makes_the_network_less_efficient():
     metrics.collect_network(0.0, 100.0)
     metrics.at(2.0)
     assert metrics.generate_report()["network_efficiency"] == {"useful_share": 0.75, "bytes_per_s": 200.0}
+
+
+def test_nodes_long_gone_lose_their_names_and_nothing_else():
+    metrics = MetricsCollector()
+    for i in range(50):
+        metrics.at(i * GONE_S)
+        metrics.collect_resource_usage(f"n{i}", {"slots": (i % 3) / 2, "kv": 0.25})
+        metrics.at(i * GONE_S + 10.0)
+        metrics.forget(f"n{i}")
+        metrics.count("served")
+    report = metrics.generate_report()
+    assert set(report["resource_utilization"]["by_node"]) == {"n48", "n49"}
+    loads = np.array([max((i % 3) / 2, 0.25) for i in range(50)])
+    assert report["throughput"]["served"] == 50
+    assert report["resource_utilization"]["mean"] == pytest.approx(loads.mean())
+    assert report["load_balance"]["jain"] == pytest.approx(loads.sum() ** 2 / (50 * (loads**2).sum()))
+    assert report["load_balance"]["coefficient_of_variation"] == pytest.approx(loads.std() / loads.mean())
+
+
+def test_a_node_that_comes_back_is_the_same_node():
+    metrics = MetricsCollector()
+    metrics.collect_resource_usage("a", {"slots": 1.0})
+    metrics.at(10.0)
+    metrics.forget("a")
+    metrics.at(20.0)
+    metrics.collect_resource_usage("a", {"slots": 0.0})
+    metrics.at(30.0 + GONE_S)
+    report = metrics.generate_report()["resource_utilization"]["by_node"]["a"]
+    assert report["slots"] == pytest.approx(10.0 / (20.0 + GONE_S))
+
+
+def test_a_node_that_was_there_for_no_time_counts_for_nothing():
+    metrics = MetricsCollector()
+    metrics.collect_resource_usage("a", {"slots": 1.0})
+    metrics.forget("a")
+    metrics.at(2 * GONE_S)
+    metrics.at(2 * GONE_S + 1)
+    assert metrics.generate_report()["resource_utilization"] == {"mean": None, "by_node": {}}

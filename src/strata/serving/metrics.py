@@ -12,12 +12,15 @@ from strata.decision import Trust
 
 KEPT: Final = 10_000
 """Latencies that percentiles are taken over: the latest."""
+GONE_S: Final = 3600.0
+"""How long a node that has gone is still named in reports (assumed); in the totals it stays."""
 
 
 class MetricsCollector:
     """Collects what was measured; `generate_report` says it in one dictionary with stable keys.
 
-    Times are the caller's clock. Every figure is measured; what was not measured is None, never zero.
+    Times are the caller's clock. Every figure is measured; what was not measured is None, never zero. What is kept
+    is bounded: nodes that have gone are forgotten by name after GONE_S.
     """
 
     def __init__(self, now_s: float = 0.0) -> None:
@@ -33,10 +36,17 @@ class MetricsCollector:
         self._usage: dict[str, dict[str, float]] = {}
         self._usage_since_s: dict[str, float] = {}
         self._present_s: dict[str, float] = {}
+        self._gone_s: dict[str, float] = {}
+        self._forgotten = np.zeros(3)  # how many nodes, the sum of their mean loads, and that of the squares
 
     def at(self, now_s: float) -> None:
         """Move the time on."""
         self._now_s = max(self._now_s, now_s)
+        while self._gone_s and self._now_s - self._gone_s[name := next(iter(self._gone_s))] > GONE_S:
+            if shares := self._shares(name):
+                load = max(shares.values())
+                self._forgotten += (1.0, load, load**2)
+            del self._gone_s[name], self._busy_s[name], self._present_s[name]
 
     def count(self, what: str) -> None:
         """Count a request that was served, rejected, cancelled or interrupted."""
@@ -60,6 +70,7 @@ class MetricsCollector:
 
     def collect_resource_usage(self, node_id: str, usage: Mapping[str, float]) -> None:
         """Note a node's shares in use from now on (0 to 1 by resource: slots, kv, gpu ...)."""
+        self._gone_s.pop(node_id, None)
         if node_id in self._usage:
             lasted_s = self._now_s - self._usage_since_s[node_id]
             busy = self._busy_s.setdefault(node_id, {})
@@ -79,6 +90,7 @@ class MetricsCollector:
         if node_id in self._usage:
             self.collect_resource_usage(node_id, {})
             del self._usage[node_id], self._usage_since_s[node_id]
+            self._gone_s[node_id] = self._now_s
         self._throughput.pop(node_id, None)
 
     def generate_report(self) -> dict[str, Any]:
@@ -86,12 +98,10 @@ class MetricsCollector:
         for node_id, usage in list(self._usage.items()):
             self.collect_resource_usage(node_id, usage)
         elapsed_s = self._now_s - self._since_s
-        shares = {
-            node_id: {name: value / self._present_s[node_id] for name, value in sorted(busy.items())}
-            for node_id, busy in sorted(self._busy_s.items())
-            if self._present_s.get(node_id, 0.0) > 0
-        }
-        loads = np.array([max(of_node.values(), default=0.0) for of_node in shares.values()])
+        shares = {node_id: of_node for node_id in sorted(self._busy_s) if (of_node := self._shares(node_id))}
+        loads = np.array([max(of_node.values()) for of_node in shares.values()])
+        count, total, squares = self._forgotten + np.array((len(loads), loads.sum(), (loads**2).sum()))
+        spread = max(count * squares - total**2, 0.0) ** 0.5  # rounding must not make it imaginary
         sent = self._tokens_sent_bytes + self._lost_bytes
         return {
             "request_latency": {
@@ -106,12 +116,12 @@ class MetricsCollector:
                 **self._counts,
             },
             "resource_utilization": {
-                "mean": float(loads.mean()) if len(loads) else None,
+                "mean": float(total / count) if count else None,
                 "by_node": shares,
             },
             "load_balance": {
-                "jain": float(loads.sum() ** 2 / (len(loads) * (loads**2).sum())) if loads.any() else None,
-                "coefficient_of_variation": float(loads.std() / loads.mean()) if loads.any() else None,
+                "jain": float(total**2 / (count * squares)) if squares else None,
+                "coefficient_of_variation": float(spread / total) if total else None,
             },
             "network_efficiency": {
                 "useful_share": self._tokens_sent_bytes / sent if sent else None,
@@ -120,6 +130,13 @@ class MetricsCollector:
             "elapsed_s": elapsed_s,
             "trust": Trust.MEASURED.value,
         }
+
+    def _shares(self, node_id: str) -> dict[str, float]:
+        """Return a node's mean shares in use while it was there; nothing where that was no time at all."""
+        present_s = self._present_s.get(node_id, 0.0)
+        if present_s <= 0:
+            return {}
+        return {name: value / present_s for name, value in sorted(self._busy_s[node_id].items())}
 
 
 def _percentiles(values: deque[float]) -> dict[str, float] | None:
