@@ -7,17 +7,21 @@ import logging
 import resource
 import signal
 import socket
+import ssl
+import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from strata.errors import UsageError, need
-from strata.http import Frame
+from strata.http import Frame, error_body, kind_of
 
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS: Final = 64
 """Beyond the limit, so that the refusal itself, beats and health checks still get through."""
+
+TOO_LONG: Final = 431
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -35,18 +39,19 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(frame: Frame, listener: socket.socket, *, drain_s: float) -> None:
+def serve(frame: Frame, listener: socket.socket, *, drain_s: float, tls: ssl.SSLContext | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then finish what runs within `drain_s`; a second signal ends it at once.
 
+    tls: speaks HTTPS by this context; a certificate loaded into it later is shown to connections made later.
     Raises MissingPart where uvicorn is not installed.
     """
     need("uvicorn", extra="serve")
     _raise_open_files()
-    asyncio.run(_serve(frame, listener, drain_s))
+    asyncio.run(_serve(frame, listener, drain_s, tls))
 
 
-async def _serve(frame: Frame, listener: socket.socket, drain_s: float) -> None:
-    server = uvicorn_server(frame)
+async def _serve(frame: Frame, listener: socket.socket, drain_s: float, tls: ssl.SSLContext | None) -> None:
+    server = uvicorn_server(frame, tls=tls)
     told, hurry = asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
@@ -77,7 +82,7 @@ async def _first(serving: asyncio.Task[None], *others: Awaitable[Any]) -> None:
             one.cancel()
 
 
-def uvicorn_server(frame: Frame) -> Any:
+def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
     """Return a `uvicorn.Server` of a frame, with the limits that uvicorn has not."""
     import h11
     from uvicorn import Config, Server
@@ -110,6 +115,23 @@ def uvicorn_server(frame: Frame) -> Any:
             elif self._due is None and not self.transport.is_closing():
                 self._due = self.loop.call_later(limits.head_s, self.transport.abort)
 
+        def send_400_response(self, msg: str) -> None:
+            """Refuse what is no request; h11 gives up a head far over the limit before the frame sees it."""
+            error = sys.exc_info()[1]
+            is_long = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == TOO_LONG
+            status, code = (TOO_LONG, "headers-too-large") if is_long else (400, "not-http")
+            said = f"headers exceed {limits.header_bytes} bytes" if is_long else msg
+            body = error_body(said, kind=kind_of(status), code=code)
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"connection", b"close"),
+            ]
+            answer = h11.Response(status_code=status, headers=headers)
+            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+            self.transport.close()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
             super().connection_lost(exc)
@@ -126,21 +148,23 @@ def uvicorn_server(frame: Frame) -> Any:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    return Quiet(
-        Config(
-            frame,
-            http=Connection,
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            h11_max_incomplete_event_size=2 * limits.header_bytes + 1024,
-            timeout_keep_alive=int(limits.head_s),
-            timeout_graceful_shutdown=1,
-        )
+    config = Config(
+        frame,
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=2 * limits.header_bytes + 1024,
+        timeout_keep_alive=int(limits.head_s),
+        timeout_graceful_shutdown=1,
     )
+    # uvicorn itself takes only the names of files, and reads them once.
+    config.load()
+    config.ssl = tls
+    return Quiet(config)
 
 
 def _raise_open_files() -> None:

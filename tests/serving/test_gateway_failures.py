@@ -62,6 +62,7 @@ def test_a_request_that_breaks_off_everywhere_ends_with_an_honest_error():
     assert last["error"]["code"] == "attempts-exhausted"
     assert document.status_code == 503
     assert document.json()["error"]["code"] == "attempts-exhausted"
+    assert int(document.headers["retry-after"]) >= 1
 
 
 def test_a_worker_that_names_another_as_broken_is_not_suspected_itself():

@@ -216,6 +216,7 @@ def test_a_request_is_given_up_after_its_attempts():
     (end,) = cluster.tell(Failed("r", 2, generated=0))
     assert isinstance(end, Reject)
     assert end.reason.token == "attempts-exhausted"
+    assert end.retry_after_s == cluster.core.config.heartbeat_interval_s
 
 
 def test_an_interrupted_request_is_served_however_late():

@@ -180,7 +180,8 @@ class Flights:
         self._free(flight, now_s)
         if flight.attempt >= self._config.max_attempts:
             self._close(flight, now_s)
-            self._reject(flight, Reason("attempts-exhausted", data={"attempts": flight.attempt}), out)
+            reason = Reason("attempts-exhausted", data={"attempts": flight.attempt})
+            self._reject(flight, reason, out, retry_after_s=self._config.heartbeat_interval_s)
         else:
             # Once admitted, it is served: late is better than never, and it was not its fault.
             signal = replace(flight.signal, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
