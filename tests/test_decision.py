@@ -101,6 +101,7 @@ SAMPLES = {
     "substitution-not-allowed": {"wanted": "A100-SXM4-80GB"},
     "substitution-wanted": {"offer": "2x Ascend910B3", "wanted": "1x A100-SXM4-80GB", "profile": "pytorch-ascend"},
     "no-devices": {},
+    "placed-elsewhere": {"nodes": "n1, n2"},
     "node-closed": {},
     "node-tainted": {"taint": "sick=yes:NoSchedule"},
     "node-unlabelled": {"label": "pool=train"},

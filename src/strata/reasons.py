@@ -440,6 +440,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The node's agent found no device, or no agent runs there.",
         "Nothing to do; check the agent if it should have some.",
     ),
+    "placed-elsewhere": Meaning(
+        "is not among the nodes the pod was placed on: {nodes}",
+        "The pod was placed on other nodes before it was made, and its environment is for those.",
+        "Nothing to do; the pod goes where it was placed.",
+    ),
     "node-closed": Meaning(
         "is closed to new pods",
         "The node is cordoned, or not ready.",
