@@ -172,6 +172,8 @@ def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
             return f"list: {', '.join(map(words, items))}"
         case {"type": "array", "items": items}:
             return f"list of {words(items)}"
+        case {"patternProperties": dict(by_pattern)}:
+            return f"mapping of names to {' or '.join(map(words, by_pattern.values()))}"
         case {"additionalProperties": dict(inner)}:
             return f"mapping of names to {words(inner)}"
         case {"type": kind}:

@@ -73,6 +73,22 @@ def test_a_profile_file_is_read(tmp_path):
             ),
             "plain absolute path",
         ),
+        *(
+            (
+                (
+                    "nvidia.com/gpu\n",
+                    f"nvidia.com/gpu\nmounts: [{{name: a, host_path: {path}, container_path: /x}}]\n",
+                ),
+                "not for pods",
+            )
+            for path in (
+                "//etc",
+                "/run/containerd/containerd.sock",
+                "/root/.ssh",
+                "/var/lib",
+                "/var/lib/kubelet/pods",
+            )
+        ),
         (("vendor: NVIDIA", "vendr: NVIDIA"), "did you mean 'vendor'"),
     ],
 )

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from strata.cluster.annotations import FRAMEWORKS
@@ -27,7 +27,19 @@ _QUALIFIED: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9](?:[A-Za-z0-9._-]{
 _IMAGE: Final = re.compile(
     r"[a-z0-9][A-Za-z0-9._:/-]{0,254}(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|@sha256:[0-9a-f]{64})"
 )
-_FORBIDDEN_HOSTS: Final = ("/", "/etc", "/root", "/proc", "/sys", "/var/run", "/run", "/boot")
+NOT_FOR_PODS: Final = ("/", "/etc", "/var", "/var/lib")
+NO_TREE_FOR_PODS: Final = (
+    "/boot", "/etc/kubernetes", "/proc", "/root", "/run", "/sys", "/var/lib/etcd", "/var/lib/kubelet", "/var/run",
+)  # fmt: skip
+"""Folders of the host no pod gets by a profile; of the latter nothing below them: sockets, keys, the kernel."""
+
+# The same without Python, for editors and API servers: no `..`, no control characters, nothing a shell expands.
+_REST: Final = r"[^/:$\x00-\x1f\x7f]"
+_START: Final = r"[^/.:$\x00-\x1f\x7f]"
+_PART: Final = rf"(?:{_START}{_REST}*|\.{_START}{_REST}*|\.\.{_REST}+)"
+_PATH_PATTERN: Final = rf"^(?:/(?:{_PART}|\.)?)+$"
+_HOST_PATTERN: Final = rf"^(?:/{_PART})+/?$"
+_TEXT_PATTERN: Final = r"^(?:[^$\x00-\x1f\x7f]|\$+(?:[^$(\x00-\x1f\x7f]|$))*$"
 
 
 def _shaped(pattern: re.Pattern[str], what: str) -> AfterValidator:
@@ -39,6 +51,14 @@ def _shaped(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _as(pattern: str, longest: int = _MOST - 1) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "maxLength": longest})
+
+
+def _whole(pattern: re.Pattern[str], longest: int) -> WithJsonSchema:
+    return _as(f"^(?:{pattern.pattern})$", longest)
+
+
 def _path(value: str) -> str:
     path = PurePosixPath(value)
     is_plain = value.isprintable() and len(value) < _MOST and ":" not in value and "$" not in value
@@ -48,7 +68,8 @@ def _path(value: str) -> str:
 
 
 def _host_path(value: str) -> str:
-    if str(PurePosixPath(_path(value))) in _FORBIDDEN_HOSTS:
+    path = PurePosixPath("/" + _path(value).lstrip("/"))  # Python keeps two slashes, and Linux does not
+    if str(path) in NOT_FOR_PODS or any(path.is_relative_to(tree) for tree in NO_TREE_FOR_PODS):
         raise PydanticCustomError("path", "{text}", {"text": f"{value} of the host is not for pods"})
     return value
 
@@ -59,13 +80,13 @@ def _text(value: str) -> str:
     return value
 
 
-Name = Annotated[str, _shaped(_NAME, "name (small letters, digits, dots, dashes)")]
-Variable = Annotated[str, _shaped(_VARIABLE, "name of a variable")]
-Image = Annotated[str, _shaped(_IMAGE, "image with a tag or a digest")]
-Resource = Annotated[str, _shaped(_QUALIFIED, "resource name (domain/name)")]
-Text = Annotated[str, AfterValidator(_text)]
-PlainPath = Annotated[str, AfterValidator(_path)]
-HostPath = Annotated[str, AfterValidator(_host_path)]
+Name = Annotated[str, _shaped(_NAME, "name (small letters, digits, dots, dashes)"), _whole(_NAME, 63)]
+Variable = Annotated[str, _shaped(_VARIABLE, "name of a variable"), _whole(_VARIABLE, 128)]
+Image = Annotated[str, _shaped(_IMAGE, "image with a tag or a digest"), _whole(_IMAGE, 384)]
+Resource = Annotated[str, _shaped(_QUALIFIED, "resource name (domain/name)"), _whole(_QUALIFIED, 317)]
+Text = Annotated[str, AfterValidator(_text), _as(_TEXT_PATTERN, _MOST)]
+PlainPath = Annotated[str, AfterValidator(_path), _as(_PATH_PATTERN)]
+HostPath = Annotated[str, AfterValidator(_host_path), _as(_HOST_PATTERN)]
 
 
 class MountEntry(FileModel):
@@ -86,12 +107,9 @@ class TolerationEntry(FileModel):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
 
-class ProfileFile(FileModel):
-    """`kind: RuntimeProfile`."""
+class ProfileFields(FileModel):
+    """What a profile says, in a file or in an object of the API server."""
 
-    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
-    kind: Literal["RuntimeProfile"]
-    name: Name
     vendor: Annotated[Text, Field(min_length=1)]
     framework: Literal["pytorch", "paddle", "mindspore", "vllm"]
     models: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
@@ -107,6 +125,16 @@ class ProfileFile(FileModel):
     tolerations: list[TolerationEntry] = Field(default=[])
     source: Text = ""
     was_tried: bool = False
+
+
+class _Head(FileModel):
+    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["RuntimeProfile"]
+    name: Name
+
+
+class ProfileFile(ProfileFields, _Head):
+    """`kind: RuntimeProfile`."""
 
 
 def load_profile(source: str | Path) -> RuntimeProfile:
@@ -129,35 +157,40 @@ def bundled_profiles() -> tuple[RuntimeProfile, ...]:
 def profile_from_document(document: Document) -> RuntimeProfile:
     """Build a profile from a parsed file. Raises BadFile with every fault."""
     file = document.check(ProfileFile)
+    return build(file.name, file, document)
+
+
+def build(name: str, fields: ProfileFields, document: Document, *, under: tuple[str, ...] = ()) -> RuntimeProfile:
+    """Build a profile from checked fields, which stand `under` some keys of a document. Raises BadFile."""
     faults: list[Fault] = []
-    for position, model in enumerate(file.models):
+    for position, model in enumerate(fields.models):
         try:
             card = accelerator(model)
         except UsageError as error:
-            faults.append(document.fault(("models", position), str(error)))
+            faults.append(document.fault((*under, "models", position), str(error)))
             continue
-        if card.vendor != file.vendor:
+        if card.vendor != fields.vendor:
             message = f"{card.name} is made by {card.vendor}, and one profile is of one vendor"
-            faults.append(document.fault(("models", position), message))
+            faults.append(document.fault((*under, "models", position), message))
     if faults:
         raise BadFile(faults)
     return RuntimeProfile(
-        file.name,
-        file.vendor,
-        tuple(accelerator(model).name for model in file.models),
-        file.framework,
-        file.image,
-        file.resource,
-        env=file.env,
-        no_p2p_env=file.no_p2p_env,
-        mounts=tuple(Mount(m.name, m.host_path, m.container_path, m.is_read_only) for m in file.mounts),
-        code_mount=file.code_mount,
-        entrypoints={name: tuple(words) for name, words in file.entrypoints.items()},
-        node_selector=file.node_selector,
-        tolerations=tuple(_toleration(entry) for entry in file.tolerations),
-        devices_env=file.devices_env,
-        source=file.source,
-        was_tried=file.was_tried,
+        name,
+        fields.vendor,
+        tuple(accelerator(model).name for model in fields.models),
+        fields.framework,
+        fields.image,
+        fields.resource,
+        env=fields.env,
+        no_p2p_env=fields.no_p2p_env,
+        mounts=tuple(Mount(m.name, m.host_path, m.container_path, m.is_read_only) for m in fields.mounts),
+        code_mount=fields.code_mount,
+        entrypoints={name: tuple(words) for name, words in fields.entrypoints.items()},
+        node_selector=fields.node_selector,
+        tolerations=tuple(_toleration(entry) for entry in fields.tolerations),
+        devices_env=fields.devices_env,
+        source=fields.source,
+        was_tried=fields.was_tried,
     )
 
 
