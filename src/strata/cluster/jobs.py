@@ -78,9 +78,12 @@ def start_reset(obj: Object) -> dict[str, Any] | None:
 
 
 def is_quiet(obj: Object) -> bool:
-    """Return whether a suspended job's pods are gone, as far as its status says."""
-    status = obj.get("status") or {}
-    return not any(status.get(key) for key in ("active", "ready", "terminating"))
+    """Return whether a suspended job has no running pods, as far as its status says.
+
+    Pods that are being deleted do not count: on a node that is dead they stay for ever. What they hold is still
+    held, by the book.
+    """
+    return not (obj.get("status") or {}).get("active")
 
 
 def pod_sets(obj: Object) -> tuple[PodSet, ...]:

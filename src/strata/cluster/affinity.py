@@ -1,0 +1,31 @@
+"""Node affinity as the API server lets it be changed: what was asked stays, and is only narrowed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a pod spec's affinity, narrowed to some nodes.
+
+    instead_of: the nodes it was narrowed to before by this function, which then are let go. Terms are
+    alternatives, so each is narrowed; doing it twice changes nothing.
+    """
+    affinity: dict[str, Any] = copy.deepcopy(dict(spec.get("affinity") or {}))
+    node: dict[str, Any] = affinity.setdefault("nodeAffinity", {})
+    required: dict[str, Any] = node.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms: list[dict[str, Any]] = required.setdefault("nodeSelectorTerms", []) or [{}]
+    required["nodeSelectorTerms"] = terms
+    mine, old = _on(nodes), _on(instead_of)
+    for term in terms:
+        kept = [one for one in term.get("matchExpressions") or () if one not in (mine, old)]
+        term["matchExpressions"] = [*kept, mine]
+    return affinity
+
+
+def _on(nodes: Sequence[str]) -> dict[str, Any]:
+    return {"key": HOSTNAME, "operator": "In", "values": sorted(nodes)}
