@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from agent_samples import sample
 from strata.cluster.agent import nvidia_smi, tools
 from strata.cluster.agent.collect import Collected, Run, collect
-from strata.fleet.fingerprint import LINK_BYTES_PER_S
+from strata.cluster.agent.found import Found
+from strata.fleet.fingerprint import LINK_BYTES_PER_S, Device
 from strata.fleet.health import Reading
 
 QUERY = " ".join(nvidia_smi.COMMAND)
@@ -159,12 +161,21 @@ def test_errors_on_the_bus_since_the_last_time_lower_a_cards_health(tmp_path: Pa
     assert (after.health, after.faults) == (0.0, ("aer-fatal",))
 
 
-def test_an_xid_lowers_the_health_of_its_own_card(tmp_path: Path) -> None:
-    outputs = {QUERY: sample("nvidia_smi_query.csv"), "nvidia-smi topo -m": sample("nvidia_smi_topo_nvswitch.txt")}
-    uuid = "GPU-5b3a8a10-0000-0000-0000-000000000001"
-    devices = collected(tmp_path, outputs, xids={uuid: (79,)}).fingerprint.devices
-    assert [one.health for one in devices] == [1.0, 0.0, 1.0]
-    assert devices[1].faults == ("xid-79",)
+def test_a_vendor_whose_tool_gives_no_answer_is_named(tmp_path: Path) -> None:
+    outputs: dict[str, str | Exception] = {
+        "npu-smi info": tools.ToolFailed("npu-smi info: no answer within 10 s"),
+        "mthreads-gmi": sample("mthreads_gmi_1.14.0.txt"),
+    }
+    assert collected(tmp_path, outputs).failed == {"Huawei"}
+
+
+def test_a_figure_that_is_no_number_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Device(0, "MUSA-1", "MTT S80", "Moore Threads", math.nan, power_w=math.inf, temperature_c=math.nan)
+    monkeypatch.setattr(
+        "strata.cluster.agent.mthreads_gmi.parse", lambda text: Found("mthreads-gmi", "", (broken,))
+    )
+    (device,) = collected(tmp_path, {"mthreads-gmi": "NaN"}).fingerprint.devices
+    assert (device.memory_bytes, device.power_w, device.temperature_c) == (0.0, None, None)
 
 
 def test_a_tools_own_word_and_ours_do_not_add_up(tmp_path: Path) -> None:

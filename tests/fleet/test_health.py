@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.fleet.health import MIN_COHORT, WINDOW_S, Health, Reading, Sample, score, slow
+from strata.fleet.health import MIN_COHORT, WINDOW_S, Health, Reading, Sample, of_faults, score, slow, weight
 from strata.fleet.local import Aer
 
 RATES = st.lists(st.floats(1.0, 1.1), min_size=MIN_COHORT, max_size=16)
@@ -36,7 +36,6 @@ def test_a_card_without_trouble_is_well() -> None:
     [
         (Reading(3600.0, ecc_uncorrected=1), "ecc-uncorrected"),
         (Reading(3600.0, aer=Aer(fatal=1)), "aer-fatal"),
-        (Reading(3600.0, xids=(79,)), "xid-79"),
         (Reading(3600.0, has_remap_failed=True), "remap-failed"),
     ],
 )
@@ -57,7 +56,6 @@ def test_what_needs_a_reset_makes_a_card_unusable(now: Reading, fault: str) -> N
         (Reading(3600.0, throttled=frozenset({"power-brake"})), "power-brake"),
         (Reading(3600.0, throttled=frozenset({"hw-slowdown"})), "hw-slowdown"),
         (Reading(3600.0, is_remap_pending=True), "remap-pending"),
-        (Reading(3600.0, xids=(63,)), "xid-63"),
     ],
 )
 def test_what_foretells_worse_lowers_the_score_without_ending_it(now: Reading, fault: str) -> None:
@@ -77,7 +75,12 @@ def test_a_counter_that_fell_was_restarted() -> None:
 
 
 def test_a_program_that_crashed_is_not_the_cards_fault() -> None:
-    assert score(Reading(60.0, xids=(13, 31, 43))).score == 1.0
+    assert [weight(f"xid-{xid}") for xid in (13, 31, 43)] == [1.0, 1.0, 1.0]
+
+
+def test_an_xid_costs_a_card_its_health_or_half_of_it() -> None:
+    assert of_faults(["xid-63", "xid-79"]) == Health(0.0, ("xid-79", "xid-63"))
+    assert of_faults(["xid-63"]) == Health(0.5, ("xid-63",))
 
 
 def test_a_power_cap_and_a_job_that_starts_are_no_faults() -> None:

@@ -31,12 +31,22 @@ pix, pxb: below one PCIe switch, or several; phb: below one host bridge; node: o
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What a short benchmark made an idle device do, and the power it drew meanwhile; None where nobody tells."""
+
+    at_s: float
+    rate_flops: float
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One allocatable accelerator.
 
     model: the catalogue's name, or the tool's where the catalogue has none; `card` then is None.
     board: dies of one board share it, and should be taken together. health: 1 well, 0 not to be used.
     faults: short words of what lowers the health. memory_used_bytes: None where the tool gives no bytes.
+    probe: the newest, at seconds since 1970; of all devices of a model, those far below the others are slow.
     """
 
     index: int
@@ -54,6 +64,7 @@ class Device:
     power_w: float | None = None
     health: float = 1.0
     faults: tuple[str, ...] = ()
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)

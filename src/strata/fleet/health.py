@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,24 @@ APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
 FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 """XIDs after which a card needs a reset or replacing: double-bit ECC, failed remap, NVLink, off the bus, GSP."""
+
+WEIGHTS: Final[Mapping[str, float]] = {
+    "lost": 0.0,
+    "remap-failed": 0.0,
+    "ecc-uncorrected": 0.0,
+    "aer-fatal": 0.0,
+    "aer-nonfatal": 0.3,
+    "remap-pending": 0.5,
+    "hw-slowdown": 0.5,
+    "thermal": 0.6,
+    "power-brake": 0.6,
+    "hot": 0.7,
+    "ecc-corrected": 0.8,
+    "pcie-replay": 0.8,
+    "aer-correctable": 0.8,
+    "heating": 0.8,
+}
+"""What each fault leaves of a device's health."""
 
 HOT_C: Final = 85.0
 HEATING_C: Final = 15.0
@@ -53,7 +71,7 @@ SLOWER: Final = 0.1
 class Reading:
     """A device's counters at one time; None where its tool does not tell.
 
-    Counters grow until the driver restarts. xids: those since the reading before. throttled: reasons active now.
+    Counters grow until the driver restarts. throttled: reasons active now.
     """
 
     at_s: float
@@ -61,7 +79,6 @@ class Reading:
     ecc_corrected: int | None = None
     is_remap_pending: bool = False
     has_remap_failed: bool = False
-    xids: tuple[int, ...] = ()
     throttled: frozenset[str] = frozenset()
     aer: Aer | None = None
     pcie_replays: int | None = None
@@ -76,51 +93,56 @@ class Health:
     faults: tuple[str, ...] = ()
 
 
+def weight(fault: str) -> float:
+    """Return what one fault leaves of a device's health; 1 for an XID that a program causes by itself."""
+    if fault.startswith("xid-"):
+        xid = int(fault.removeprefix("xid-"))
+        return 1.0 if xid in APPLICATION_XIDS else 0.0 if xid in FATAL_XIDS else 0.5
+    return WEIGHTS[fault]
+
+
+def of_faults(faults: Iterable[str]) -> Health:
+    """Return the health of a device that has these faults."""
+    weights = {fault: weight(fault) for fault in faults}
+    return Health(math.prod(weights.values()), tuple(sorted(weights, key=lambda one: (weights[one], one))))
+
+
 def score(now: Reading, before: Reading | None = None) -> Health:
-    """Return a device's health from its newest reading and the one before.
+    """Return a device's health from its newest reading and one before.
 
     Without a reading before, only what holds now counts: nobody knows how old the counters' errors are.
     """
-    weights: dict[str, float] = {}
-
-    def fault(word: str, weight: float, *, holds: bool = True) -> None:
-        if holds:
-            weights[word] = min(weight, weights.get(word, 1.0))
-
-    fault("remap-failed", 0.0, holds=now.has_remap_failed)
-    fault("remap-pending", 0.5, holds=now.is_remap_pending)
-    for xid in now.xids:
-        fault(f"xid-{xid}", 0.0 if xid in FATAL_XIDS else 0.5, holds=xid not in APPLICATION_XIDS)
-    fault("hw-slowdown", 0.5, holds="hw-slowdown" in now.throttled)
-    fault("thermal", 0.6, holds=bool(now.throttled & {"hw-thermal", "sw-thermal"}))
-    fault("power-brake", 0.6, holds="power-brake" in now.throttled)
+    is_hot = now.temperature_c is not None and now.temperature_c >= HOT_C
     # A power cap is how a card is meant to run at full load.
-    hot = now.temperature_c is not None and now.temperature_c >= HOT_C
-    fault("hot", 0.7, holds=hot)
+    holds = {
+        "remap-failed": now.has_remap_failed,
+        "remap-pending": now.is_remap_pending,
+        "hw-slowdown": "hw-slowdown" in now.throttled,
+        "thermal": bool(now.throttled & {"hw-thermal", "sw-thermal"}),
+        "power-brake": "power-brake" in now.throttled,
+        "hot": is_hot,
+    }
     if before is not None and now.at_s > before.at_s:
-        _since(now, before, fault)
-    words = sorted(weights, key=lambda word: (weights[word], word))
-    return Health(math.prod(weights.values()), tuple(words))
+        holds |= _since(now, before)
+    return of_faults(fault for fault, is_so in holds.items() if is_so)
 
 
-class _Fault(Protocol):
-    def __call__(self, word: str, weight: float, *, holds: bool = True) -> None: ...
-
-
-def _since(now: Reading, before: Reading, fault: _Fault) -> None:
-    hours = (now.at_s - before.at_s) / 3600
-    fault("ecc-uncorrected", 0.0, holds=_grown(now.ecc_uncorrected, before.ecc_uncorrected) > 0)
-    fault("ecc-corrected", 0.8, holds=_grown(now.ecc_corrected, before.ecc_corrected) > CORRECTED_PER_HOUR * hours)
-    fault("pcie-replay", 0.8, holds=_grown(now.pcie_replays, before.pcie_replays) > CORRECTED_PER_HOUR * hours)
+def _since(now: Reading, before: Reading) -> dict[str, bool]:
+    allowed = CORRECTED_PER_HOUR * (now.at_s - before.at_s) / 3600
+    holds = {
+        "ecc-uncorrected": _grown(now.ecc_uncorrected, before.ecc_uncorrected) > 0,
+        "ecc-corrected": _grown(now.ecc_corrected, before.ecc_corrected) > allowed,
+        "pcie-replay": _grown(now.pcie_replays, before.pcie_replays) > allowed,
+    }
     if now.aer is not None and before.aer is not None:
-        fault("aer-fatal", 0.0, holds=_grown(now.aer.fatal, before.aer.fatal) > 0)
-        fault("aer-nonfatal", 0.3, holds=_grown(now.aer.nonfatal, before.aer.nonfatal) > 0)
-        correctable = _grown(now.aer.correctable, before.aer.correctable)
-        fault("aer-correctable", 0.8, holds=correctable > CORRECTED_PER_HOUR * hours)
+        holds["aer-fatal"] = _grown(now.aer.fatal, before.aer.fatal) > 0
+        holds["aer-nonfatal"] = _grown(now.aer.nonfatal, before.aer.nonfatal) > 0
+        holds["aer-correctable"] = _grown(now.aer.correctable, before.aer.correctable) > allowed
     if now.temperature_c is not None and before.temperature_c is not None:
         # A rise alone is a job that starts; one that ends near the limit is a fan or a pump that stops.
         rise = now.temperature_c - before.temperature_c
-        fault("heating", 0.8, holds=rise >= HEATING_C and now.temperature_c >= HOT_C - HEATING_C / 3)
+        holds["heating"] = rise >= HEATING_C and now.temperature_c >= HOT_C - HEATING_C / 3
+    return holds
 
 
 def _grown(now: int | None, before: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +24,14 @@ Run = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A fingerprint, and the counters its health was judged by: give them to the next `collect`."""
+    """A fingerprint, and the counters its health was judged by: give them to a later `collect`.
+
+    failed: vendors whose tool is here but gave no answer, so that nothing is known of their devices.
+    """
 
     fingerprint: Fingerprint
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
 
 
 def collect(
@@ -34,29 +39,33 @@ def collect(
     *,
     now_s: float,
     before: Mapping[str, Reading] | None = None,
-    xids: Mapping[str, tuple[int, ...]] | None = None,
     root: Path = Path("/sys"),
     run: Run = tools.run,
     load_nvml: Callable[[], Any] = nvml.load,
 ) -> Collected:
     """Return what this machine has. A tool that is missing is nothing; one that fails or babbles leaves a note.
 
-    before: readings of the last time, by uuid. xids: NVIDIA's error events since then, by uuid.
+    before: readings of an earlier time, by uuid. Figures that are no numbers are left out.
     """
     machine = local.probe(root)
     notes: list[str] = []
     found: list[Found] = []
-    sources: tuple[Callable[[], Found | None], ...] = (
-        lambda: _nvidia(run, load_nvml, machine, notes, now_s),
-        lambda: _huawei(run, machine, notes),
-        lambda: _one(run, ["cnmon"], cnmon.parse),
-        lambda: _hygon(run, notes),
-        lambda: _one(run, ["mthreads-gmi"], mthreads_gmi.parse),
-    )
-    for source in sources:
-        one = _noted(source, notes)
-        if one is not None:
-            found.append(one)
+    failed: set[str] = set()
+    sources: Mapping[str, Callable[[], Found | None]] = {
+        nvml.VENDOR: lambda: _nvidia(run, load_nvml, machine, notes, now_s),
+        npu_smi.VENDOR: lambda: _huawei(run, machine, notes),
+        cnmon.VENDOR: lambda: _one(run, ["cnmon"], cnmon.parse),
+        hy_smi.VENDOR: lambda: _hygon(run, notes),
+        mthreads_gmi.VENDOR: lambda: _one(run, ["mthreads-gmi"], mthreads_gmi.parse),
+    }
+    for vendor, source in sources.items():
+        try:
+            one = source()
+        except StrataError as error:
+            notes.append(str(error))
+            failed.add(vendor)
+        else:
+            found += [one] if one is not None else []
     devices: list[Device] = []
     links: dict[tuple[int, int], str] = {}
     readings: dict[str, Reading] = {}
@@ -69,9 +78,7 @@ def collect(
             placed = _placed(device, node, machine)
             reading = one.readings.get(device.index) or Reading(now_s, temperature_c=device.temperature_c)
             pci = machine.devices.get(placed.bus_id)
-            reading = replace(
-                reading, aer=pci.aer if pci is not None else None, xids=(xids or {}).get(placed.uuid, ())
-            )
+            reading = replace(reading, aer=pci.aer if pci is not None else None)
             readings[placed.uuid] = reading
             devices.append(_judged(placed, health.score(reading, (before or {}).get(placed.uuid))))
     fingerprint = Fingerprint(
@@ -83,7 +90,7 @@ def collect(
         tool=", ".join(one.tool for one in found),
         notes=tuple(notes),
     )
-    return Collected(fingerprint, readings)
+    return Collected(fingerprint, readings, frozenset(failed))
 
 
 def _noted(source: Callable[[], T], notes: list[str]) -> T | None:
@@ -158,7 +165,21 @@ def _placed(device: Device, node: str, machine: local.Machine) -> Device:
     pci = machine.devices.get(address)
     numa = device.numa_node if pci is None or pci.numa_node is None else pci.numa_node
     own = f"{device.vendor}-{address or device.index}".lower().replace(" ", "-")
-    return replace(device, uuid=device.uuid or f"{node}/{own}", bus_id=address, numa_node=numa)
+    return replace(
+        device,
+        uuid=device.uuid or f"{node}/{own}",
+        bus_id=address,
+        numa_node=numa,
+        memory_bytes=_finite(device.memory_bytes) or 0.0,
+        memory_used_bytes=_finite(device.memory_used_bytes),
+        utilisation=_finite(device.utilisation),
+        temperature_c=_finite(device.temperature_c),
+        power_w=_finite(device.power_w),
+    )
+
+
+def _finite(figure: float | None) -> float | None:
+    return figure if figure is not None and math.isfinite(figure) else None
 
 
 def _judged(device: Device, found: health.Health) -> Device:
