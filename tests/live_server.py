@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,10 +12,10 @@ from strata.server import listen, uvicorn_server
 
 
 @asynccontextmanager
-async def listening(frame: Frame) -> AsyncIterator[int]:
+async def listening(frame: Frame, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Yield the port. Who connects before the server is up waits in the socket's backlog."""
     with listen("127.0.0.1", 0) as listener:
-        server = uvicorn_server(frame)
+        server = uvicorn_server(frame, tls=tls)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]
