@@ -113,6 +113,15 @@ SAMPLES = {
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},
     "needs-free-devices": {"count": 8, "model": "A100-SXM4-80GB", "pods": 4},
+    "node-isolated": {"what": "xid-79 on GPU-1", "times": 2},
+    "isolation-waits": {"what": "slow-rate on GPU-1"},
+    "node-released": {},
+    "standing-unreadable": {"key": "ai.compute/standing", "fault": "no JSON"},
+    "checkpoint-unfinished": {"what": ".metadata.tmp"},
+    "checkpoint-incomplete": {"what": "__3_0.distcp missing"},
+    "checkpoint-torn": {"what": "model.safetensors"},
+    "checkpoint-unannounced": {"what": "100"},
+    "checkpoint-unknown": {"what": "notes.txt"},
     "no-peer-access": {},
 }  # fmt: skip
 

@@ -500,6 +500,52 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The smallest relaxation found: so many devices would hold the gang.",
         "Wait, or add nodes.",
     ),
+    "node-isolated": Meaning(
+        "{what}: taken out of service (time {times})",
+        "A device of the node is broken, or slow against its own model's cohort; the node is tainted, because "
+        "neither kube-scheduler nor a device plugin can leave out one device.",
+        "Repair or reset the devices; the node returns by itself once they have been well for long enough.",
+    ),
+    "isolation-waits": Meaning(
+        "{what}: should leave, but as many nodes are out as may be at a time",
+        "The budget of simultaneous isolations is used up. The node has the soft form of the taint.",
+        "Repair the nodes that are out. Where many fail at once, suspect what they share.",
+    ),
+    "node-released": Meaning(
+        "has been well for long enough and is back in service",
+        "The node's devices were well without a break for the time its relapses ask for.",
+        "Nothing to do.",
+    ),
+    "standing-unreadable": Meaning(
+        "its annotation {key} is not one we write ({fault})",
+        "What was remembered of the node's isolation cannot be read; it counts as out since now if it is tainted.",
+        "Leave the annotation to the controller.",
+    ),
+    "checkpoint-unfinished": Meaning(
+        "is still being written, or was left half written: {what}",
+        "A file has a temporary name, was written moments ago, or is newer than what ends a checkpoint.",
+        "Nothing to do; an older one is used. A marker (.complete) makes a fresh one usable at once.",
+    ),
+    "checkpoint-incomplete": Meaning(
+        "{what}",
+        "Files are missing or empty that its index, its names, or the older checkpoints say it has.",
+        "Nothing to do; an older one is used.",
+    ),
+    "checkpoint-torn": Meaning(
+        "ends too early: {what}",
+        "A file is shorter than its own header says, or its index cannot be read.",
+        "Nothing to do; an older one is used. Check the storage if this recurs.",
+    ),
+    "checkpoint-unannounced": Meaning(
+        "is beyond step {what}, the last that its writer announced",
+        "The tracker file beside it names an older step: it was never finished, or was rolled back.",
+        "Nothing to do; an older one is used.",
+    ),
+    "checkpoint-unknown": Meaning(
+        "is of no layout we know: {what}",
+        "It is neither of torch, Megatron, DeepSpeed or Hugging Face nor marked as complete.",
+        "Write an empty file .complete into it as the last step of saving.",
+    ),
     "no-peer-access": Meaning(
         "devices of a node cannot reach each other's memory",
         "Peer access is off or missing; collectives go through the host, and are told so by the environment.",
