@@ -167,6 +167,29 @@ def test_a_hop_measured_one_way_is_taken_for_the_way_back_and_others_are_far() -
     assert len(layout.hops) == 2
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([0.01, 0.2, math.inf])), max_size=9)
+)
+def test_hops_as_an_array_are_the_hops_one_by_one(measured: list[tuple[int, int, float]]) -> None:
+    names = list("abcde")
+    nodes = [
+        node(
+            name,
+            hop_s={names[j]: s for k, j, s in measured if k == i},
+            bandwidth_bytes_per_s={names[j]: 1e9 for k, j, s in measured if k == i and s < 0.1},
+        )
+        for i, name in enumerate(names)
+    ]
+    layout = layout_of(nodes, [], LLAMA, DEMAND)
+    plain = replace(layout, hops=dict(layout.hops))
+    for one in (layout, plain):
+        fixed_s, per_unit_s = one.lines(names, names[1:])
+        hops = [[one.hop(a, b) for b in names[1:]] for a in names]
+        assert fixed_s.tolist() == [[hop.fixed_s for hop in row] for row in hops]
+        assert per_unit_s.tolist() == [[hop.per_unit_s for hop in row] for row in hops]
+        assert one.lines(names, []).shape == (2, 5, 0)
+
+
 @given(st.permutations(range(5)))
 def test_the_order_in_which_nodes_came_does_not_matter(order: list[int]) -> None:
     names = [f"n{i}" for i in range(5)]

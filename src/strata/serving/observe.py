@@ -15,7 +15,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.serving.allocation import Pipeline, Stage
-from strata.serving.layout import FAR, Layout, Line, StageServer
+from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.pool import Array, Capacity, Pool, PoolNode
 from strata.serving.service import SPARE, Service
@@ -268,11 +268,31 @@ def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> A
     return matrix
 
 
-class _Hops(Mapping[tuple[str, str], Line]):
+class _Hops(HopTable):
     """The hops between all nodes, over tokens passed on, each worked out when asked for: N nodes have N^2."""
 
     def __init__(self, nodes: Mapping[str, Node], token_bytes: float) -> None:
         self._nodes, self._token_bytes = nodes, token_bytes
+        self._index = {name: i for i, name in enumerate(nodes)}
+        self._table: Array | None = None
+
+    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Array:
+        """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
+        if self._table is None:
+            self._table = self._all()
+        rows, columns = ([self._index[name] for name in names] for names in (sources, dests))
+        found: Array = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
+        return found
+
+    def _all(self) -> Array:
+        nodes = list(self._nodes.values())
+        latency = _figures(nodes, [node.hop_s for node in nodes])
+        latency = np.where(np.isnan(latency), latency.T, latency)
+        bandwidth = _figures(nodes, [node.bandwidth_bytes_per_s for node in nodes])
+        bandwidth[np.isnan(bandwidth)] = ASSUMED_BANDWIDTH_BYTES_PER_S
+        per_token = self._token_bytes / bandwidth
+        per_token[np.isnan(latency)] = np.nan
+        return np.stack((latency, per_token))
 
     def __getitem__(self, pair: tuple[str, str]) -> Line:
         source, dest = self._nodes[pair[0]], self._nodes[pair[1]]

@@ -6,6 +6,7 @@ A server may be entered inside its range, and is then used from there to its end
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +61,9 @@ class Graph:
 def graph_of(layout: Layout) -> Graph:
     """Return a layout's graph; O(U x S) hops are looked up at every boundary, once a layout."""
     servers = tuple(sorted(layout.servers, key=lambda one: (one.first, one.end, one.node_id)))
+    names = [one.node_id for one in servers]
     layers = sorted({one.end for one in servers if one.end < layout.num_layers} | {0}, reverse=True)
-    boundaries, hops, start, after_each = [], list[tuple[float, float]](), 0, []
+    boundaries, hops, start, after_each = [], [np.zeros((2, 0))], 0, []
     widest = {layout.num_layers: 2**62}
     for layer in layers:
         after = [i for i, one in enumerate(servers) if one.first <= layer < one.end]
@@ -70,24 +72,29 @@ def graph_of(layout: Layout) -> Graph:
         after_each.append(tuple(after))
         shape = (len(after), len(before))
         boundaries.append(Boundary(layer, _at(after), np.array(share), _at(before), start, shape))
-        hops += [layout.hop(servers[u].node_id, servers[v].node_id) for v in after for u in before]
-        start = len(hops)
+        table = layout.lines([names[u] for u in before], [names[v] for v in after])
+        hops.append(table.transpose(0, 2, 1).reshape(2, -1))
+        start += len(after) * len(before)
         room = [min(servers[i].kv_tokens, widest.get(servers[i].end, 0)) for i in after]
         widest[layer] = max(room, default=0)
     tails = [i for i, one in enumerate(servers) if one.end == layout.num_layers]
     heads = [i for i, one in enumerate(servers) if one.first == 0]
     order = {layer: number for number, layer in enumerate(layers)}
-    closing = [[layout.hop(servers[t].node_id, servers[h].node_id).at(1) for h in heads] for t in tails]
+    place, ending = [], Counter[int]()
+    for one in servers:
+        place.append(ending[one.end])
+        ending[one.end] += 1
+    closing_s = layout.lines([names[t] for t in tails], [names[h] for h in heads]).sum(axis=0)
     return Graph(
         servers,
         tuple(boundaries),
-        np.array(hops).reshape(-1, 2).T.copy(),
+        np.concatenate(hops, axis=1),
         tuple(heads),
         tuple(after_each),
         np.array(tails, dtype=np.intp),
-        np.array(closing).reshape(len(tails), len(heads)),
+        closing_s,
         tuple(order.get(one.end, -1) for one in servers),
-        tuple([one.end for one in servers[:i]].count(one.end) for i, one in enumerate(servers)),
+        tuple(place),
         widest[0],
     )
 
