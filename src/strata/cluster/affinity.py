@@ -13,15 +13,17 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     """Return a pod spec's affinity, narrowed to some nodes.
 
     instead_of: the nodes it was narrowed to before by this function, which then are let go. Terms are
-    alternatives, so each is narrowed; doing it twice changes nothing.
+    alternatives, so each is narrowed but empty ones, which match nothing; doing it twice changes nothing.
     """
     affinity: dict[str, Any] = copy.deepcopy(dict(spec.get("affinity") or {}))
     node: dict[str, Any] = affinity.setdefault("nodeAffinity", {})
     required: dict[str, Any] = node.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms: list[dict[str, Any]] = required.setdefault("nodeSelectorTerms", []) or [{}]
-    required["nodeSelectorTerms"] = terms
     mine, old = _on(nodes), _on(instead_of)
+    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{"matchExpressions": [mine]}]
+    required["nodeSelectorTerms"] = terms
     for term in terms:
+        if not (term.get("matchExpressions") or term.get("matchFields")):
+            continue
         kept = [one for one in term.get("matchExpressions") or () if one not in (mine, old)]
         term["matchExpressions"] = [*kept, mine]
     return affinity

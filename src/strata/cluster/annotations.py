@@ -34,7 +34,7 @@ FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
 LEVELS: Final = ("node", "rdma", "rack")
 OTHERS: Final = (
     "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
-    "checkpoint", "checkpoint-dir", "claim", "injected",
+    "checkpoint", "checkpoint-dir", "claim", "injected", "container", "counted", "waiting", "visible",
 )  # fmt: skip
 """Keys of ours that are no part of a claim: what the controller and the webhook write or read."""
 

@@ -19,6 +19,7 @@ class Claim:
     devices: of each pod, where the job counts devices itself; None: as many as the need takes.
     memory_bytes: of one device, for a fraction of it (`is_fractional`); a fraction takes one device a pod.
     accelerator: the card the job was written for, if any; substitution says what may stand in for it.
+    vendor: only its cards, for a job that counts a vendor's devices and names no card.
     framework: pytorch, paddle or mindspore; the profile must have it. group_level: how near the gang must be.
     """
 
@@ -31,6 +32,7 @@ class Claim:
     cores_share: float | None = None
     is_fractional: bool = False
     accelerator: str = ""
+    vendor: str = ""
     substitution: Substitution = "allow"
     norm: Norm = "compute"
     framework: str = ""

@@ -64,6 +64,8 @@ def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> I
 
 
 def _demand(claim: Claim, profile: RuntimeProfile, model: str, card: Accelerator | None) -> Demand | Refusal:
+    if claim.vendor not in ("", profile.vendor):
+        return Refusal(model, Reason("substitution-not-allowed", model, {"wanted": f"{claim.vendor} card"}))
     is_substitute = bool(claim.accelerator) and claim.accelerator != model
     if is_substitute and claim.substitution == "never":
         return Refusal(model, Reason("substitution-not-allowed", model, {"wanted": claim.accelerator}))

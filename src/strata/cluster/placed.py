@@ -29,6 +29,16 @@ CHECKPOINT: Final = PREFIX + "checkpoint"
 """Annotation: the newest complete checkpoint a job should go on from."""
 GATE: Final = PREFIX + "room"
 """The scheduling gate of pods that wait for room."""
+WAITING: Final = PREFIX + "waiting"
+"""Annotation of a pod behind the gate: a placement without nodes, what was injected and cannot change any more."""
+VISIBLE: Final = PREFIX + "visible"
+"""Annotation of a pod that waited: the numbers of its devices, which its environment refers to."""
+INJECTED: Final = PREFIX + "injected"
+"""Annotation of a pod: the profile that was injected."""
+CONTAINER: Final = PREFIX + "container"
+"""Annotation of a pod: the container that gets the devices."""
+COUNTED: Final = PREFIX + "counted"
+"""Annotation of a pod: the vendor's resource it counted devices by, before its own was injected."""
 
 INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -65,16 +75,19 @@ def encode(placement: Placement) -> str:
     return json.dumps(said, separators=(",", ":"))
 
 
-def decode(text: str, *, where: str) -> Placement:
-    """Return the placement an annotation holds. Raises BadFile, naming `where`, for what `encode` never writes."""
+def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
+    """Return the placement an annotation holds; that of `WAITING` has no nodes' names.
+
+    Raises BadFile, naming `where`, for what `encode` never writes.
+    """
     try:
-        return _decode(text)
+        return _decode(text, has_nodes=key != WAITING)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        fault = Fault(where, f"is no placement ({type(error).__name__}: {str(error)[:80]})", where=PLACEMENT)
+        fault = Fault(where, f"is no placement ({type(error).__name__}: {str(error)[:80]})", where=key)
         raise BadFile([fault], hint="leave the annotation to the controller") from None
 
 
-def _decode(text: str) -> Placement:
+def _decode(text: str, *, has_nodes: bool) -> Placement:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("too long")
     said = json.loads(text)
@@ -87,7 +100,7 @@ def _decode(text: str) -> Placement:
         raise ValueError("cores is no share")
     pods = []
     for node, devices in said["pods"]:
-        if not _NODE.fullmatch(node):
+        if not _NODE.fullmatch(node) if has_nodes else node != "":
             raise ValueError("no node's name")
         if any(not 0 <= _whole(device) < 1024 for device in devices):
             raise ValueError("no device's number")

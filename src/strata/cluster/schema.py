@@ -14,19 +14,16 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from strata.cluster.annotations import FRAMEWORKS
+from strata.cluster.forms import IMAGE, MOST_CHARACTERS, is_plain_path
 from strata.cluster.profile import Mount, RuntimeProfile
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import Document, FileModel, bundled, bundled_names, read_document
 from strata.fleet.catalogue import accelerator
 
 _FOLDER: Final = Path(__file__).parent / "profiles"
-_MOST: Final = 4096
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _QUALIFIED: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_IMAGE: Final = re.compile(
-    r"[a-z0-9][A-Za-z0-9._:/-]{0,254}(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|@sha256:[0-9a-f]{64})"
-)
 NOT_FOR_PODS: Final = ("/", "/etc", "/var", "/var/lib")
 NO_TREE_FOR_PODS: Final = (
     "/boot", "/etc/kubernetes", "/proc", "/root", "/run", "/sys", "/var/lib/etcd", "/var/lib/kubelet", "/var/run",
@@ -51,7 +48,7 @@ def _shaped(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _as(pattern: str, longest: int = _MOST - 1) -> WithJsonSchema:
+def _as(pattern: str, longest: int = MOST_CHARACTERS - 1) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern, "maxLength": longest})
 
 
@@ -60,9 +57,7 @@ def _whole(pattern: re.Pattern[str], longest: int) -> WithJsonSchema:
 
 
 def _path(value: str) -> str:
-    path = PurePosixPath(value)
-    is_plain = value.isprintable() and len(value) < _MOST and ":" not in value and "$" not in value
-    if not (is_plain and path.is_absolute() and ".." not in path.parts):
+    if not is_plain_path(value):
         raise PydanticCustomError("path", "{text}", {"text": f"{value[:80]!a} is no plain absolute path"})
     return value
 
@@ -75,16 +70,16 @@ def _host_path(value: str) -> str:
 
 
 def _text(value: str) -> str:
-    if not value.isprintable() or len(value) > _MOST or "$(" in value:
+    if not value.isprintable() or len(value) > MOST_CHARACTERS or "$(" in value:
         raise PydanticCustomError("text", "{text}", {"text": "has characters that a variable should not have"})
     return value
 
 
 Name = Annotated[str, _shaped(_NAME, "name (small letters, digits, dots, dashes)"), _whole(_NAME, 63)]
 Variable = Annotated[str, _shaped(_VARIABLE, "name of a variable"), _whole(_VARIABLE, 128)]
-Image = Annotated[str, _shaped(_IMAGE, "image with a tag or a digest"), _whole(_IMAGE, 384)]
+Image = Annotated[str, _shaped(IMAGE, "image with a tag or a digest"), _whole(IMAGE, 384)]
 Resource = Annotated[str, _shaped(_QUALIFIED, "resource name (domain/name)"), _whole(_QUALIFIED, 317)]
-Text = Annotated[str, AfterValidator(_text), _as(_TEXT_PATTERN, _MOST)]
+Text = Annotated[str, AfterValidator(_text), _as(_TEXT_PATTERN, MOST_CHARACTERS)]
 PlainPath = Annotated[str, AfterValidator(_path), _as(_PATH_PATTERN)]
 HostPath = Annotated[str, AfterValidator(_host_path), _as(_HOST_PATTERN)]
 
