@@ -18,6 +18,13 @@ from typing import Final, Literal
 Distance = Literal["pix", "pxb", "phb", "node", "sys"]
 """How far apart two PCI devices are, nearest first; the words of `nvidia-smi topo -m` and of fingerprints."""
 
+AER_TOTALS: Final[Mapping[str, str]] = {
+    "correctable": "TOTAL_ERR_COR",
+    "nonfatal": "TOTAL_ERR_NONFATAL",
+    "fatal": "TOTAL_ERR_FATAL",
+}
+"""Kinds of bus errors, in the order of `Aer`, and the name of each kind's total in its file."""
+
 _ADDRESS: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?")
 
 
@@ -107,18 +114,19 @@ def cpu_list(text: str | None) -> tuple[int, ...]:
     return tuple(cpus)
 
 
+def aer_count(text: str | None, kind: str) -> int | None:
+    """Return how many errors a file `aer_dev_<kind>` counts: its total, or the sum of what it lists."""
+    counts = {name: int(count) for name, count in re.findall(r"^(\S+) (\d+)$", text or "", re.MULTILINE)}
+    if not counts:
+        return None
+    return counts.get(AER_TOTALS[kind], sum(counts.values()))
+
+
 def _device(link: Path) -> PciDevice:
     parts = link.resolve().parts
     start = next((i for i, part in enumerate(parts) if part.startswith("pci")), None)
     numa = _text(link / "numa_node")
-    counts = [
-        _aer(_text(link / f"aer_dev_{kind}"), total)
-        for kind, total in (
-            ("correctable", "TOTAL_ERR_COR"),
-            ("nonfatal", "TOTAL_ERR_NONFATAL"),
-            ("fatal", "TOTAL_ERR_FATAL"),
-        )
-    ]
+    counts = [aer_count(_text(link / f"aer_dev_{kind}"), kind) for kind in AER_TOTALS]
     return PciDevice(
         link.name,
         tuple(parts[start:]) if start is not None else (link.name,),
@@ -128,13 +136,6 @@ def _device(link: Path) -> PciDevice:
         numa_node=int(numa) if numa is not None and numa.isdecimal() else None,  # -1: not known
         aer=None if all(count is None for count in counts) else Aer(*(count or 0 for count in counts)),
     )
-
-
-def _aer(text: str | None, total: str) -> int | None:
-    counts = {name: int(count) for name, count in re.findall(r"^(\S+) (\d+)$", text or "", re.MULTILINE)}
-    if not counts:
-        return None
-    return counts.get(total, sum(counts.values()))
 
 
 def _hex(text: str | None) -> int:

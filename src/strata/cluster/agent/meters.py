@@ -1,0 +1,102 @@
+"""What Prometheus is told of a node's devices and of its agent. Threads write and read: one lock for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from strata.fleet.acu import FIGURES, acu
+from strata.fleet.fingerprint import Device, Fingerprint
+from strata.prometheus import Registry
+
+Values = dict[tuple[str, ...], float]
+
+LABELS: Final = ("device", "index", "model", "vendor")
+
+
+class Meters:
+    """Counters, and gauges of the fingerprint that was shown last."""
+
+    def __init__(self) -> None:
+        self.registry = new = Registry()
+        self._lock = threading.Lock()
+        self._shown = Fingerprint("")
+        self.http = new.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
+        self._faults = new.counter("strata_agent_faults_total", "Faults seen, programs' own ones too.", ["fault"])
+        self._publications = new.counter(
+            "strata_agent_publications_total", "Attempts to publish, by what the API server said.", ["status"]
+        )
+        self._published_after = new.histogram(
+            "strata_agent_fault_published_seconds", "From a fault to its publication."
+        )
+        self._collection = new.histogram("strata_agent_collection_seconds", "Time to ask all tools.")
+        new.gauge("strata_agent_notes", "What could not be read.", (), self._notes)
+        for name, text, read in (
+            ("health", "1 is well, 0 not to be used.", lambda one: one.health),
+            ("temperature_celsius", "Temperature.", lambda one: one.temperature_c),
+            ("power_watts", "Power drawn.", lambda one: one.power_w),
+            ("memory_bytes", "Memory.", lambda one: one.memory_bytes),
+            ("memory_used_bytes", "Memory in use.", lambda one: one.memory_used_bytes),
+            ("utilisation_ratio", "Share of the time it is busy.", lambda one: one.utilisation),
+            ("probe_flops", "FLOP/s of the newest probe.", lambda one: one.probe and one.probe.rate_flops),
+        ):
+            new.gauge(f"strata_device_{name}", text, LABELS, self._of_devices(read))
+        new.gauge("strata_device_fault", "1 for each fault a device has.", (*LABELS, "fault"), self._device_faults)
+        new.gauge("strata_device_acu", "In percent of an A100-80GB.", (*LABELS, "figure", "trust"), self._acu)
+
+    def show(self, fingerprint: Fingerprint) -> None:
+        """Let the gauges tell of this."""
+        self._shown = fingerprint
+
+    def fault(self, word: str) -> None:
+        """Count a fault."""
+        with self._lock:
+            self._faults.inc(fault=word)
+
+    def publication(self, status: str) -> None:
+        """Count an attempt to publish."""
+        with self._lock:
+            self._publications.inc(status=status)
+
+    def published_after(self, seconds: float) -> None:
+        """Count how long a fault took to be published."""
+        with self._lock:
+            self._published_after.observe(seconds)
+
+    def collection(self, seconds: float) -> None:
+        """Count how long asking all tools took."""
+        with self._lock:
+            self._collection.observe(seconds)
+
+    def render(self) -> str:
+        """Return the page that Prometheus scrapes."""
+        with self._lock:
+            return self.registry.render()
+
+    def _notes(self) -> Values:
+        return {(): len(self._shown.notes)}
+
+    def _of_devices(self, read: Callable[[Device], float | None]) -> Callable[[], Values]:
+        def values() -> Values:
+            found = {_labels(device): read(device) for device in self._shown.devices}
+            return {labels: value for labels, value in found.items() if value is not None}
+
+        return values
+
+    def _device_faults(self) -> Values:
+        return {(*_labels(device), word): 1.0 for device in self._shown.devices for word in device.faults}
+
+    def _acu(self) -> Values:
+        values: Values = {}
+        for device in self._shown.devices:
+            vector = acu(device.card) if device.card is not None else None
+            for figure in FIGURES:
+                value = getattr(vector, figure, None)
+                if vector is not None and value is not None:
+                    values[*_labels(device), figure, vector.trust[figure].value] = value
+        return values
+
+
+def _labels(device: Device) -> tuple[str, ...]:
+    return (device.uuid, str(device.index), device.model, device.vendor)
