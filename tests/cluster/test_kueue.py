@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from cluster_builders import A100, B3, PROFILES, cluster, node
+from strata.cluster.flavors import admission_check, flavor_name, flavors
+from strata.cluster.index import Index
+from strata.cluster.kueue import activation, answer, is_queued
+from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
+from strata.cluster.profile import RuntimeProfile
+from strata.cluster.schema import bundled_profiles
+
+INDEX = Index.of(cluster(node("nv"), node("npu", B3)))
+FULL = Index.of(cluster(node("nv", busy=range(8)), node("npu", B3)))
+STAMP = "2026-11-21T12:00:00Z"
+RESERVED = {"type": "QuotaReserved", "status": "True"}
+
+
+def pod_set(name="main", count=1, **asked):
+    said = {f"ai.compute/{key}": value for key, value in asked.items()}
+    return {"name": name, "count": count, "template": {"metadata": {"annotations": said}, "spec": {}}}
+
+
+def workload(*sets, flavors=None, conditions=(RESERVED,), counts=None, state="Pending", **more):
+    """A Workload with quota for a job `train`, and our check pending beside another's."""
+    assigned = [
+        {"name": one["name"], "count": (counts or {}).get(one["name"], one["count"]), "flavors": flavors or {}}
+        for one in sets
+    ]
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {
+            "name": "job-train-1",
+            "namespace": "ns",
+            "resourceVersion": "7",
+            "ownerReferences": [{"kind": "Job", "name": "train", "controller": True}],
+        },
+        "spec": {"podSets": list(sets)},
+        "status": {
+            "conditions": list(conditions),
+            "admission": {"clusterQueue": "q", "podSetAssignments": assigned},
+            "admissionChecks": [
+                {"name": "other", "state": "Ready", "message": "", "lastTransitionTime": "x"},
+                {"name": "strata", "state": state, "message": "", "lastTransitionTime": "x", **more},
+            ],
+        },
+    }
+
+
+def answered(said, index=INDEX, profiles=PROFILES, **more):
+    found = answer(said, index, profiles, checks={"strata"}, stamp=STAMP, **more)
+    return found, (found.patch.body["status"]["admissionChecks"][1] if found else None)
+
+
+def test_a_workload_with_quota_is_placed_and_its_pods_are_told_where():
+    found, state = answered(workload(pod_set(devices="4", accelerator=A100, count=2)))
+    assert (state["name"], state["state"], state["lastTransitionTime"]) == ("strata", "Ready", STAMP)
+    (update,) = state["podSetUpdates"]
+    assert (update["name"], update["labels"]) == ("main", {MANAGED: "true"})
+    assert update["annotations"][GANG] == found.gang == "Job/ns/train"
+    placement = decode(update["annotations"][PLACEMENT], where="test")
+    assert [pod.node for pod in placement.pods] == ["nv", "nv"]
+    assert placement.pods == found.placement.pods
+    assert FIRST not in update["annotations"]
+    assert (found.patch.ref.name, found.patch.subresource, found.patch.resource_version) == (
+        "job-train-1",
+        "status",
+        "7",
+    )
+    assert found.patch.body["status"]["admissionChecks"][0]["name"] == "other"
+
+
+def test_quota_of_a_flavor_is_used_on_its_cards():
+    devices = {"cpu": flavor_name(PROFILES[1])}
+    _, state = answered(workload(pod_set(devices="1"), flavors=devices))
+    assert decode(state["podSetUpdates"][0]["annotations"][PLACEMENT], where="test").pods[0].node == "npu"
+    _, state = answered(workload(pod_set(devices="1"), flavors={"cpu": flavor_name(PROFILES[0])}), FULL)
+    assert state["state"] == "Retry"
+    _, state = answered(workload(pod_set(devices="1"), flavors={"cpu": "default"}), FULL)
+    assert state["state"] == "Ready"
+
+
+def test_without_room_the_quota_goes_back_and_the_reasons_are_told():
+    _, state = answered(workload(pod_set(devices="8", accelerator=A100, substitution="never"), retryCount=3), FULL)
+    assert (state["state"], state["requeueAfterSeconds"], state["retryCount"]) == ("Retry", 60, 3)
+    assert state["message"].startswith("gang-fits-nowhere: ")
+    assert "1 devices-busy" in state["message"]
+    assert "1 substitution-not-allowed" in state["message"]
+    assert "podSetUpdates" not in state
+
+
+def test_a_job_that_wants_to_be_asked_is_told_what_is_offered():
+    _, state = answered(workload(pod_set(devices="1", accelerator=A100, substitution="ask")), FULL)
+    assert state["state"] == "Retry"
+    assert state["message"].startswith("substitution-wanted: ")
+
+
+@pytest.mark.parametrize("sets", [[pod_set(vram="lots")], [pod_set("a", devices="1"), pod_set("b", devices="2")]])
+def test_what_can_never_be_read_is_rejected(sets):
+    found, state = answered(workload(*sets))
+    assert (state["state"], found.placement) == ("Rejected", None)
+    assert "ns/job-train-1" in state["message"]
+
+
+def test_a_workload_that_asks_for_nothing_of_ours_passes():
+    found, state = answered(workload(pod_set()))
+    assert (state["state"], found.placement) == ("Ready", None)
+    assert "podSetUpdates" not in state
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        workload(pod_set(devices="1"), conditions=()),
+        workload(pod_set(devices="1"), conditions=({"type": "QuotaReserved", "status": "False"},)),
+        workload(pod_set(devices="1"), conditions=(RESERVED, {"type": "Evicted", "status": "True"})),
+        workload(pod_set(devices="1"), conditions=(RESERVED, {"type": "Finished", "status": "True"})),
+        workload(pod_set(devices="1"), state="Ready"),
+        {"kind": "Workload", "metadata": {"name": "new"}},
+    ],
+)
+def test_nothing_is_said_where_nothing_is_asked(said):
+    assert answer(said, INDEX, PROFILES, checks={"strata"}, stamp=STAMP) is None
+    assert answer(workload(pod_set(devices="1")), INDEX, PROFILES, checks=(), stamp=STAMP) is None
+
+
+def test_the_pods_of_several_templates_have_their_places_in_order_and_as_many_as_were_admitted():
+    sets = [pod_set("master", devices="2"), pod_set("worker", 5, devices="2")]
+    _, state = answered(workload(*sets, counts={"worker": 2}))
+    first, second = state["podSetUpdates"]
+    assert FIRST not in first["annotations"]
+    assert second["annotations"][FIRST] == "1"
+    assert len(decode(first["annotations"][PLACEMENT], where="test").pods) == 3
+    assert first["annotations"][PLACEMENT] == second["annotations"][PLACEMENT]
+
+
+def test_the_job_says_which_pods_have_devices_and_how_many_a_job_has():
+    ray = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": "train", "annotations": {"ai.compute/devices": "4"}},
+        "spec": {
+            "rayClusterSpec": {
+                "headGroupSpec": {"template": {}},
+                "workerGroupSpecs": [{"groupName": "Big", "replicas": 2, "template": {}}],
+            }
+        },
+    }
+    _, state = answered(workload(pod_set("head"), pod_set("big", 2), pod_set("submitter")), job=ray)
+    assert [one["name"] for one in state["podSetUpdates"]] == ["big"]
+    template = {"spec": {"parallelism": 2, "completions": 2, "template": {}}}
+    job_set = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train"},
+        "spec": {"replicatedJobs": [{"name": "w", "replicas": 2, "template": template}]},
+    }
+    _, state = answered(workload(pod_set("w", 4, devices="2")), job=job_set)
+    assert state["podSetUpdates"][0]["annotations"][PER_JOB] == "2"
+
+
+def test_no_question_is_changed_by_its_answer():
+    said = workload(pod_set(devices="1"))
+    before = copy.deepcopy(said)
+    answered(said)
+    assert said == before
+
+
+def test_one_flavor_stands_for_all_frameworks_of_the_same_devices():
+    found = {one["metadata"]["name"]: one["spec"] for one in flavors(bundled_profiles())}
+    assert set(found) == {
+        "cambricon-mlu", "huawei-ascend310p", "huawei-ascend910", "hygon-dcu", "moore-threads-gpu", "nvidia-gpu",
+    }  # fmt: skip
+    assert found["nvidia-gpu"] == {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
+
+
+def test_a_flavor_asks_for_the_labels_all_its_profiles_ask_for():
+    one, two = (
+        RuntimeProfile(name, "NVIDIA", (A100,), "pytorch", "image:1", "nvidia.com/gpu", node_selector=labels)
+        for name, labels in (("x", {"pool": "a", "zone": "1"}), ("y", {"pool": "a", "zone": "2"}))
+    )
+    assert flavors([one, two])[0]["spec"] == {"nodeLabels": {"pool": "a"}}
+
+
+def test_our_check_becomes_active_once_and_others_are_left_alone():
+    check = admission_check()
+    patch = activation(check, stamp=STAMP)
+    assert patch.subresource == "status"
+    assert patch.body["status"]["conditions"][0]["type"] == "Active"
+    assert activation({**check, **patch.body}, stamp=STAMP) is None
+    assert activation({**check, "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}}, stamp=STAMP) is None
+
+
+def test_jobs_with_a_queue_are_kueues_to_let_go():
+    assert is_queued({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
+    assert not is_queued({"metadata": {}})
