@@ -16,5 +16,10 @@ class ObjectDocument(Document):
 
     def fault(self, where: Path_, message: str) -> Fault:
         """Return a fault at a field."""
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in where)
         return Fault(self.path, message, where=field.removeprefix("."))
+
+
+def _shown(key: str) -> str:
+    """Return a key of a user's, which must not end a line of a log."""
+    return (key if key.isprintable() else ascii(key)[1:-1])[:80]
