@@ -113,7 +113,7 @@ class Elector:
         self._state, self._was_leader, self._stop = State(), False, threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease-{me.name}", daemon=True)
         self.failure: Exception | None = None
-        """A bug that ended the thread; `is_leader` is false by itself soon after."""
+        """A bug that ended the thread, ours or that of `changed`: it leads no longer."""
 
     @property
     def is_leader(self) -> bool:
@@ -144,7 +144,7 @@ class Elector:
             if was_leader:
                 self._release()
         except Exception as error:
-            self.failure = error
+            self.failure, self._state = error, State()
             log.exception("lease %s is no longer asked for", self._me.name)
 
     def _try(self) -> None:

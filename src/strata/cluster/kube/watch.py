@@ -149,6 +149,15 @@ class Watcher:
         self._stop.set()
         with self._lock:
             self._close()
+        self.join(timeout_s)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
