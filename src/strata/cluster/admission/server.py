@@ -45,7 +45,7 @@ class Meters:
     def __init__(self) -> None:
         self.registry = Registry()
         self.requests = self.registry.counter(
-            "strata_webhook_http_requests_total", "Requests by status, all paths.", ["code"]
+            "strata_http_requests_total", "HTTP requests by status.", ["code"]
         )
         self.reviews = self.registry.counter(
             "strata_admission_reviews_total", "Reviews by kind and outcome.", ["kind", "outcome"]
