@@ -13,7 +13,7 @@ from cluster_builders import A100, B3, DIE, node
 from crd_rules import object_faults
 from strata.cluster.agent.benchmark import Timing, with_measurements
 from strata.cluster.agent.found import die_of
-from strata.cluster.crd.compute_node import compute_node, fingerprint_of, reach_of
+from strata.cluster.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.crd.manifests import crds
 from strata.decision import Trust
 from strata.errors import BadFile
@@ -150,7 +150,7 @@ def test_the_object_shows_the_vector_with_its_trust_and_a_summary_for_lists():
         "acu": round(8 * acu(accelerator(B3)).fp16, 1),
         "health": 1.0,
     }
-    assert reach_of(obj) == ("r1", "k2")
+    assert (status["rdmaGroup"], status["rack"], status["agentVersion"]) == ("r1", "k2", "0.6")
     assert obj["metadata"] == {"name": "a"}
 
 

@@ -115,12 +115,6 @@ def fingerprint_of(obj: Object) -> Fingerprint:
     )
 
 
-def reach_of(obj: Object) -> tuple[str, str]:
-    """Return the RDMA group and the rack an object names, empty where it names none. Raises BadFile."""
-    status = ObjectDocument(obj).check(models.ComputeNode).status
-    return status.rdma_group, status.rack
-
-
 def _device(device: Device) -> dict[str, Any]:
     said = {
         "index": device.index,
