@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -199,11 +200,14 @@ class KubeApi(Api):
         content: str = JSON,
     ) -> Object:
         sent = {} if body is None else {"content": json.dumps(body), "headers": {"Content-Type": content}}
-        answer = self._send(self._http.build_request(method, path, params=wanted, **sent))
+        request = self._http.build_request(method, path, params=wanted, **sent)
+        answer = self._send(request)
         try:
-            found: Object = answer.json()
-        except ValueError as error:
-            raise ApiFailed(f"{method} {path}: the answer is no JSON: {answer.text[:80]!r}") from error
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ApiFailed(f"{method} {request.url.path}: the answer is no object: {answer.text[:80]!r}")
         return found
 
     def _send(self, request: Any, *, is_stream: bool = False) -> Any:
@@ -212,7 +216,7 @@ class KubeApi(Api):
             answer = self._http.send(request, stream=is_stream)
             if answer.is_success:
                 return answer
-            with answer:
+            with closing(answer):
                 answer.read()
         except self._failures as error:
             # Its text may be empty, as that of a time limit often is; its type then says it.
