@@ -9,6 +9,8 @@ import click
 from strata.cli.main import LazyGroup, Table
 
 KUBE: Final[Table] = {
+    "acu": ("strata.cli.kube_acu:acu", "What the cluster has, in use and free, of all vendors together."),
+    "agent": ("strata.cli.kube_agent:agent", "Find this node's accelerators, and publish how well they are."),
     "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
 }
 

@@ -129,13 +129,13 @@ def time_device(
     timings = []
     kinds: dict[What, Any] = {"fp16": torch.float16, "fp32": torch.float32}
     for what, dtype in kinds.items():
-        a = _made(partial(torch.rand, (size, size), device=device, dtype=dtype), device)
-        out = _made(partial(torch.empty_like, a), device)
+        a = made(partial(torch.rand, (size, size), device=device, dtype=dtype), device)
+        out = made(partial(torch.empty_like, a), device)
         seconds = _timed(partial(torch.matmul, a, a, out=out), [device], repeats, clock)
         timings.append(Timing(what, 2.0 * size**3, seconds))
         del a, out
-    source = _made(partial(torch.zeros, copy_bytes, device=device, dtype=torch.uint8), device)
-    dest = _made(partial(torch.empty_like, source), device)
+    source = made(partial(torch.zeros, copy_bytes, device=device, dtype=torch.uint8), device)
+    dest = made(partial(torch.empty_like, source), device)
     seconds = _timed(partial(dest.copy_, source), [device], repeats, clock)
     # Each byte is read once and written once.
     return [*timings, Timing("memory_bandwidth", 2.0 * copy_bytes, seconds)]
@@ -155,14 +155,15 @@ def time_links(
         for j, other in enumerate(devices):
             if i == j:
                 continue
-            source = _made(partial(torch.zeros, copy_bytes, device=one, dtype=torch.uint8), one)
-            dest = _made(partial(torch.empty, copy_bytes, device=other, dtype=torch.uint8), other)
+            source = made(partial(torch.zeros, copy_bytes, device=one, dtype=torch.uint8), one)
+            dest = made(partial(torch.empty, copy_bytes, device=other, dtype=torch.uint8), other)
             seconds = _timed(partial(dest.copy_, source), [one, other], repeats, clock)
             timings.append(Timing("link", float(copy_bytes), seconds, (i, j)))
     return timings
 
 
-def _made(make: Callable[[], Any], device: str) -> Any:
+def made(make: Callable[[], Any], device: str) -> Any:
+    """Return what a call on a device makes. Raises StrataError where the device cannot do it."""
     try:
         return make()
     except RuntimeError as error:  # torch's own for a device, a type or a size it cannot do
@@ -176,19 +177,19 @@ def _timed(
     """Return seconds of one `work`, `repeats` times; a first round is not counted: libraries load, clocks rise."""
     seconds = []
     for _ in range(repeats + 1):
-        _finish(devices)
+        finish(devices)
         start = clock()
         for _ in range(BATCH):
-            _made(work, devices[0])
-        _finish(devices)
+            made(work, devices[0])
+        finish(devices)
         seconds.append((clock() - start) / BATCH)
     return tuple(seconds[1:])
 
 
-def _finish(devices: Sequence[str]) -> None:
+def finish(devices: Sequence[str]) -> None:
     """Wait until the devices have done what was asked of them."""
     torch = need("torch", extra="train")
     for device in devices:
         kind = device.partition(":")[0]
         if kind != "cpu":
-            _made(partial(getattr(torch, kind).synchronize, device), device)
+            made(partial(getattr(torch, kind).synchronize, device), device)

@@ -7,19 +7,28 @@ The decisions are `daemon.Agent`'s. Whatever ends a thread that should not end i
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final
 
+from strata.cluster.agent import nvml
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
+from strata.cluster.agent.serve import frame
+from strata.cluster.agent.sources import Collect, ask_tools, listen_for_xids, run_benchmarks, watch_bus
 from strata.cluster.agent.watch import Fault
 from strata.cluster.kube.api import ApiFailed
 from strata.errors import StrataError
 from strata.fleet.fingerprint import Fingerprint
+from strata.server import serve
 
 log = logging.getLogger(__name__)
 
@@ -152,3 +161,49 @@ class Live:
 def _decide(live: Live) -> None:
     while not live.stopped.is_set():
         live.turn()
+
+
+def run(
+    agent: Agent,
+    listener: socket.socket,
+    *,
+    collect: Collect,
+    publish: Callable[[Fingerprint], None],
+    every_s: float,
+    at_start: bool,
+    probe_every_s: float | None,
+    root: Path,
+) -> None:
+    """Run the agent and answer HTTP until SIGTERM or SIGINT. Raises what ended a thread."""
+
+    def ask(live: Live) -> None:
+        ask_tools(collect, live.put, every_s=every_s, look=live.look, stopped=live.stopped, clock=live.clock)
+
+    def watch(live: Live) -> None:
+        watch_bus(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+
+    def listen(live: Live) -> None:
+        listen_for_xids(nvml.load, live.put, stopped=live.stopped, clock=live.clock)
+
+    def benchmark(live: Live) -> None:
+        run_benchmarks(
+            lambda: live.current,
+            live.put,
+            at_start=at_start,
+            probe_every_s=probe_every_s,
+            stopped=live.stopped,
+            wall_clock=time.time,
+        )
+
+    live = Live(
+        agent,
+        publish=publish,
+        meters=Meters(),
+        sources=(ask, watch, listen, benchmark),
+        on_end=partial(os.kill, os.getpid(), signal.SIGTERM),
+    )
+    live.start()
+    try:
+        serve(frame(live.meters, live.is_alive), listener, drain_s=0.0)
+    finally:
+        live.stop()

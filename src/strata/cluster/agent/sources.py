@@ -5,18 +5,25 @@ Each is a function that runs until it is told to stop, and gives what it found t
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
-from strata.cluster.agent import trace, xid
+from strata.cluster.agent import probe, trace, xid
+from strata.cluster.agent.benchmark import is_idle
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.trace import AerTrace
 from strata.cluster.agent.watch import BusWatch
+from strata.errors import StrataError
+from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Reading
+
+log = logging.getLogger(__name__)
 
 Put = Callable[[Any], None]
 Clock = Callable[[], float]
@@ -98,3 +105,46 @@ def listen_for_xids(
                 put(fault)
         watch.close()
         stopped.wait(REST_S)
+
+
+def run_benchmarks(
+    current: Callable[[], Fingerprint | None],
+    put: Put,
+    *,
+    at_start: bool,
+    probe_every_s: float | None,
+    stopped: threading.Event,
+    wall_clock: Clock,
+    measure: Callable[[probe.What, Sequence[Device]], Mapping[str, Any]] = probe.measure,
+) -> None:
+    """Benchmark idle devices, one after the other: in full when this starts, by a short probe every so often.
+
+    A device counts as idle by its memory and utilisation; a job that starts meanwhile shares it for the rest.
+    """
+
+    def tried(what: probe.What, devices: Sequence[Device]) -> Mapping[str, Any] | None:
+        try:
+            return measure(what, devices)
+        except StrataError as error:
+            log.warning("%s", error)
+            return None
+
+    while current() is None and not stopped.is_set():
+        stopped.wait(REST_S)
+    if at_start and not stopped.is_set():
+        idle = _idle(current())
+        for device in idle:
+            if (said := tried("device", [device])) is not None:
+                put(methodcaller("measured", device.uuid, probe.timings_of(said)))
+        for vendor in dict.fromkeys(device.vendor for device in idle):
+            ours = [device for device in idle if device.vendor == vendor]
+            if len(ours) > 1 and (said := tried("links", ours)) is not None:
+                put(methodcaller("linked", [device.uuid for device in ours], probe.timings_of(said)))
+    while probe_every_s is not None and not stopped.wait(probe_every_s):
+        for device in _idle(current()):
+            if (said := tried("probe", [device])) is not None:
+                put(methodcaller("probed", device.uuid, probe.probe_of(said, wall_clock())))
+
+
+def _idle(fingerprint: Fingerprint | None) -> list[Device]:
+    return [device for device in fingerprint.devices if is_idle(device)] if fingerprint is not None else []
