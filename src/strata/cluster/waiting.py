@@ -1,0 +1,115 @@
+"""Who waits for a place: suspended jobs of ours, and pods that were let in behind a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from strata.cluster import jobs, kinds
+from strata.cluster.actions import Ref
+from strata.cluster.admission.claims import claim_of_pod, claim_of_waiting
+from strata.cluster.annotations import PREFIX
+from strata.cluster.claim import Claim
+from strata.cluster.crd.compute_claim import claim_of
+from strata.cluster.kinds import Object, annotations_of, labels_of, meta, name_of, namespace_of
+from strata.cluster.placed import GANG, GATE, MANAGED
+from strata.errors import BadFile, Fault
+
+CLAIM: Final = PREFIX + "claim"
+"""Annotation: the ComputeClaim that says what is asked for, instead of annotations."""
+GANG_SIZE: Final = PREFIX + "gang-size"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One job or pod without a place. claim: None where it cannot be read; `fault` then says why.
+
+    gang: its key in the book. since: when it was made, as the API server writes it, for the order.
+    """
+
+    gang: str
+    ref: Ref
+    obj: Object
+    claim: Claim | None
+    fault: str = ""
+    since: str = ""
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """Priority first, then age, then name, so that the order never depends on the API server's."""
+        return (-(self.claim.priority if self.claim else 0), self.since, self.gang)
+
+
+def is_managed(obj: Object) -> bool:
+    """Return whether an object is ours to place."""
+    return labels_of(obj).get(MANAGED) == "true"
+
+
+def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
+    """Return what a job asks for: a ComputeClaim it names, else its annotations and those of its first template.
+
+    claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
+    size. Raises BadFile.
+    """
+    sets = [one for one in jobs.pod_sets(obj) if one.has_devices and one.pods]
+    template: Mapping[str, Any] = sets[0].template if sets else {}
+    said = {**annotations_of(template), **annotations_of(obj)}
+    name, namespace = name_of(obj), namespace_of(obj)
+    if named := said.get(CLAIM):
+        claim = replace(_named(claims, named, namespace, obj), name=name, namespace=namespace)
+        has_size = claim.pods > 1
+    else:
+        metadata = {"name": name, "namespace": namespace, "annotations": said}
+        claim = claim_of_pod({"metadata": metadata, "spec": template.get("spec") or {}})
+        has_size = GANG_SIZE in said
+    return claim if has_size else replace(claim, pods=max(1, sum(one.pods for one in sets)))
+
+
+def _named(claims: Mapping[str, Object], name: str, namespace: str, job: Object) -> Claim:
+    if f"{namespace}/{name}" not in claims:
+        where = f"{job.get('kind')} {namespace}/{name_of(job)}"
+        fault = Fault(where, f"there is no ComputeClaim {name[:80]!a} in namespace {namespace}", where=CLAIM)
+        raise BadFile([fault], hint="kubectl get computeclaims")
+    return claim_of(claims[f"{namespace}/{name}"])
+
+
+def waiting_jobs(all_jobs: Mapping[str, Object], claims: Mapping[str, Object]) -> Iterator[Waiting]:
+    """Yield the jobs of ours that are suspended and not over."""
+    for gang, obj in all_jobs.items():
+        if is_managed(obj) and jobs.is_suspended(obj) and not jobs.is_finished(obj):
+            kind = jobs.kind_of(obj)
+            assert kind is not None, "only kinds with suspend are kept"
+            claim, fault = _read(lambda job: job_claim(job, claims), obj)
+            yield Waiting(gang, ref_of(obj, kind), obj, claim, fault, _since(obj))
+
+
+def waiting_pods(gated: Mapping[str, Object]) -> Iterator[Waiting]:
+    """Yield the pods behind our gate, asking for what was injected: that can no longer be changed."""
+    for key, pod in gated.items():
+        gang = annotations_of(pod).get(GANG) or f"Pod/{key}"
+        claim, fault = _read(claim_of_waiting, pod)
+        yield Waiting(gang, ref_of(pod, kinds.POD), pod, claim, fault, _since(pod))
+
+
+def ref_of(obj: Object, kind: kinds.ObjectKind) -> Ref:
+    """Return an object's reference, in the version it was read in."""
+    version = str(obj.get("apiVersion") or kind.api_version).rpartition("/")[2]
+    return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), str(meta(obj).get("uid") or ""))
+
+
+def without_gate(pod: Object) -> list[Any]:
+    """Return a pod's gates without ours."""
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return [one for one in gates if one.get("name") != GATE]
+
+
+def _read(read: Callable[[Object], Claim], obj: Object) -> tuple[Claim | None, str]:
+    try:
+        return read(obj), ""
+    except BadFile as error:
+        return None, str(error)
+
+
+def _since(obj: Object) -> str:
+    return str(meta(obj).get("creationTimestamp") or "")

@@ -1,0 +1,240 @@
+"""The book: objects in, an index out, whatever the order."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cluster_objects as objects
+from cluster_builders import A100, B3, PROFILES
+from strata.cluster import kinds
+from strata.cluster.book import Book
+from strata.cluster.index import Index
+from strata.cluster.placed import GANG, PLACEMENT, encode
+from strata.cluster.snapshot import Placement, PodPlace
+
+
+def placement(*places: tuple[str, tuple[int, ...]], memory: float | None = None, share: float = 0.0) -> Placement:
+    pods = tuple(PodPlace(node, devices, memory) for node, devices in places)
+    cores = None if memory is None else share
+    return Placement("pytorch-nvidia", pods, len(places[0][1]), 1e9, model=A100, cores_share=cores)
+
+
+def placed_job(name: str, where: Placement, **more: Any) -> dict[str, Any]:
+    obj = objects.job(name, pods=len(where.pods), devices=where.devices_per_pod, suspend=False, **more)
+    annotations = {PLACEMENT: encode(where), GANG: f"Job/default/{name}"}
+    obj["spec"]["template"]["metadata"] = {"annotations": annotations}
+    return obj
+
+
+def placed_pod(
+    name: str, where: Placement, gang: str, *, index: int | None = None, on: str = ""
+) -> dict[str, Any]:
+    annotations = {PLACEMENT: encode(where), GANG: gang}
+    if index is not None:
+        annotations["batch.kubernetes.io/job-completion-index"] = str(index)
+    resources: dict[str, Any] = {"resource": "nvidia.com/gpu", "count": where.devices_per_pod}
+    return objects.pod(name, on=on, annotations=annotations, **resources)
+
+
+@pytest.fixture
+def book() -> Book:
+    book = Book(PROFILES)
+    for name, model in (("n1", A100), ("n2", A100), ("a1", B3)):
+        book.changed(kinds.NODE, objects.node(name, model))
+        book.changed(kinds.COMPUTE_NODE, objects.devices(name, model))
+    return book
+
+
+def free(book: Book, node: str) -> list[int]:
+    """The devices of a node nobody uses any part of."""
+    state = book.index.nodes[book.index.node_number[node]]
+    return [i for i, share in enumerate(state.free_share) if share == 1.0 and state.free_bytes[i] > 0]
+
+
+def test_a_node_is_there_once_both_its_objects_are(book: Book) -> None:
+    assert [node.name for node in book.index.nodes] == ["a1", "n1", "n2"]
+    book.changed(kinds.NODE, objects.node("n3"))
+    assert "n3" not in book.index.node_number
+    book.changed(kinds.COMPUTE_NODE, objects.devices("n3"))
+    assert "n3" in book.index.node_number
+    book.changed(kinds.NODE, objects.node("n3"), is_gone=True)
+    assert "n3" not in book.index.node_number
+
+
+def test_a_job_that_was_let_go_holds_its_places_before_it_has_pods(book: Book) -> None:
+    where = placement(("n1", (0, 1)), ("n2", (2, 3)))
+    book.changed(kinds.JOB, placed_job("train", where))
+    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
+    assert free(book, "n2") == [0, 1, 4, 5, 6, 7]
+
+
+def test_a_job_and_its_pods_hold_devices_once(book: Book) -> None:
+    where = placement(("n1", (0, 1)), ("n2", (2, 3)))
+    book.changed(kinds.JOB, placed_job("train", where))
+    for index, node in ((0, "n1"), (1, "n2")):
+        pod = placed_pod(f"train-{index}", where, "Job/default/train", index=index, on=node)
+        book.changed(kinds.POD, pod)
+    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
+    assert free(book, "n2") == [0, 1, 4, 5, 6, 7]
+
+
+def test_pods_of_a_job_that_is_gone_hold_their_devices_until_they_are_gone_too(book: Book) -> None:
+    where = placement(("n1", (0, 1)))
+    job, pod = placed_job("train", where), placed_pod("train-0", where, "Job/default/train", index=0, on="n1")
+    book.changed(kinds.JOB, job)
+    book.changed(kinds.POD, pod)
+    book.changed(kinds.JOB, job, is_gone=True)
+    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
+    book.changed(kinds.POD, pod, is_gone=True)
+    assert len(free(book, "n1")) == 8
+    assert not book.placements
+
+
+def test_a_pod_that_is_over_holds_nothing(book: Book) -> None:
+    where = placement(("n1", (0,)))
+    pod = placed_pod("one", where, "Pod/default/one", on="n1")
+    book.changed(kinds.POD, pod)
+    assert free(book, "n1") == [1, 2, 3, 4, 5, 6, 7]
+    book.changed(kinds.POD, {**pod, "status": {"phase": "Succeeded"}})
+    assert len(free(book, "n1")) == 8
+
+
+def test_pods_of_others_hold_as_many_devices_as_they_ask_for(book: Book) -> None:
+    book.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
+    assert len(free(book, "n1")) == 5
+    assert len(free(book, "n2")) == 8
+
+
+def test_devices_the_plugin_does_not_offer_are_not_free(book: Book) -> None:
+    book.changed(kinds.NODE, objects.node("n1", allocatable=6))
+    assert len(free(book, "n1")) == 6
+
+
+def test_a_fraction_takes_its_share_of_one_device(book: Book) -> None:
+    gib = 2.0**30
+    where = placement(("n1", (3,)), memory=16 * gib, share=0.25)
+    pod = objects.pod("part", on="n1", annotations={PLACEMENT: encode(where), GANG: "Pod/default/part"})
+    book.changed(kinds.POD, pod)
+    state = book.index.nodes[book.index.node_number["n1"]]
+    assert state.free_bytes[3] == state.fingerprint.devices[3].memory_bytes - 16 * gib
+    assert state.free_share[3] == 0.75
+
+
+def test_what_is_assumed_is_held_until_it_shows_or_its_time_is_up(book: Book) -> None:
+    where = placement(("n1", tuple(range(8))))
+    book.assume("Job/default/train", where, until_s=10.0)
+    assert free(book, "n1") == []
+    book.expire(9.9)
+    assert free(book, "n1") == []
+    book.changed(kinds.JOB, placed_job("train", where))
+    book.expire(11.0)
+    assert free(book, "n1") == []
+    book.assume("Job/default/other", placement(("n2", (0,))), until_s=20.0)
+    book.expire(20.0)
+    assert len(free(book, "n2")) == 8
+
+
+def test_a_suspended_job_holds_nothing_but_its_pods_do(book: Book) -> None:
+    where = placement(("n1", (0, 1)))
+    book.changed(kinds.JOB, placed_job("train", where))
+    book.changed(kinds.POD, placed_pod("train-0", where, "Job/default/train", index=0, on="n1"))
+    held = copy.deepcopy(placed_job("train", where))
+    held["spec"]["suspend"] = True
+    book.changed(kinds.JOB, held)
+    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
+    book.listed(kinds.POD, [])
+    assert len(free(book, "n1")) == 8
+
+
+def test_an_object_that_cannot_be_read_is_noted_and_absent(book: Book) -> None:
+    bad = objects.devices("n1")
+    bad["status"]["devices"][0]["memoryBytes"] = float("nan")
+    book.changed(kinds.COMPUTE_NODE, bad)
+    assert "n1" not in book.index.node_number
+    assert "status.devices[0].memoryBytes" in book.faults["ComputeNode/n1"]
+    book.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+    assert not book.faults
+    assert "n1" in book.index.node_number
+
+
+def test_a_placement_that_somebody_wrote_by_hand_is_no_reason_to_fail(book: Book) -> None:
+    pod = objects.pod("odd", on="n1", resource="nvidia.com/gpu", count=2, annotations={PLACEMENT: "{"})
+    book.changed(kinds.POD, pod)
+    assert len(free(book, "n1")) == 6
+
+
+def test_taints_and_cordons_come_through(book: Book) -> None:
+    taints = [{"key": "ai.compute/unhealthy", "value": "xid-79", "effect": "NoSchedule"}]
+    book.changed(kinds.NODE, objects.node("n1", unschedulable=True, taints=taints))
+    state = book.index.nodes[book.index.node_number["n1"]]
+    assert not state.is_schedulable
+    assert state.taints == ("ai.compute/unhealthy=xid-79:NoSchedule",)
+
+
+def same(a: Index, b: Index) -> bool:
+    return a.nodes == b.nodes and bool((a.free_bytes == b.free_bytes).all() and (a.is_open == b.is_open).all())
+
+
+WHERE = [placement(("n1", (0, 1)), ("n2", (2, 3))), placement(("n2", (0, 1)), ("n2", (2, 3)))]
+EVENTS = (
+    [("job", s, w) for s in (True, False) for w in (0, 1)]
+    + [("pod", i, n, w) for i in (0, 1, None) for n in ("n1", "n2", "") for w in (0, 1)]
+    + [("no job",), ("no pod", 0), ("no pod", 1), ("no pod", None), ("cordon", "n1"), ("node", "n1")]
+    + [("gone", "n2"), ("node", "n2"), ("theirs", "n1"), ("sick", "n2")]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(EVENTS), max_size=12))
+def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tuple[Any, ...]]) -> None:
+    book = Book(PROFILES)
+    now: dict[kinds.ObjectKind, dict[str, Any]] = {
+        kinds.NODE: {},
+        kinds.COMPUTE_NODE: {},
+        kinds.POD: {},
+        kinds.JOB: {},
+    }
+
+    def put(kind: kinds.ObjectKind, name: str, obj: Any) -> None:
+        if obj is None:
+            if old := now[kind].pop(name, None):
+                book.changed(kind, old, is_gone=True)
+        else:
+            now[kind][name] = obj
+            book.changed(kind, obj)
+        assert book.index is not None
+
+    for name in ("n1", "n2"):
+        put(kinds.COMPUTE_NODE, name, objects.devices(name, count=4))
+        put(kinds.NODE, name, objects.node(name, count=4))
+    for what, *more in events:
+        if what == "job":
+            held, w = more
+            obj = placed_job("train", WHERE[w])
+            obj["spec"]["suspend"] = held
+            put(kinds.JOB, "train", obj)
+        elif what == "pod":
+            index, on, w = more
+            put(kinds.POD, f"p{index}", placed_pod(f"p{index}", WHERE[w], "Job/default/train", index=index, on=on))
+        elif what == "no job":
+            put(kinds.JOB, "train", None)
+        elif what == "no pod":
+            put(kinds.POD, f"p{more[0]}", None)
+        elif what == "theirs":
+            put(kinds.POD, "theirs", objects.pod("theirs", on=more[0], resource="nvidia.com/gpu", count=1))
+        elif what == "sick":
+            put(kinds.COMPUTE_NODE, more[0], objects.devices(more[0], count=4, sick=(1,)))
+        elif what == "gone":
+            put(kinds.NODE, more[0], None)
+        else:
+            put(kinds.NODE, more[0], objects.node(more[0], count=4, unschedulable=what == "cordon"))
+    fresh = Book(PROFILES)
+    for kind in (kinds.JOB, kinds.POD, kinds.COMPUTE_NODE, kinds.NODE):
+        fresh.listed(kind, list(now[kind].values()))
+    assert same(book.index, fresh.index)
+    assert book.placements == fresh.placements
