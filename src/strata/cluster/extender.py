@@ -1,87 +1,54 @@
-"""A scheduler extender's answers, in kube-scheduler's form `extender/v1`: where a pod may go, and how good it is.
+"""What a scheduler extender says of nodes for one pod: which it may go to, and how good they are.
 
-Go names without JSON tags: keys are read in any case and written capitalised. A pod whose place is decided goes
-there; a pod that asks for something is judged by the router; any other passes everywhere and scores 0. Nothing is
-remembered or written: the autoscaler's simulations and retries may ask as often as they like.
-
-References
-----------
-k8s.io/kube-scheduler/extender/v1/types.go (ExtenderArgs, ExtenderFilterResult, HostPriority).
+A pod whose place is decided goes there; a pod that asks for something is judged by the router; any other passes
+everywhere and scores 0. Nothing is written: simulations and retries may ask as often as they like.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from itertools import compress, repeat
+from typing import Final
 
 import numpy as np
 
 from strata.cluster.annotations import has_claim, read_claim
 from strata.cluster.appraise import FITS, TOKENS, appraise
-from strata.cluster.index import Index
+from strata.cluster.index import Floats, Index, Ints
 from strata.cluster.kinds import Object, annotations_of, meta, name_of, namespace_of
 from strata.cluster.placed import PLACEMENT, decode, nodes_of, place_of
 from strata.cluster.profile import RuntimeProfile
-from strata.errors import BadFile, UsageError
-from strata.reasons import REASONS
-
-MOST: Final = 10
-"""MaxExtenderPriority."""
-
-RESOLVABLE: Final = frozenset({"devices-busy"})
-"""What preempting other pods may change; of all else kube-scheduler is told not to try."""
 
 ELSEWHERE: Final = "placed-elsewhere"
-UNKNOWN: Final = "no-devices"
+SAID: Final = (*TOKENS, ELSEWHERE)
+"""What may be said of a node; `FITS` is first."""
 
-MESSAGES: Final[Mapping[str, str]] = {
-    token: f"{token}: {REASONS[token].means}" for token in (*TOKENS, ELSEWHERE) if token
-}
-"""The same for every node, as kube-scheduler counts equal messages in its event; `strata kube why` has figures."""
+RESOLVABLE: Final = frozenset({"devices-busy"})
+"""What preempting other pods may change; of all else schedulers are told not to try."""
+
+_FITS, _ELSEWHERE, _UNKNOWN = SAID.index(FITS), SAID.index(ELSEWHERE), SAID.index("no-devices")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is said of nodes for one pod.
 
-    number: of a node in the sequences below. token: `FITS`, or why not. score: by `scoring`. other: of every node
-    that has no number.
+    number: of a node. token, score: by number, the last of all other nodes; a number of `SAID`, and the score by
+    `scoring`, 0 where the pod may not go.
     """
 
-    other: str
+    token: Ints
+    score: Floats
     number: Mapping[str, int] = field(default_factory=dict)
-    token: Sequence[str] = ()
-    score: Sequence[float] = ()
 
-    def token_of(self, node: str) -> str:
-        """Return why a pod may not go to a node, `FITS` where it may."""
-        number = self.number.get(node)
-        return self.other if number is None else self.token[number]
+    def numbers(self, names: Sequence[str]) -> Ints:
+        """Return the places of some nodes in `token` and `score`."""
+        return np.fromiter(map(self.number.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
-class Args(NamedTuple):
-    """What kube-scheduler asks about. nodes: the whole NodeList, where it does not send names only."""
-
-    pod: Object
-    names: Sequence[str]
-    nodes: Mapping[str, Any] | None = None
-
-
-def read_args(said: Any) -> Args:
-    """Return what an ExtenderArgs says. Raises UsageError for what is none."""
-    keys = {str(key).lower(): value for key, value in said.items()} if isinstance(said, Mapping) else {}
-    pod, nodes, names = keys.get("pod"), keys.get("nodes"), keys.get("nodenames")
-    if not isinstance(pod, Mapping):
-        raise UsageError("no Pod is given")
-    if names is not None:
-        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise UsageError("NodeNames is no list of names")
-        return Args(pod, names)
-    items = nodes.get("items") or [] if isinstance(nodes, Mapping) else None
-    if not (isinstance(items, list) and all(isinstance(node, Mapping) for node in items)):
-        raise UsageError("neither NodeNames nor Nodes are given")
-    return Args(pod, [name_of(node) for node in items], nodes)
+ANYWHERE: Final = Verdict(np.array([_FITS]), np.zeros(1))
+NOWHERE: Final = Verdict(np.array([_UNKNOWN]), np.zeros(1))
 
 
 def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verdict:
@@ -91,61 +58,20 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
         placement = decode(said[PLACEMENT], where=f"pod {namespace_of(pod)}/{name_of(pod)}")
         place = place_of(pod, placement)
         nodes = nodes_of(placement.pods if place is None else [place])
-        return _only(nodes)
+        number = {node: position for position, node in enumerate(nodes)}
+        return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
     if not has_claim(said):
-        return Verdict(FITS)
+        return ANYWHERE
     claim = read_claim(said, name=name_of(pod), namespace=namespace_of(pod))
     token, score = appraise(index, claim, profiles)
-    names = [TOKENS[number] for number in token.tolist()]
-    return Verdict(UNKNOWN, index.node_number, names, score.tolist())
+    return Verdict(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
 
 
-def _only(nodes: Sequence[str]) -> Verdict:
-    number = {node: position for position, node in enumerate(nodes)}
-    return Verdict(ELSEWHERE, number, [FITS] * len(nodes), [1.0] * len(nodes))
-
-
-def filter_nodes(verdict: Verdict, args: Args) -> dict[str, Any]:
-    """Return the ExtenderFilterResult: the nodes that pass, in the order and the form in which they came.
-
-    Whole nodes are sent back whole: there are schedulers that go on with the very nodes they are answered.
-    """
-    passing: list[str] = []
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for name in args.names:
-        token = verdict.token_of(name)
-        if token == FITS:
-            passing.append(name)
-        elif token in RESOLVABLE:
-            failed[name] = MESSAGES[token]
-        else:
-            unresolvable[name] = MESSAGES[token]
-    answer: dict[str, Any] = {"Nodes": None, "NodeNames": passing}
-    if args.nodes is not None:
-        kept = set(passing)
-        items = [node for node in args.nodes.get("items") or () if name_of(node) in kept]
-        answer = {"Nodes": {**args.nodes, "items": items}, "NodeNames": None}
-    return {**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""}
-
-
-def refuse_all(error: BadFile) -> dict[str, Any]:
-    """Return the ExtenderFilterResult for a pod whose annotations cannot be read: no node, and why."""
-    return {
-        "Nodes": None,
-        "NodeNames": None,
-        "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {},
-        "Error": one_line(error),
-    }
-
-
-def prioritize(verdict: Verdict, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the HostPriorityList: every node that was asked about, 0 where the pod may not go."""
-    return [
-        {"Host": name, "Score": score}
-        for name, score in zip(names, points(verdict, names, most=MOST), strict=True)
-    ]
+def sort_nodes(verdict: Verdict, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return nodes by what is said of them, each list in the order of `names`; `FITS` is always there."""
+    tokens = verdict.token[verdict.numbers(names)]
+    said = sorted({_FITS, *tokens.tolist()})
+    return {SAID[one]: list(compress(names, (tokens == one).tolist())) for one in said}
 
 
 def points(verdict: Verdict, names: Sequence[str], *, most: int) -> list[int]:
@@ -154,25 +80,14 @@ def points(verdict: Verdict, names: Sequence[str], *, most: int) -> list[int]:
     Equal scores (to 1e-9) get equal points and a better one never fewer; the best have `most` points, and nobody
     else has, however close. Nodes that do not fit, and all nodes of a pod that asks for nothing, have 0.
     """
-    scores = [_score(verdict, name) for name in names]
-    rounded = np.round(np.array(scores), 9)
+    rounded = np.round(verdict.score[verdict.numbers(names)], 9)
     fitting = rounded > 0
-    rank = np.zeros(len(scores), dtype=np.int64)
+    found = np.zeros(len(names), dtype=np.int64)
     if fitting.any():
         distinct, order = np.unique(rounded[fitting], return_inverse=True)
-        steps = max(len(distinct) - 1, 1)
-        rank[fitting] = most - -(-(most - 1) * (len(distinct) - 1 - order) // steps)
-    return rank.tolist()
-
-
-def _score(verdict: Verdict, name: str) -> float:
-    number = verdict.number.get(name)
-    return 0.0 if number is None or verdict.token[number] != FITS else verdict.score[number]
-
-
-def one_line(error: BadFile) -> str:
-    """Return all faults in one line, as events show it."""
-    return "; ".join(str(fault) for fault in error.faults)
+        last = len(distinct) - 1
+        found[fitting] = most + (most - 1) * (order - last) // max(last, 1)
+    return found.tolist()
 
 
 class Judge:

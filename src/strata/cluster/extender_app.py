@@ -7,20 +7,19 @@ the vendor's resource, fractions of one device may be refused again by what plac
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from strata.cluster import extender, volcano
 from strata.cluster.index import Index
 from strata.cluster.profile import RuntimeProfile
-from strata.errors import BadFile, UsageError
+from strata.cluster.verbs import Verbs
+from strata.errors import UsageError
 from strata.http import Frame, Limits, Realm, error_body, kind_of
 from strata.prometheus import CONTENT_TYPE, Registry
 
@@ -43,12 +42,12 @@ def make_frame(
     seconds = registry.histogram("strata_extender_seconds", "To decode, decide and encode an answer.", ["verb"])
     verbs = Verbs(index, profiles)
 
-    def answering(verb: str, answer: Callable[[Any], Any]) -> Endpoint:
+    def answering(verb: str, answer: Callable[[bytes], bytes]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             body = await request.body()
             started = clock()
             try:
-                said = encode(answer(decode(body)))
+                said = answer(body)
             except UsageError as error:
                 refusal = error_body(str(error), kind=kind_of(400), code="bad-request")
                 return Response(refusal, 400, media_type="application/json")
@@ -84,59 +83,3 @@ def make_frame(
     realms = [Realm("/"), Realm("/metrics", drains=False), Realm("/healthz", drains=False)]
     frame = Frame(app, realms=realms, limits=limits, requests=requests)
     return frame
-
-
-class Verbs:
-    """Answers to decoded questions. Every method raises UsageError for a question that is none."""
-
-    def __init__(self, index: Callable[[], Index], profiles: Callable[[], Sequence[RuntimeProfile]]) -> None:
-        self._index, self._profiles, self._judge = index, profiles, extender.Judge()
-
-    def filter(self, said: Any) -> dict[str, Any]:
-        """Answer an ExtenderArgs by an ExtenderFilterResult."""
-        args = extender.read_args(said)
-        try:
-            return extender.filter_nodes(self._verdict(args.pod), args)
-        except BadFile as error:
-            return extender.refuse_all(error)
-
-    def prioritize(self, said: Any) -> list[dict[str, Any]]:
-        """Answer an ExtenderArgs by a HostPriorityList, which has no place for an error: filter told it before."""
-        args = extender.read_args(said)
-        try:
-            verdict = self._verdict(args.pod)
-        except BadFile:
-            verdict = extender.Verdict(extender.UNKNOWN)
-        return extender.prioritize(verdict, args.names)
-
-    def predicate(self, said: Any) -> dict[str, Any]:
-        """Answer Volcano's PredicateRequest."""
-        pod, node = volcano.read_predicate(said)
-        try:
-            return volcano.predicate(self._verdict(pod), node)
-        except BadFile as error:
-            return volcano.refuse_predicate(error)
-
-    def node_order(self, said: Any) -> dict[str, Any]:
-        """Answer Volcano's PrioritizeRequest."""
-        pod, names = volcano.read_prioritize(said)
-        try:
-            return volcano.prioritize(self._verdict(pod), names)
-        except BadFile as error:
-            return volcano.refuse_prioritize(error)
-
-    def _verdict(self, pod: Any) -> extender.Verdict:
-        return self._judge(self._index(), pod, self._profiles())
-
-
-def decode(body: bytes) -> Any:
-    """Return what a body says. Raises UsageError where it is no JSON."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is no JSON ({error})") from error
-
-
-def encode(answer: Any) -> bytes:
-    """Return an answer as JSON."""
-    return json.dumps(answer, separators=(",", ":")).encode()

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from strata.cluster.appraise import FITS
-from strata.cluster.extender import MESSAGES, RESOLVABLE, Verdict, one_line, points
+from strata.cluster.extender import RESOLVABLE, Verdict, points, sort_nodes
+from strata.cluster.extender_wire import MESSAGES, one_line
 from strata.cluster.kinds import Object
 from strata.errors import BadFile, UsageError
 
@@ -43,7 +44,7 @@ def read_prioritize(said: Any) -> tuple[Object, list[str]]:
 
 def predicate(verdict: Verdict, node: str) -> dict[str, Any]:
     """Return the PredicateResponse, whose `status` is a message, empty where the task may go to the node."""
-    token = verdict.token_of(node)
+    (token,) = (one for one, some in sort_nodes(verdict, [node]).items() if some)
     if token == FITS:
         return {"status": "", "code": 0}
     return {"status": MESSAGES[token], "code": UNSCHEDULABLE if token in RESOLVABLE else UNRESOLVABLE}
