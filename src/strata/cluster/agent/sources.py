@@ -74,9 +74,9 @@ def watch_bus(
     tracing, bus = start_trace(), BusWatch((), root=root)
     try:
         while not stopped.is_set():
-            if addresses() != bus.addresses:
+            if (wanted := addresses()) != bus.addresses:
                 bus.close()
-                bus = BusWatch(addresses(), root=root)
+                bus = BusWatch(wanted, root=root)
             if tracing is None:
                 stopped.wait(poll_s)
             elif select.select([tracing.fd], [], [], poll_s)[0]:
