@@ -19,7 +19,7 @@ from strata.decision import Trust
 from strata.errors import BadFile
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
-from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
 NOW = "2026-11-21T20:00:00Z"
 SCHEMA = crds()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -261,3 +261,14 @@ def test_a_node_nobody_has_looked_at_yet_is_no_fingerprint():
 def test_what_a_newer_agent_says_is_left_out():
     obj = changed(OBJECT, *DEVICE, "colour", value="green")
     assert fingerprint_of(changed(obj, "status", "mood", value=3)) == fingerprint_of(OBJECT)
+
+
+def test_a_probe_comes_back_and_one_without_power_too():
+    probes = (Probe(1795284000.25, 7e14, 650.0), Probe(1795284001.0, 0.0))
+    fingerprint = node("n", A100, 2).fingerprint
+    devices = tuple(replace(one, probe=probe) for one, probe in zip(fingerprint.devices, probes, strict=True))
+    fingerprint = replace(fingerprint, devices=devices)
+    assert [one.probe for one in back(fingerprint).devices] == list(probes)
+    assert list(object_faults(SCHEMA, written(fingerprint))) == []
+    broken = changed(written(fingerprint), "status", "devices", 1, "probe", "at", value="2026-02-30T00:00:00Z")
+    assert faults(broken) == {"status.devices[1].probe.at": "day is out of range for month"}

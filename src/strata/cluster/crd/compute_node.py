@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
@@ -20,7 +22,7 @@ from strata.errors import BadFile, Fault, StrataError, UsageError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
 from strata.fleet.catalogue import accelerator
-from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
 Measurable = Literal["fp16", "fp32", "memory_bandwidth"]
 MEASURABLE: Final[tuple[Measurable, ...]] = get_args(Measurable)
@@ -89,7 +91,15 @@ def fingerprint_of(obj: Object) -> Fingerprint:
             card = _card_of(said)
         except StrataError as error:
             faults.append(document.fault(("status", "devices", place, "acu"), str(error)))
-        devices.append(_device_of(said, card))
+        device = _device_of(said, card)
+        if said.probe is not None:
+            try:
+                at_s = datetime.fromisoformat(said.probe.at).timestamp()
+            except ValueError as error:  # the form of a date, but none
+                faults.append(document.fault(("status", "devices", place, "probe", "at"), str(error)))
+            else:
+                device = replace(device, probe=Probe(at_s, said.probe.rate_flops, said.probe.power_w))
+        devices.append(device)
     links: dict[tuple[int, int], str] = {}
     measured: dict[tuple[int, int], float] = {}
     for place, link in enumerate(status.links):
@@ -132,7 +142,14 @@ def _device(device: Device) -> dict[str, Any]:
         "temperatureC": device.temperature_c,
         "powerW": device.power_w,
         "utilisation": device.utilisation,
+        "probe": None if device.probe is None else _probe(device.probe),
     }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _probe(probe: Probe) -> dict[str, Any]:
+    at = datetime.fromtimestamp(probe.at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    said = {"at": at, "rateFlops": probe.rate_flops, "powerW": probe.power_w}
     return {key: value for key, value in said.items() if value is not None}
 
 

@@ -110,6 +110,18 @@ class AcuStatus(FileModel):
     link_bandwidth: Worth | None = None
 
 
+class ProbeStatus(FileModel):
+    """What a short benchmark made a device do while it was idle; slow devices are found by it."""
+
+    model_config = _WRITTEN
+
+    at: Moment
+    rate_flops: Figure
+    """FLOP/s of FP16 matrix products."""
+    power_w: Figure | None = None
+    """Drawn meanwhile."""
+
+
 class DeviceStatus(FileModel):
     """One accelerator. Its place in the list is its number in placements."""
 
@@ -135,6 +147,7 @@ class DeviceStatus(FileModel):
     power_w: Figure | None = None
     utilisation: Figure | None = None
     """As a share of 1."""
+    probe: ProbeStatus | None = None
 
 
 class LinkStatus(FileModel):
