@@ -12,6 +12,7 @@ KUBE: Final[Table] = {
     "acu": ("strata.cli.kube_acu:acu", "What the cluster has, in use and free, of all vendors together."),
     "agent": ("strata.cli.kube_agent:agent", "Find this node's accelerators, and publish how well they are."),
     "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
+    "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
 }
 
 

@@ -1,0 +1,110 @@
+"""`strata kube acu`: what a cluster has, in total, in use and free, as one vector whatever the vendors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.kube_source import look, source_options
+from strata.cli.output import emit, output_option, rows
+from strata.decision import Trust
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.cluster.view import Part, Summary
+
+_NOTE: Final = (
+    "100 is one A100-80GB.  ~ a part of it is assumed, not measured.  ? of some devices it is not known."
+)
+
+
+@click.command()
+@click.option(
+    "--by",
+    "key",
+    type=click.Choice(["domain", "vendor", "node"]),
+    default="domain",
+    show_default=True,
+    help="What the table has a row of; JSON has all three.",
+)
+@source_options
+@output_option
+def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Show the accelerators of a cluster in abstract compute units, of all vendors together.
+
+    A device in part use counts by the share of its cores, its memory by bytes. A domain is a node's label
+    topology.kubernetes.io/region, else its zone. What is free of devices that are unwell or on closed nodes is
+    out: nobody can have it now.
+
+    \b
+    strata kube acu --by vendor
+    strata kube acu --snapshot cluster.json -o json
+    """
+    from strata.cluster.view import by, parts, summary
+
+    book, _ = look(snapshots, kubeconfig, context)
+    devices = parts(book.index.nodes)
+    whole = summary("total", devices)
+    data = _data(whole) | {
+        "domains": [
+            {
+                "name": domain.name,
+                **_data(domain),
+                "vendors": _listed(devices, "vendor", domain.name),
+                "nodes": _listed(devices, "node", domain.name),
+            }
+            for domain in by(devices, lambda part: part.domain)
+        ]
+    }
+    emit(data, output, lambda console: _show(console, key, by(devices, lambda part: getattr(part, key)), whole))
+
+
+def _listed(devices: Sequence[Part], key: str, domain: str) -> list[dict[str, Any]]:
+    from strata.cluster.view import by
+
+    here = [part for part in devices if part.domain == domain]
+    return [{"name": one.name, **_data(one)} for one in by(here, lambda part: getattr(part, key))]
+
+
+def _data(one: Summary) -> dict[str, Any]:
+    return {
+        "total": dict(one.total),
+        "used": dict(one.used),
+        "free": dict(one.free),
+        "out": dict(one.out),
+        "trust": {figure: trust.value for figure, trust in one.trust.items()},
+        "devices": one.devices,
+        "devices_unknown": dict(one.unknown),
+        "models": list(one.models),
+    }
+
+
+def _show(console: Console, key: str, groups: Sequence[Summary], whole: Summary) -> None:
+    body = [
+        (
+            one.name,
+            str(one.devices),
+            _figure(one, one.total, "fp16"),
+            _figure(one, one.used, "fp16"),
+            _figure(one, one.free, "fp16"),
+            _figure(one, one.out, "fp16"),
+            _figure(one, one.total, "memory"),
+            _figure(one, one.free, "memory"),
+            _figure(one, one.total, "memory_bandwidth"),
+        )
+        for one in (*groups, whole)
+    ]
+    headers = (key, "devices", "fp16", "used", "free", "out", "memory", "mem free", "mem bw")
+    console.print(rows(headers, body, right=range(1, len(headers))))
+    console.print(f"\n{_NOTE}", soft_wrap=True)
+
+
+def _figure(one: Summary, amounts: Mapping[Any, float], figure: Any) -> str:
+    trust = one.trust.get(figure)
+    if trust is None:
+        return "-" if not one.devices else "?"
+    unknown = "?" if figure in one.unknown else ""
+    return f"{'~' if trust is Trust.ASSUMED else ''}{amounts[figure]:.0f}{unknown}"

@@ -1,0 +1,48 @@
+"""Where commands that ask look at a cluster: its API server, or files that kubectl wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from strata.cluster.book import Book
+    from strata.cluster.gather import Objects
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def source_options(command: Command) -> Command:
+    """Give a command `--snapshot`, `--kubeconfig` and `--context`, for `look`."""
+    for option in (
+        click.option("--context", help="Of the kubeconfig; its current one unless said."),
+        click.option("--kubeconfig", type=click.Path(), help="Else KUBECONFIG, ~/.kube/config, or our pod's own."),
+        click.option(
+            "--snapshot",
+            "snapshots",
+            multiple=True,
+            type=click.Path(),
+            help="A file of `kubectl get nodes,pods,jobs,computenodes,... -A -o json`; may be repeated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> tuple[Book, Objects]:
+    """Return all that matters of a cluster. Raises MissingPart without a cluster, ApiFailed, BadFile."""
+    from strata.cluster.gather import book_of, from_files, from_server
+    from strata.cluster.schema import bundled_profiles
+
+    if snapshots:
+        objects = from_files(snapshots)
+    else:
+        from strata.cluster.kube.client import connect
+
+        objects = from_server(connect(kubeconfig=kubeconfig, context=context))
+    book = book_of(objects, bundled_profiles())
+    for where, fault in book.faults.items():
+        click.echo(f"warning: {where} is left out: {fault}", err=True)
+    return book, objects

@@ -1,0 +1,151 @@
+"""`strata kube why`: where a job or a pod goes, or why it waits, with every node's reason."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.kube_source import look, source_options
+from strata.cli.output import emit, output_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.cluster.asked import Answer
+
+_MOST_NAMES: Final = 8
+
+
+@click.command()
+@click.argument("target", metavar="POD|KIND/NAME")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Where it is.")
+@source_options
+@output_option
+def why(
+    target: str,
+    namespace: str,
+    snapshots: Sequence[str],
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> None:
+    """Say why a pod, a job or a ComputeClaim goes where it goes, or why it waits: every node's reason.
+
+    What the controller decided is read from the ComputeClaim; where nothing was decided yet it is decided now,
+    on the cluster as it is, and changes nothing.
+
+    \b
+    strata kube why train-0
+    strata kube why job/train -n team-a
+    """
+    from strata.cluster.asked import answer
+
+    book, objects = look(snapshots, kubeconfig, context)
+    found = answer(book, objects, target, namespace=namespace)
+    emit(_data(found), output, lambda console: _show(console, found))
+
+
+def _data(found: Answer) -> dict[str, Any]:
+    status = found.status
+    condition = _routed(found)
+    decision = status.get("decision") or {}
+    placement = found.placement
+    return {
+        "object": found.subject,
+        "is_managed": found.is_managed,
+        "source": "recorded" if found.is_recorded else "now",
+        "is_routed": condition.get("status") == "True" if condition else placement is not None,
+        "reason": condition.get("reason", ""),
+        "since": condition.get("lastTransitionTime") or None,
+        "profile": status.get("profile"),
+        "model": status.get("model"),
+        "devices": status.get("devices"),
+        "pods": [{"node": pod.node, "devices": list(pod.devices)} for pod in placement.pods] if placement else [],
+        "reasons": list(decision.get("reasons") or ()),
+        "nodes": list(status.get("nodes") or ()),
+        "nodes_omitted": status.get("nodesOmitted", 0),
+        "trust": decision.get("trust"),
+    }
+
+
+def _routed(found: Answer) -> dict[str, Any]:
+    from strata.cluster.crd.compute_claim import ROUTED
+
+    some = found.status.get("conditions") or ()
+    return next((dict(one) for one in some if one.get("type") == ROUTED), {})
+
+
+def _show(console: Console, found: Answer) -> None:
+    from strata.cluster.asked import grouped
+    from strata.cluster.placed import MANAGED
+
+    data = _data(found)
+    kind, _, name = found.subject.partition("/")
+    if found.is_recorded:
+        said = "goes" if data["is_routed"] else "waits"
+        when = f", since {data['since']}" if data["since"] else ""
+    else:
+        said, when = "would go" if data["is_routed"] else "would wait", ", decided now"
+    console.print(f"{kind} {name} {said}{when}", style="bold", soft_wrap=True)
+    if not found.is_managed:
+        _line(console, f"It is not routed by strata: it has no label {MANAGED}.", indent="  ")
+    if data["is_routed"]:
+        _line(console, f"{data['devices']}x {data['model']}, profile {data['profile']}", indent="  ")
+        for line in _places(data["pods"]):
+            _line(console, line, indent="  ", hang="    ")
+    for reason in data["reasons"]:
+        message = reason["message"].removeprefix(f"{reason.get('subject', '')}: ")
+        _line(console, f"{reason['token']}: {message}", indent="  ", hang="    ")
+    if data["trust"]:
+        _line(console, f"figures: {data['trust']}", indent="  ")
+    for token, messages in grouped(data["nodes"]).items():
+        count = sum(map(len, messages.values()))
+        console.print(f"{token}, {count} {'node' if count == 1 else 'nodes'}", style="bold")
+        for message, nodes in messages.items():
+            _line(console, message, indent="  ", hang="    ")
+            _line(console, _names(nodes), indent="    ")
+    if omitted := data["nodes_omitted"]:
+        console.print(f"{omitted} more nodes, of which the claim has no room to tell")
+
+
+def _places(pods: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a line a node: `n0: 2 pods on devices 0-3, 4-7`."""
+    nodes: dict[str, list[str]] = {}
+    for pod in pods:
+        nodes.setdefault(pod["node"], []).append(_ranges(pod["devices"]))
+    return [
+        f"{node}: {len(some)} {'pod' if len(some) == 1 else 'pods'} on devices {', '.join(some)}"
+        for node, some in nodes.items()
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return `0-3+6` for 0, 1, 2, 3 and 6."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "+".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MOST_NAMES
+    shown = ", ".join(nodes[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _line(console: Console, text: str, *, indent: str, hang: str | None = None) -> None:
+    shown = textwrap.fill(
+        text,
+        console.width,
+        initial_indent=indent,
+        subsequent_indent=hang or indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    console.print(shown, soft_wrap=True)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from cluster_builders import A100, B3
+from cluster_objects import RESOURCE, devices, job, node, pod
+from strata.cli.main import cli
+from strata.cli.main import run as run_cli
+from strata.cluster import kinds
+from strata.cluster.book import Book
+from strata.cluster.crd.compute_claim import claim_status
+from strata.cluster.gather import book_of, from_files
+from strata.cluster.placed import GANG, MANAGED, PLACEMENT, encode
+from strata.cluster.schema import bundled_profiles
+from strata.cluster.waiting import job_claim
+from strata.cluster.why import decide
+
+AT = "2026-11-21T10:00:00Z"
+
+
+def typed(kind: kinds.ObjectKind, obj):
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
+
+
+BASE = [
+    typed(kinds.NODE, node("n0")),
+    typed(kinds.COMPUTE_NODE, devices("n0")),
+    typed(kinds.NODE, node("n1")),
+    typed(kinds.COMPUTE_NODE, devices("n1")),
+    typed(kinds.NODE, node("n2", B3)),
+    typed(kinds.COMPUTE_NODE, devices("n2", B3)),
+    pod("p0", on="n0", resource=RESOURCE[A100], count=6),
+]
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*objects) -> str:
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*BASE, *objects]}))
+        return str(path)
+
+    return write
+
+
+def why(snapshot: str, *arguments: str):
+    return CliRunner().invoke(cli, ["kube", "why", *arguments, "--snapshot", snapshot], catch_exceptions=False)
+
+
+def data(snapshot: str, *arguments: str) -> dict:
+    return json.loads(why(snapshot, *arguments, "-o", "json").stdout)
+
+
+def test_a_job_that_fits_nowhere_has_every_nodes_reason(written):
+    wanted = job("train", pods=4, devices=8, accelerator=A100, substitution="never")
+    said = data(written(wanted), "job/train")
+    assert (said["source"], said["is_routed"], said["reason"]) == ("now", False, "GangFitsNowhere")
+    assert {one["node"]: one["reason"] for one in said["nodes"]} == {
+        "n0": "devices-busy",
+        "n1": "room-for-fewer",
+        "n2": "substitution-not-allowed",
+    }
+    assert "fits-fewer-pods" in {one["token"] for one in said["reasons"]}
+
+
+def test_a_job_that_would_go_says_where(written):
+    said = data(written(job("train", pods=1, devices=8, accelerator=A100)), "job/train")
+    assert (said["is_routed"], said["model"], said["devices"]) == (True, A100, 8)
+    assert said["pods"] == [{"node": "n1", "devices": list(range(8))}]
+
+
+def claimed(book: Book, wanted) -> dict:
+    """The ComputeClaim that a controller writes for a job."""
+    decision = decide(book.index, job_claim(wanted, {}), book.profiles)
+    return {
+        "apiVersion": kinds.COMPUTE_CLAIM.api_version,
+        "kind": "ComputeClaim",
+        "metadata": {
+            "name": "job-train",
+            "namespace": "default",
+            "ownerReferences": [{"kind": "Job", "name": "train"}],
+        },
+        "spec": {},
+        "status": claim_status(decision, None, now=AT, generation=1),
+    }
+
+
+@pytest.mark.parametrize(
+    "target", ["job/train", "jobs/train", "Job/train", "train-0", "pod/train-0", "computeclaim/job-train"]
+)
+def test_what_was_decided_is_told_again_by_whatever_name(written, target):
+    wanted = job("train", devices=8, accelerator=A100)
+    claim = claimed(book_of(from_files([written()]), bundled_profiles()), wanted)
+    later = pod("train-0", on="n1", annotations={GANG: "Job/default/train"}, labels={MANAGED: "true"})
+    said = data(written(wanted, later, claim), target)
+    assert (said["object"], said["source"], said["since"]) == ("Job/default/train", "recorded", AT)
+    assert said["pods"] == [{"node": "n1", "devices": list(range(8))}]
+    assert {one["node"] for one in said["nodes"]} == {"n0", "n2"}
+
+
+def test_a_bare_pod_that_was_placed_says_where(written):
+    index = book_of(from_files([written()]), bundled_profiles()).index
+    placement = decide(index, job_claim(job("x", devices=2), {}), bundled_profiles()).choice
+    placed = pod("bare", labels={MANAGED: "true"}, annotations={PLACEMENT: encode(placement)})
+    said = data(written(placed), "bare")
+    assert (said["source"], said["is_routed"], said["devices"]) == ("recorded", True, 2)
+    assert said["pods"][0]["node"] == placement.pods[0].node
+
+
+def test_what_is_not_ours_is_said_not_to_be(written):
+    answer = why(written(), "p0")
+    assert "no label ai.compute/managed" in answer.stdout
+    assert data(written(), "p0")["is_managed"] is False
+
+
+def test_lines_fit_80_columns_and_many_nodes_are_counted(written):
+    names = [f"ip-10-0-{i}-23.eu-west-1.compute.internal" for i in range(12)]
+    many = [typed(kinds.NODE, node(name, B3)) for name in names]
+    many += [typed(kinds.COMPUTE_NODE, devices(name, B3)) for name in names]
+    wanted = job("train", pods=4, devices=8, accelerator=A100, substitution="never")
+    lines = why(written(*many, wanted), "job/train").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "substitution-not-allowed, 13 nodes" in lines
+    assert any("and 5 more" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody"], "there is no Pod 'nobody' in namespace default"),
+        (["job/trian"], "try: train, which is there"),
+        (["job/train", "-n", "other"], "try: --namespace default"),
+        (["deployment/x"], "is no kind that is placed"),
+        (["job/empty"], "asks for nothing"),
+    ],
+)
+def test_what_cannot_be_answered_is_the_users_to_correct(written, capsys, arguments, said):
+    path = written(job("train", devices=1), job("empty"))
+    assert run_cli(["kube", "why", *arguments, "--snapshot", path]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""What kubectl writes is read as the API server would tell it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from cluster_builders import A100, B3
+from cluster_objects import RESOURCE, devices, job, node, pod
+from strata.cluster import kinds
+from strata.cluster.gather import KINDS, book_of, from_files, from_server
+from strata.cluster.kube.api import ApiFailed
+from strata.cluster.schema import bundled_profiles
+from strata.errors import BadFile, UsageError
+
+
+def typed(kind: kinds.ObjectKind, obj):
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
+
+
+OBJECTS = [
+    typed(kinds.NODE, node("n0")),
+    typed(kinds.COMPUTE_NODE, devices("n0")),
+    typed(kinds.NODE, node("n1", B3)),
+    typed(kinds.COMPUTE_NODE, devices("n1", B3)),
+    pod("p0", on="n0", resource=RESOURCE[A100], count=2),
+    job("j0", devices=2),
+]
+
+
+def listed(objects) -> dict:
+    return {"apiVersion": "v1", "kind": "List", "items": objects}
+
+
+def written(tmp_path, name: str, data) -> str:
+    path = tmp_path / name
+    path.write_text(json.dumps(data) if name.endswith("json") else yaml.safe_dump(data))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["all.json", "all.yaml"])
+def test_a_list_becomes_a_book(tmp_path, name):
+    found = book_of(from_files([written(tmp_path, name, listed(OBJECTS))]), bundled_profiles())
+    assert [one.name for one in found.index.nodes] == ["n0", "n1"]
+    assert sum(found.index.nodes[0].free_share) == 6
+    assert list(found.jobs) == ["Job/default/j0"]
+
+
+def test_several_files_lists_of_lists_and_single_objects_are_one_cluster(tmp_path):
+    paths = [
+        written(tmp_path, "a.json", listed([listed(OBJECTS[:2])])),
+        written(tmp_path, "b.json", OBJECTS[2]),
+        written(tmp_path, "c.json", OBJECTS[3:]),
+        written(tmp_path, "d.json", {"apiVersion": "v1", "kind": "ConfigMapList", "items": []}),
+    ]
+    found = from_files(paths)
+    assert {kind.kind: len(some) for kind, some in found.items() if some} == {
+        "Node": 2, "ComputeNode": 2, "Pod": 1, "Job": 1,
+    }  # fmt: skip
+
+
+def test_kinds_of_others_are_passed_over(tmp_path):
+    strange = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    assert not any(from_files([written(tmp_path, "x.json", strange)]).values())
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (7, "no object"),
+        ({"kind": "Pod", "metadata": {"name": "x"}}, "apiVersion"),
+        ({"apiVersion": "v1", "kind": "Pod"}, "metadata.name"),
+        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": []}, "spec should be a mapping"),
+        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": []}}, "metadata.labels"),
+    ],
+)
+def test_what_is_no_object_is_named_by_its_place(tmp_path, one, said):
+    with pytest.raises(BadFile, match=said) as caught:
+        from_files([written(tmp_path, "x.json", listed([*OBJECTS, one, one]))])
+    assert [fault.where for fault in caught.value.faults] == ["items[6]", "items[7]"]
+
+
+def test_a_file_that_is_not_there_says_so():
+    with pytest.raises(UsageError, match="no such file"):
+        from_files(["nowhere.json"])
+
+
+class Server:
+    def __init__(self, status: int):
+        self.status = status
+
+    def list(self, kind, *, namespace="", labels=""):
+        if kind in (kinds.NODE, kinds.POD, kinds.JOB):
+            return [{"kind": kind.kind}], "1"
+        raise ApiFailed("no", status=self.status)
+
+
+def test_kinds_a_cluster_does_not_have_are_empty():
+    found = from_server(Server(404))
+    assert found.keys() == set(KINDS)
+    assert [kind.kind for kind, some in found.items() if some] == ["Node", "Pod", "Job"]
+
+
+def test_kinds_somebody_may_not_see_are_an_error():
+    with pytest.raises(ApiFailed):
+        from_server(Server(403))
