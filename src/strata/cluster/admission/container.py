@@ -1,0 +1,145 @@
+"""One container made to run on a kind of card: image, command, environment, resources and mounts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from strata.cluster.admission.vendors import is_accelerator
+from strata.cluster.kinds import Object
+from strata.fleet.slices import PRELOAD
+
+RESERVED: Final = "STRATA_"
+"""The beginning of variables that limit a fraction: a pod's own are dropped, so that none undoes ours."""
+LIBRARY_PATH: Final = "LD_LIBRARY_PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a container gets.
+
+    resource, count: of the device plugin; none of it for a fraction. command: None leaves the container's own.
+    defaults: variables a container may set otherwise; env: those it may not, as Kubernetes writes them.
+    mounts: volume mounts, left out where the container has one of its own there; limits: those it may not replace.
+    """
+
+    image: str
+    resource: str = ""
+    count: int = 0
+    command: tuple[str, ...] | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    env: tuple[Mapping[str, Any], ...] = ()
+    mounts: tuple[Mapping[str, Any], ...] = ()
+    limits: tuple[Mapping[str, Any], ...] = ()
+    is_fraction: bool = False
+
+
+def with_runtime(container: Object, runtime: Runtime) -> dict[str, Any]:
+    """Return a container with a runtime; one that has it already comes back as it was."""
+    after = dict(without_accelerators(container, but=runtime.resource if runtime.count else ""))
+    after["image"] = runtime.image
+    if runtime.command is not None:
+        after["command"] = list(runtime.command)
+    if env := _env(container.get("env") or [], runtime):
+        after["env"] = env
+    if runtime.count:
+        resources = dict(after.get("resources") or {})
+        for kind in ("requests", "limits"):
+            resources[kind] = {**(resources.get(kind) or {}), runtime.resource: str(runtime.count)}
+        after["resources"] = resources
+    if mounts := _mounts(container.get("volumeMounts") or [], runtime):
+        after["volumeMounts"] = mounts
+    return after
+
+
+def without_accelerators(container: Object, *, but: str = "") -> Object:
+    """Return a container that asks for no vendor's accelerators, but for one resource."""
+    resources = container.get("resources") or {}
+    kept = {
+        kind: {key: value for key, value in said.items() if key == but or not is_accelerator(key)}
+        if kind in ("requests", "limits") and said
+        else said
+        for kind, said in resources.items()
+    }
+    return container if kept == resources else {**container, "resources": kept}
+
+
+def own_mount(container: Object, path: str) -> str:
+    """Return the name of the volume a container mounts at a path, empty where it mounts none there."""
+    mounts = container.get("volumeMounts") or []
+    return next((str(one["name"]) for one in mounts if _is_at(one, path)), "")
+
+
+def put(items: Iterable[Any], new: Mapping[str, Any], key: str = "name") -> list[Any]:
+    """Return a list with an item instead of those of the same key, at the first one's place, else at the end.
+
+    One that says the same and more stays: the API server fills in defaults between two calls.
+    """
+    before = list(items)
+    same = [number for number, one in enumerate(before) if one.get(key) == new[key]]
+    if not same:
+        return [*before, dict(new)]
+    before[same[0]] = before[same[0]] if _says(before[same[0]], new) else dict(new)
+    return [one for number, one in enumerate(before) if number not in same[1:]]
+
+
+def _says(said: Any, what: Any) -> bool:
+    if isinstance(said, Mapping) and isinstance(what, Mapping):
+        return all(key in said and _says(said[key], value) for key, value in what.items())
+    return bool(said == what)
+
+
+def _env(said: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
+    names = {one["name"] for one in runtime.env}
+
+    def is_dropped(name: str) -> bool:
+        return runtime.is_fraction and name.startswith(RESERVED) and name not in names
+
+    env = [one for one in said if not is_dropped(one["name"])]
+    for name, value in runtime.defaults.items():
+        if name == LIBRARY_PATH:
+            _join(env, name, value)
+        elif name not in names and not is_dropped(name) and not any(one["name"] == name for one in env):
+            env.append({"name": name, "value": value})
+    for one in runtime.env:
+        if one["name"] == PRELOAD:
+            _join(env, PRELOAD, one["value"])
+        else:
+            env = put(env, one)
+    return env
+
+
+_BETWEEN: Final = {LIBRARY_PATH: r"[:;]", PRELOAD: r"[: ]"}
+
+
+def _join(env: list[Any], name: str, value: str) -> None:
+    """Put ours before what a variable holds, in place; what refers to something else stays as it is."""
+    found = [one for one in env if one["name"] == name]
+    if not found:
+        env.append({"name": name, "value": value})
+    elif "valueFrom" not in found[-1]:
+        # Of several the last one counts.
+        own = str(found[-1].get("value") or "")
+        parts = re.split(_BETWEEN[name], own)
+        first = [part for part in value.split(":") if part and part not in parts]
+        place = env.index(found[0])
+        env[:] = [one for one in env if one["name"] != name]
+        env.insert(place, {"name": name, "value": ":".join([*first, *([own] if own else [])])})
+
+
+def _mounts(said: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
+    mounts = list(said)
+    for ours in runtime.mounts:
+        if not any(_is_at(one, ours["mountPath"]) for one in mounts):
+            mounts.append(dict(ours))
+    for ours in runtime.limits:
+        others = [one for one in mounts if one == ours or not _is_at(one, ours["mountPath"])]
+        mounts = others if ours in others else [*others, dict(ours)]
+    return mounts
+
+
+def _is_at(mount: Mapping[str, Any], path: str) -> bool:
+    return PurePosixPath(str(mount.get("mountPath"))) == PurePosixPath(path)

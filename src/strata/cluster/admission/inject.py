@@ -1,0 +1,272 @@
+"""A pod made to run where it was placed: all that must be in it when it is created, since it never changes later.
+
+One container gets the devices: the one that counts a vendor's, else the first; `ai.compute/container` names it.
+Sidecars only lose vendors' resources. A variable the user set keeps the user's value, but for those that say which
+devices a pod sees and what a fraction is limited to; library paths and preloads are joined.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from strata.cluster.admission.claims import devices_counted
+from strata.cluster.admission.code import code_layer
+from strata.cluster.admission.container import Runtime, own_mount, put, with_runtime, without_accelerators
+from strata.cluster.admission.form import check_pod, where_of
+from strata.cluster.admission.vendors import counted
+from strata.cluster.affinity import on_nodes
+from strata.cluster.annotations import PREFIX
+from strata.cluster.forms import IMAGE, is_bare_path
+from strata.cluster.kinds import Object, annotations_of, meta
+from strata.cluster.placed import (
+    CHECKPOINT,
+    CONTAINER,
+    COUNTED,
+    GATE,
+    INJECTED,
+    PLACEMENT,
+    VISIBLE,
+    WAITING,
+    decode,
+    encode,
+    nodes_of,
+    place_of,
+)  # fmt: skip
+from strata.cluster.profile import RuntimeProfile
+from strata.cluster.snapshot import Placement, PodPlace
+from strata.errors import BadFile, Fault
+from strata.fleet.slices import LIBRARY, PRELOAD, Slice, slice_environment
+
+CODE_IMAGE: Final = PREFIX + "code-image"
+"""Annotation: an image whose files appear at the profile's `code_mount`."""
+ENGINE: Final = PREFIX + "engine"
+"""Annotation: an entrypoint of the profile, which replaces the container's command; its arguments stay."""
+CHECKPOINT_ENV: Final = "STRATA_CHECKPOINT"
+LEDGER_FOLDER: Final = "/var/run/strata"
+"""Where processes of a fraction count together, in the container; a folder in memory of the pod's own."""
+
+HOST_NUMBERS: Final = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES")
+"""Variables a container runtime reads, with the node's numbers. Others number what the container has, which a
+device plugin decides: with whole devices, the node's numbers would hide them."""
+
+_LIBRARY_FOLDER: Final = str(PurePosixPath(LIBRARY).parent)
+_HOST: Final = "strata-host-"
+
+
+def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server_minor: int) -> Object:
+    """Return the pod as it should be created, and leave the one given as it was; doing it twice changes nothing.
+
+    placement: of the pod's gang. One whose places have no nodes is of a pod that waits (`placed.WAITING`): what
+    depends on the node is left to `release`. server_minor: of the API server; below 34 there are no image volumes.
+    Raises BadFile for what cannot be injected, with all faults.
+    """
+    check_pod(pod)
+    asked = _Asked(pod, placement, profile)
+    asked.check()
+    after: dict[str, Any] = copy.deepcopy(dict(pod))
+    spec: dict[str, Any] = after["spec"]
+    layer = code_layer(asked.code_image, profile.code_mount, server_minor=server_minor)
+    runtime = asked.runtime(layer.mounts)
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            spec[kind] = [without_accelerators(one) for one in spec[kind]]
+    chosen = with_runtime(pod["spec"]["containers"][asked.number], runtime)
+    spec["containers"][asked.number] = chosen
+    if layer.init:
+        spec["initContainers"] = put(spec.get("initContainers") or [], layer.init)
+    mounted = {one["name"] for one in chosen.get("volumeMounts") or []}
+    for volume in (*_volumes(profile, asked.memory_bytes), *layer.volumes):
+        if volume["name"] in mounted:
+            spec["volumes"] = put(spec.get("volumes") or [], volume)
+    if profile.node_selector:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **profile.node_selector}
+    there = spec.get("tolerations") or []
+    if new := [dict(one) for one in profile.tolerations if one not in there]:
+        spec["tolerations"] = [*there, *new]
+    if nodes := [name for name in nodes_of([asked.own] if asked.own else placement.pods) if name]:
+        spec["affinity"] = on_nodes(spec, nodes)
+    _annotate(after, {CONTAINER: asked.name, INJECTED: profile.name, **asked.counted()})
+    return after
+
+
+def release(pod: Object, placement: Placement) -> Object:
+    """Return a pod that waited behind the gate as it is let go: its place, its devices' numbers, the gate gone.
+
+    Only what the API server lets be changed of a gated pod. placement: for what was injected
+    (`claims.claim_of_waiting`), with one place. Raises BadFile where the pod waits for something else.
+    """
+    where = where_of(pod)
+    waited = decode(annotations_of(pod).get(WAITING, ""), where=where, key=WAITING)
+    got = (placement.profile, placement.model, placement.devices_per_pod)
+    if got != (waited.profile, waited.model, waited.devices_per_pod) or len(placement.pods) != 1:
+        fault = Fault(where, f"waits for {waited.devices_per_pod}x {waited.model} under {waited.profile}")
+        raise BadFile([fault])
+    place = placement.pods[0]
+    after: dict[str, Any] = copy.deepcopy(dict(pod))
+    spec = after["spec"]
+    spec["affinity"] = on_nodes(spec, [place.node])
+    spec["schedulingGates"] = [one for one in spec.get("schedulingGates") or [] if one.get("name") != GATE]
+    del after["metadata"]["annotations"][WAITING]
+    _annotate(after, {PLACEMENT: encode(placement), VISIBLE: _numbers(place)})
+    return after
+
+
+class _Asked:
+    """What a pod and its placement come to: the container, its place, and what annotations say."""
+
+    def __init__(self, pod: Object, placement: Placement, profile: RuntimeProfile) -> None:
+        self.pod, self.placement, self.profile = pod, placement, profile
+        self.where = where_of(pod)
+        self.faults: list[Fault] = []
+        annotations = annotations_of(pod)
+        self.code_image = annotations.get(CODE_IMAGE, "")
+        self.engine = annotations.get(ENGINE, "")
+        self.checkpoint = annotations.get(CHECKPOINT, "")
+        self.containers = (pod.get("spec") or {}).get("containers") or []
+        self.number = self._number(annotations.get(CONTAINER, ""))
+        same = placement.pods[0] if len(set(placement.pods)) == 1 else None
+        self.own: PodPlace | None = place_of(pod, placement) or same
+        self.memory_bytes = placement.pods[0].memory_bytes if placement.pods else None
+
+    @property
+    def name(self) -> str:
+        return str(self.containers[self.number]["name"])
+
+    def fault(self, where: str, message: str) -> None:
+        self.faults.append(Fault(self.where, message, where=where))
+
+    def _number(self, named: str) -> int:
+        """Return the place of the container that gets the devices."""
+        names = [one.get("name") for one in self.containers]
+        if not names:
+            self.fault("spec.containers", "there is none")
+        elif None in names or "" in names:
+            self.fault("spec.containers", "one has no name")
+        elif named and named not in names:
+            self.fault(CONTAINER, f"there is no container {named[:63]!a}")
+        elif named:
+            return names.index(named)
+        else:
+            counting = {one.container for one in counted(self.pod) if one.where.startswith("spec.containers")}
+            return min((names.index(name) for name in counting), default=0)
+        return 0
+
+    def check(self) -> None:
+        """Raise BadFile with everything that is wrong."""
+        profile, spec = self.profile, self.pod.get("spec") or {}
+        self.faults += devices_counted(self.pod)[2]
+        if not profile.image:
+            self.fault(INJECTED, f"profile {profile.name} names no image")
+        if self.code_image and not IMAGE.fullmatch(self.code_image):
+            self.fault(CODE_IMAGE, f"{self.code_image[:80]!a} is no image with a tag or a digest")
+        if self.checkpoint and not is_bare_path(self.checkpoint):
+            self.fault(CHECKPOINT, f"{self.checkpoint[:80]!a} is no plain absolute path")
+        if self.engine and self.engine not in profile.entrypoints:
+            known = ", ".join(profile.entrypoints) or "none"
+            self.fault(
+                ENGINE, f"profile {profile.name} has no {self.engine[:63]!a} ({_meant(self.engine, known)})"
+            )
+        for key, value in profile.node_selector.items():
+            own = (spec.get("nodeSelector") or {}).get(key, value)
+            if own != value:
+                self.fault(f"spec.nodeSelector.{key}", f"{own[:63]!a} contradicts {value!a} of {profile.name}")
+        if self.containers and not self.faults:
+            self._check_container(self.containers[self.number])
+        if self.memory_bytes is not None and self.own is None:
+            message = (
+                "which device a fraction is of is not known: no index tells its place (completionMode: Indexed)"
+            )
+            self.fault(PLACEMENT, message)
+        if self.faults:
+            raise BadFile(self.faults)
+
+    def _check_container(self, container: Object) -> None:
+        taken = own_mount(container, self.profile.code_mount) if self.code_image else ""
+        if taken not in ("", "strata-code"):
+            self.fault(CODE_IMAGE, f"{self.profile.code_mount} of {self.name} is taken by volume {taken[:63]!a}")
+        preloads = [one for one in container.get("env") or [] if one["name"] == PRELOAD]
+        if self.memory_bytes is not None and preloads and "valueFrom" in preloads[-1]:
+            self.fault(PRELOAD, f"of {self.name} is a reference, and the quota library's cannot be joined to it")
+
+    def counted(self) -> dict[str, str]:
+        """Return what the pod counted by, where it is not injected yet."""
+        resource, count, _ = devices_counted(self.pod)
+        return {COUNTED: f"{resource}={count}"} if resource else {}
+
+    def runtime(self, code_mounts: tuple[Mapping[str, Any], ...]) -> Runtime:
+        """Return what the container gets."""
+        profile, is_fraction = self.profile, self.memory_bytes is not None
+        defaults = dict(profile.env)
+        if not self.placement.can_p2p and self.placement.devices_per_pod * len(self.placement.pods) > 1:
+            defaults |= profile.no_p2p_env
+        limits = (
+            {"name": "strata-quota", "mountPath": _LIBRARY_FOLDER, "readOnly": True},
+            {"name": "strata-ledger", "mountPath": LEDGER_FOLDER},
+        )
+        mounts = [
+            {"name": _volume(one.name), "mountPath": one.container_path, "readOnly": one.is_read_only}
+            for one in profile.mounts
+        ]
+        return Runtime(
+            profile.image,
+            profile.resource,
+            0 if is_fraction else self.placement.devices_per_pod,
+            command=profile.entrypoints[self.engine] if self.engine else None,
+            defaults=defaults,
+            env=tuple(self._env()),
+            mounts=(*mounts, *code_mounts),
+            limits=limits if is_fraction else (),
+            is_fraction=is_fraction,
+        )
+
+    def _env(self) -> list[Mapping[str, Any]]:
+        env: list[Mapping[str, Any]] = []
+        name, is_fraction = self.profile.devices_env, self.memory_bytes is not None
+        if name and self.own is not None and (is_fraction or name in HOST_NUMBERS):
+            if self.own.node:
+                env.append({"name": name, "value": _numbers(self.own)})
+            else:
+                reference = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{VISIBLE}']"}}
+                env.append({"name": name, "valueFrom": reference})
+        if self.checkpoint:
+            env.append({"name": CHECKPOINT_ENV, "value": self.checkpoint})
+        if self.memory_bytes is not None:
+            # The container sees one device, so in there it is number 0.
+            one = Slice(int(self.memory_bytes), self.placement.cores_share or None)
+            ledger = f"{LEDGER_FOLDER}/quota.ledger"
+            env += ({"name": k, "value": v} for k, v in slice_environment({0: one}, ledger=ledger).items())
+        return env
+
+
+def _volumes(profile: RuntimeProfile, memory_bytes: float | None) -> list[Mapping[str, Any]]:
+    volumes: list[Mapping[str, Any]] = [
+        {"name": _volume(one.name), "hostPath": {"path": one.host_path}} for one in profile.mounts
+    ]
+    if memory_bytes is not None:
+        # A pod whose node lacks the library does not start, rather than run without its limit.
+        volumes += [
+            {"name": "strata-quota", "hostPath": {"path": _LIBRARY_FOLDER, "type": "Directory"}},
+            {"name": "strata-ledger", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+        ]
+    return volumes
+
+
+def _volume(name: str) -> str:
+    return f"{_HOST}{name.replace('.', '-')}"[:63].rstrip("-")
+
+
+def _numbers(place: PodPlace) -> str:
+    return ",".join(map(str, place.devices))
+
+
+def _meant(said: str, known: str) -> str:
+    close = difflib.get_close_matches(said, known.split(", "), n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {known}"
+
+
+def _annotate(pod: dict[str, Any], said: Mapping[str, str]) -> None:
+    pod["metadata"] = {**meta(pod), "annotations": {**annotations_of(pod), **said}}
