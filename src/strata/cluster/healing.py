@@ -107,13 +107,19 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
     verdict = step(seen, standings, now_s, share=policy.share)
     after: dict[str, Mark] = {}
     for name, standing in verdict.standings.items():
-        before = here[name].causes if name in here else {}
-        bad = _bad(view.fingerprints[name], slow) if name in seen else {}
-        after[name] = Mark(standing, _causes(before, bad) if standing.is_isolated else {})
+        if standing.is_isolated:
+            before = here[name].causes if name in here else {}
+            bad = _bad(view.fingerprints[name], slow) if name in seen else {}
+            after[name] = Mark(standing, _causes(before, bad))
+        else:
+            after[name] = Mark(standing)
     actions: list[Action] = []
+    waiting = frozenset(verdict.waiting)
     for name, node in view.nodes.items():
-        mark = after.get(name, Mark())
-        wish = _wish(node, mark, seen.get(name), is_waiting=name in verdict.waiting)
+        mark, compute_node = after.get(name, Mark()), view.compute_nodes.get(name, {})
+        if name not in waiting and not mark.standing.times and not _is_touched(node, compute_node):
+            continue
+        wish = _wish(node, mark, seen.get(name), is_waiting=name in waiting)
         if wish == SOFT:
             words = _words(_bad(view.fingerprints[name], slow)) if name in seen else ""
             reason = Reason("isolation-waits", name, {"what": words or "not yet well"})
@@ -123,8 +129,8 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
         else:
             reason = Reason("node-released", name, {})
         actions += _node_actions(node, mark, wish, reason, now_s)
-        if name in view.compute_nodes:
-            actions += _condition(view.compute_nodes[name], mark.standing, reason, now_s)
+        if compute_node:
+            actions += _condition(compute_node, mark.standing, reason, now_s)
     return Healing(after, tuple(actions), _moves(view, after, policy.drain), verdict.waiting, tuple(silent))
 
 
@@ -132,15 +138,12 @@ def _seen(
     fingerprint: Fingerprint, slow: Mapping[str, Slow], causes: Mapping[str, str], judged: frozenset[str]
 ) -> Seen:
     """Return a node as its worst devices are. One that left as slow returns on evidence, not for lack of it."""
-    score, slowest = 1.0, None
-    for device in fingerprint.devices:
-        score = min(score, _score(device))
-        one = slow.get(device.uuid)
-        if one is not None and (slowest is None or one.share < slowest.share):
-            slowest = one
-        if causes.get(device.uuid, "").startswith(_SLOW) and device.uuid not in judged:
-            score = min(score, _UNDECIDED)
-    return Seen(score, slowest)
+    score = min(map(_score, fingerprint.devices))
+    uuids = [device.uuid for device in fingerprint.devices] if slow or causes else ()
+    if any(causes.get(uuid, "").startswith(_SLOW) and uuid not in judged for uuid in uuids):
+        score = min(score, _UNDECIDED)
+    lame = [slow[uuid] for uuid in uuids if uuid in slow]
+    return Seen(score, min(lame, key=lambda one: one.share, default=None))
 
 
 def _score(device: Device) -> float:
@@ -167,6 +170,15 @@ def _causes(before: Mapping[str, str], bad: Mapping[str, str]) -> dict[str, str]
         if uuid not in found or (found[uuid].startswith(_SLOW) and not word.startswith(_SLOW)):
             found[uuid] = word
     return found
+
+
+def _is_touched(node: Object, compute_node: Object) -> bool:
+    """Return whether anything of ours is on a node: nearly all of thousands have nothing."""
+    return (
+        any(True for _ in our_taints(node))
+        or STANDING in annotations_of(node)
+        or any(one.get("type") == ISOLATED for one in (compute_node.get("status") or {}).get("conditions") or ())
+    )
 
 
 def _wish(node: Object, mark: Mark, seen: Seen | None, *, is_waiting: bool) -> str:

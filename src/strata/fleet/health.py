@@ -11,12 +11,11 @@ Two tests that need no model of the hardware:
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-
-import numpy as np
 
 from strata import stats
 from strata.fleet.local import Aer
@@ -209,10 +208,10 @@ def _outliers(
     for (model, uuid), series in samples.items():
         times = [at for at, _ in series]
         if len(series) >= MIN_SAMPLES and max(times) - min(times) >= COVERED * window_s:
-            cohorts[model][uuid] = float(np.median([value for _, value in series]))
+            cohorts[model][uuid] = statistics.median(value for _, value in series)
     found = []
     for model, medians in cohorts.items():
-        middle = float(np.median(list(medians.values())))
+        middle = statistics.median(medians.values())
         if len(medians) < MIN_COHORT or middle <= 0:
             continue
         spread = stats.mad(list(medians.values()))
