@@ -109,6 +109,8 @@ SAMPLES = {
     "devices-unhealthy": {"unwell": 7, "total": 8, "limit": 0.5, "need": 2},
     "fraction-busy": {"need": "16GiB", "share": 0.3, "most": "8GiB", "most_share": 0.5},
     "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
+    "claim-unreadable": {"why": "ai.compute/devices: 'many' is no whole number"},
+    "made-anew": {"profile": "pytorch-nvidia"},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},

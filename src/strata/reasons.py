@@ -480,6 +480,16 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The node could hold some pods, but a gang is placed whole or not at all.",
         "Wait, ask for fewer pods, or let the gang spread further.",
     ),
+    "claim-unreadable": Meaning(
+        "asks for something that cannot be read: {why}",
+        "The job's annotations, or the ComputeClaim it names, are missing, wrong or contradict each other.",
+        "Correct what the message names; the job stays suspended meanwhile.",
+    ),
+    "made-anew": Meaning(
+        "was made for profile {profile}, which has no room, and another has",
+        "What was injected into a pod cannot be changed; its owner makes another, for a card that is free.",
+        "Nothing to do.",
+    ),
     "gang-fits-nowhere": Meaning(
         "{pods} pods fit nowhere on {nodes} nodes",
         "No kind of card has room for the whole gang now.",
