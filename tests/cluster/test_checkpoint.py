@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strata.cluster.checkpoint import GRACE_S, Search
-from strata.cluster.checkpoint_files import newest_complete
+from strata.cluster.checkpoint_files import newest_complete, path_of
 from strata.errors import StrataError, UsageError
 
 NOW = 1_800_000_000.0
@@ -266,7 +266,9 @@ def test_nothing_there_is_no_error(tmp_path: Path) -> None:
     assert [reason.token for reason in search(tmp_path, "absent").passed] == ["checkpoint-unknown"]
 
 
-@pytest.mark.parametrize("folder", ["..", "a/../..", "/etc", "a\0b", "x" * 5000, "leads-out", "leads-out/inner"])
+@pytest.mark.parametrize(
+    "folder", ["..", "a/../..", "/etc", "a\0b", "x" * 5000, "leads-out", "leads-out/inner", "$(HOME)"]
+)
 def test_a_folder_outside_the_root_is_refused(tmp_path: Path, folder: str) -> None:
     outside = tmp_path / "outside"
     write(outside, {"inner/step-1/.metadata": b"__0_0.distcp"})
@@ -275,6 +277,20 @@ def test_a_folder_outside_the_root_is_refused(tmp_path: Path, folder: str) -> No
     (root / "leads-out").symlink_to(outside)
     with pytest.raises(UsageError):
         search(root, folder)
+
+
+def test_a_folder_may_be_named_by_its_whole_path(tmp_path: Path) -> None:
+    write(tmp_path, {f"job/{name}": data for name, data in dcp(3).items()})
+    folder = str(tmp_path / "job")
+    assert path_of(folder, search(tmp_path, folder)) == f"{folder}/step-3"
+    assert path_of(folder, Search(None)) == ""
+
+
+@pytest.mark.parametrize("name", ["a\nb_step-9", "$(SECRET)_step-9"])
+def test_names_that_a_variable_should_not_hold_are_left_out(tmp_path: Path, name: str) -> None:
+    write(tmp_path, dcp(1))
+    write(tmp_path / name, dcp(9, folder="."))
+    assert newest(tmp_path) == "step-1"
 
 
 def test_links_inside_a_folder_are_as_if_they_were_not_there(tmp_path: Path) -> None:

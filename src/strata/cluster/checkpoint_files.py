@@ -26,10 +26,10 @@ MOST_BYTES: Final = 256 * 2**20
 
 
 def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: float = GRACE_S) -> Search:
-    """Return the newest complete checkpoint in `folder` below `root`, its path below the folder.
+    """Return the newest complete checkpoint in `folder`, its path below the folder.
 
-    root: what this machine keeps checkpoints in, trusted. folder: what a job says, not trusted: UsageError where
-    it is absolute, has `..`, or a link leads out of the root. StrataError where it cannot be read.
+    root: what this machine keeps checkpoints in, trusted. folder: what a job says, below the root or absolute, not
+    trusted: UsageError where it or a link in it leads out of the root. StrataError where it cannot be read.
     """
     top = _inside(root, folder)
     if not top.is_dir():
@@ -49,12 +49,22 @@ def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: floa
 
 def _inside(root: Path, folder: str) -> Path:
     plain = PurePosixPath(folder)
-    if plain.is_absolute() or ".." in plain.parts or not (folder.isprintable() and len(folder) < 4096):
-        raise UsageError(f"{folder[:80]!a} is no folder below the checkpoints' root", hint="a relative path")
+    if ".." in plain.parts or not _is_plain(folder) or len(folder) >= 4096:
+        raise UsageError(f"{folder[:80]!a} is no plain path of a folder")
     top = (root / plain).resolve()
     if not top.is_relative_to(root.resolve()):
-        raise UsageError(f"{folder[:80]!a} is a link out of the checkpoints' root")
+        raise UsageError(f"{folder[:80]!a} is not below the folder of checkpoints", hint=f"a folder below {root}")
     return top
+
+
+def path_of(folder: str, search: Search) -> str:
+    """Return the path a job goes on from, empty where no checkpoint was found."""
+    return str(PurePosixPath(folder) / search.newest.path) if search.newest is not None else ""
+
+
+def _is_plain(name: str) -> bool:
+    # A path ends up in a variable of a container, where `$(...)` would be replaced.
+    return name.isprintable() and "$" not in name
 
 
 def _walk(top: Path) -> Iterator[tuple[str, FileSeen]]:
@@ -73,6 +83,8 @@ def _walk(top: Path) -> Iterator[tuple[str, FileSeen]]:
                 raise StrataError(
                     f"more than {MOST_FILES} files in {top.name}", hint="name the folder more closely"
                 )
+            if not _is_plain(entry.name):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry.name)
             elif entry.is_file(follow_symlinks=False):
