@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from cluster_builders import node
 from strata.cli.main import cli
-from strata.cluster import kinds
+from strata.cluster import flavors, kinds, kueue
 from strata.cluster.admission import keeper
 from strata.cluster.admission.server import Meters as WebhookMeters
 from strata.cluster.admission.server import make_frame
@@ -177,6 +177,19 @@ def test_an_agent_may_write_its_own_node_only():
     assert binding == {"policyName": "strata-agent-own-node", "validationActions": ["Deny"]}
 
 
+def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
+    objects = documents(DEPLOY / "components/kueue/kueue.yaml")
+    (check,) = (one for one in objects if one["kind"] == "AdmissionCheck")
+    assert check == flavors.admission_check(check["metadata"]["name"])
+    (role,) = (one for one in objects if one["kind"] == "ClusterRole")
+    may = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    expected = set()
+    for kind in (flavors.ADMISSION_CHECK, kueue.WORKLOAD):
+        expected |= {(kind.plural, "list"), (kind.plural, "watch"), (f"{kind.plural}/status", "patch")}
+    assert may == expected
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kueue.WORKLOAD.group}
+
+
 # What each part does to the API server. A right is ((group, resource), verb) or ((group, resource, name), verb).
 
 READS = {((kind.group, kind.plural), verb) for kind in WATCHED for verb in ("list", "watch")}
@@ -202,6 +215,7 @@ USES = {
     | rights(kinds.POD, "create", sub="eviction")
     | rights(kinds.COMPUTE_CLAIM, "create", "patch")
     | rights(kinds.COMPUTE_CLAIM, "patch", sub="status")
+    | rights(kinds.COMPUTE_NODE, "patch", sub="status")
     | rights(kinds.EVENT, "create", "patch")
     | rights(kinds.LEASE, "create")
     | rights(kinds.LEASE, "get", "update", name="strata-controller"),
