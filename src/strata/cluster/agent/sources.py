@@ -17,7 +17,6 @@ from typing import Any, Final
 from strata.cluster.agent import probe, trace, xid
 from strata.cluster.agent.benchmark import is_idle
 from strata.cluster.agent.collect import Collected
-from strata.cluster.agent.trace import AerTrace
 from strata.cluster.agent.watch import BusWatch
 from strata.errors import StrataError
 from strata.fleet.fingerprint import Device, Fingerprint
@@ -68,10 +67,9 @@ def watch_bus(
     clock: Clock,
     root: Path = Path("/sys"),
     poll_s: float = POLL_S,
-    start_trace: Callable[[], AerTrace | None] = trace.start,
 ) -> None:
     """Follow the bus errors of the devices at `addresses()`, which may change."""
-    tracing, bus = start_trace(), BusWatch((), root=root)
+    tracing, bus = trace.start(root), BusWatch((), root=root)
     try:
         while not stopped.is_set():
             if (wanted := addresses()) != bus.addresses:

@@ -19,7 +19,7 @@ from typing import Final
 from strata.cluster.agent.watch import Fault
 from strata.fleet.local import pci_address
 
-ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+MOUNTS: Final = ("kernel/tracing", "kernel/debug/tracing")
 EVENT: Final = "events/ras/aer_event/enable"
 
 _LINE: Final = re.compile(r" aer_event: (\S+) PCIe Bus Error: severity=(Fatal|Uncorrected, non-fatal), ")
@@ -53,10 +53,10 @@ class AerTrace:
             self.instance.rmdir()
 
 
-def start(name: str = "strata", *, roots: tuple[Path, ...] = ROOTS) -> AerTrace | None:
+def start(root: Path = Path("/sys"), *, name: str = "strata") -> AerTrace | None:
     """Start tracing; None where the kernel, the mount or our rights do not allow it."""
-    for root in roots:
-        instance = root / "instances" / name
+    for mount in MOUNTS:
+        instance = root / mount / "instances" / name
         try:
             instance.mkdir(exist_ok=True)  # one that a killed agent left is taken over
             (instance / EVENT).write_text("1", encoding="ascii")
