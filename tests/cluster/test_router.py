@@ -303,6 +303,15 @@ def test_every_node_that_was_not_chosen_has_its_reason():
     assert all(one.reasons for one in decision.alternatives)
 
 
+def test_a_better_card_that_has_no_room_for_the_gang_does_not_seem_to_score_lower():
+    decision = route(
+        cluster(node("n0", A100, 4, busy=(0, 1)), node("n1", B3)), claim(1, 4, accelerator=A100), PROFILES
+    )
+    assert decision.choice is not None
+    assert {pod.node for pod in decision.choice.pods} == {"n1"}
+    assert [reason.token for reason in decision.alternatives[0].reasons] == ["room-for-fewer"]
+
+
 def test_an_empty_cluster_is_an_answer():
     assert tokens(claim())[0] == ["gang-fits-nowhere"]
 

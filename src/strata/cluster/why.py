@@ -133,7 +133,7 @@ def verdicts(index: Index, claim: Claim, choice: Choice) -> Iterator[Alternative
                 reasons.append(replace(refused[model], subject=node.name))
             elif room[row] == 0:
                 reasons.append(_full(index, row, claim, demand_of[model]))
-            elif choice.placement is None:
+            elif choice.placement is None or (single[row] > best and room[row] < claim.pods):
                 data = {"room": room[row], "pods": claim.pods, "level": claim.group_level or "any"}
                 reasons.append(Reason("room-for-fewer", node.name, data))
             else:
