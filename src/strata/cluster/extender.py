@@ -70,7 +70,8 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
 def sort_nodes(verdict: Verdict, names: Sequence[str]) -> dict[str, list[str]]:
     """Return nodes by what is said of them, each list in the order of `names`; `FITS` is always there."""
     tokens = verdict.token[verdict.numbers(names)]
-    said = sorted({_FITS, *tokens.tolist()})
+    count = np.bincount(tokens, minlength=len(SAID)).tolist()
+    said = [one for one in range(len(SAID)) if count[one] or one == _FITS]
     return {SAID[one]: list(compress(names, (tokens == one).tolist())) for one in said}
 
 

@@ -2,58 +2,85 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from strata.cluster.appraise import appraise
+from strata.cluster.annotations import PREFIX
 from strata.cluster.claim import Claim
 from strata.cluster.index import Index, released
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import choose
 from strata.cluster.snapshot import Placement
+from strata.cluster.verbs import Verbs
 
 
 class Pace(NamedTuple):
-    """CPU seconds of each filter and prioritize, and of each gang's placement with its update of the index."""
+    """Seconds of each filter with its prioritize, from JSON to JSON, and of each gang's placement.
 
-    extender_s: tuple[float, ...]
+    extender_cpu_s, extender_wall_s: by both clocks. gang_s: CPU, with the update of the index. placed: gangs.
+    """
+
+    extender_cpu_s: tuple[float, ...]
+    extender_wall_s: tuple[float, ...]
     gang_s: tuple[float, ...]
     placed: int
 
 
 def pace(
-    index: Index, claims: Sequence[Claim], profiles: Sequence[RuntimeProfile], *, clock: Callable[[], float]
+    index: Index,
+    claims: Sequence[Claim],
+    profiles: Sequence[RuntimeProfile],
+    *,
+    cpu: Callable[[], float],
+    wall: Callable[[], float],
 ) -> Pace:
     """Answer for every claim once: as an extender for its first pod, then place the gang whole.
 
     What fits is kept; gangs leave in their order once one does not fit, so the cluster stays nearly full.
     """
-    extender: list[float] = []
+    extender: list[tuple[float, float]] = []
     gangs: list[float] = []
     running: deque[Placement] = deque()
+    names = [node.name for node in index.nodes]
     placed = 0
+    verbs = Verbs(lambda: index, lambda: profiles)
     for claim in claims:
-        started = clock()
-        _answer(index, claim, profiles)
-        extender.append(clock() - started)
-        started = clock()
+        pod = pod_of(claim)
+        asked = question(pod, names)
+        started = cpu(), wall()
+        answer = verbs.filter(asked)
+        filtered = cpu() - started[0], wall() - started[1]
+        asked = question(pod, json.loads(answer)["NodeNames"])
+        started = cpu(), wall()
+        verbs.prioritize(asked)
+        extender.append((filtered[0] + cpu() - started[0], filtered[1] + wall() - started[1]))
+        began = cpu()
         placement = choose(index, claim, profiles).placement
         if placement is not None:
             index = index.placed(placement)
-        gangs.append(clock() - started)
+        gangs.append(cpu() - began)
         if placement is not None:
             placed += 1
             running.append(placement)
         elif running:
             index = index.with_nodes(released(index, running.popleft()))
-    return Pace(tuple(extender), tuple(gangs), placed)
+    return Pace(tuple(one for one, _ in extender), tuple(one for _, one in extender), tuple(gangs), placed)
 
 
-def _answer(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> tuple[list[str], list[int]]:
-    """Return the nodes that pass and their scores from 0 to 100, as an extender sends them."""
-    token, score = appraise(index, claim, profiles)
-    passing = np.flatnonzero(token == 0)
-    return [index.nodes[number].name for number in passing.tolist()], (100 * score[passing]).astype(int).tolist()
+def pod_of(claim: Claim) -> dict[str, Any]:
+    """Return a pod that asks for what one pod of a claim by devices, or by a fraction of one, does."""
+    said: Mapping[str, str] = {"devices": str(claim.devices or 1)}
+    if claim.is_fractional:
+        cores = 100 * (claim.cores_share or 0.0)
+        said = {"fractional": "true", "vram": f"{claim.memory_bytes / 2**20:g}Mi", "cores": f"{cores:g}"}
+    annotations = {PREFIX + key: value for key, value in said.items()}
+    metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.name, "annotations": annotations}
+    container = {"name": "main", "image": "image", "resources": {"requests": {"cpu": "4", "memory": "16Gi"}}}
+    return {"metadata": metadata, "spec": {"containers": [container]}}
+
+
+def question(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """Return an ExtenderArgs with names only."""
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()

@@ -1,9 +1,9 @@
-"""Made-up clusters and traces, for benchmarks and comparisons: figures on them say nothing about a real site."""
+"""Made-up clusters, traces and nodes, for benchmarks: figures on them say nothing about a real site."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -70,3 +70,27 @@ def synthetic_trace(
             )
         found.append(Gang(now, float(rng.exponential(mean_s)), claim))
     return found
+
+
+def synthetic_node_object(name: str) -> dict[str, Any]:
+    """Return a Node as the API server shows it, of about 9.5 KB: half of it are the images it holds."""
+    labels = {f"label-{number}.example.com/of-the-node": f"value-{number}" for number in range(40)}
+    capacity = {"cpu": "128", "memory": "1056Gi", "pods": "110", "nvidia.com/gpu": str(DEVICES)}
+    conditions = [
+        {
+            "type": kind,
+            "status": "False",
+            "reason": f"Kubelet{kind}",
+            "message": f"kubelet says of {kind}: all well",
+        }
+        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    ]
+    images = [
+        {"names": [f"registry.example.com/team/image-{n}@sha256:{n:064x}"], "sizeBytes": 10**9} for n in range(47)
+    ]
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": conditions, "images": images}
+    return {
+        "metadata": {"name": name, "labels": {**labels, "kubernetes.io/hostname": name}},
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud://{name}"},
+        "status": {**status, "nodeInfo": {"machineID": "0" * 32, "kubeletVersion": "v1.36.0"}},
+    }

@@ -13,7 +13,7 @@ from strata.errors import BadFile
 
 
 class Verbs:
-    """`index` and `profiles` are called for every question. Methods raise UsageError for a question that is none."""
+    """`index` and `profiles` are called for each question. Methods raise UsageError where it is none."""
 
     def __init__(self, index: Callable[[], Index], profiles: Callable[[], Sequence[RuntimeProfile]]) -> None:
         self._index, self._profiles, self._judge = index, profiles, extender.Judge()
