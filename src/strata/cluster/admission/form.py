@@ -47,7 +47,7 @@ _JOB: Final[Mapping[str, Any]] = {
 }
 """All kinds at once: what one has, another has not."""
 
-# A mapping has some keys of a form, or (`*`) all of one; a list has items of one; nothing has to be there.
+# A mapping has some keys of a form, or (`*`) all of one; a list has items of one. Only names have to be there.
 
 
 def where_of(pod: Object) -> str:
@@ -82,6 +82,13 @@ def _odd(path: str, value: Any, form: Any) -> Iterator[tuple[str, str]]:
             return
         for number, item in enumerate(value):
             yield from _odd(f"{path}[{number}]", item, form[0])
+            if (
+                isinstance(form[0], Mapping)
+                and "name" in form[0]
+                and isinstance(item, Mapping)
+                and not item.get("name")
+            ):
+                yield f"{path}[{number}].name", "is missing"
     elif not isinstance(value, Mapping):
         yield path, "should be a mapping"
     else:

@@ -144,8 +144,6 @@ class _Asked:
         names = [one.get("name") for one in self.containers]
         if not names:
             self.fault("spec.containers", "there is none")
-        elif None in names or "" in names:
-            self.fault("spec.containers", "one has no name")
         elif named and named not in names:
             self.fault(CONTAINER, f"there is no container {named[:63]!a}")
         elif named:
