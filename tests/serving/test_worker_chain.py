@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import aclosing
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -323,6 +324,26 @@ def test_what_was_measured_is_told_once():
         ("decode", 2, 4, 1, 4.0),
     ]
     assert again == ()
+
+
+def test_sequences_decoded_together_are_one_measurement():
+    async def story():
+        async with Cluster() as cluster:
+            (worker,), gate = cluster.workers, Event()
+            part, step = worker.holder.plans[1].part, worker.holder.plans[1].part.step
+            part.step = lambda rows: gate.wait(30) and step(rows)
+            asks = [cluster.said(request_id=f"r{i}", max_tokens=10) for i in range(4)]
+            asking = asyncio.gather(*asks)
+            while worker.stage.num_waiting < 3:
+                await asyncio.sleep(0)
+            gate.set()
+            await asking
+            return worker.take_samples()
+
+    decode = [sample for sample in run(story()) if sample.phase == "decode"]
+    assert sum(sample.units for sample in decode) == 4 * 9
+    assert max(sample.units for sample in decode) >= 3
+    assert all(3 <= sample.context <= 11 for sample in decode)
 
 
 def test_a_replayed_prefill_is_no_measurement():

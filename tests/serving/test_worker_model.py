@@ -3,6 +3,7 @@
 import pytest
 
 from strata.serving.tokens import encode
+from strata.serving.worker.holder import Row
 from strata.serving.worker.shape import Shape
 
 SHAPE = Shape(num_layers=5, hidden_size=32, num_heads=4, max_positions=96, seed=1)
@@ -69,6 +70,49 @@ def test_replayed_tokens_leave_the_same_bits_behind():
         b = [part.run(stepwise, PROMPT, position=0)]
         b += [part.run(stepwise, tokens[p : p + 1], position=p) for p in range(len(PROMPT), len(tokens))]
     assert np.array_equal(a, np.concatenate(b))
+
+
+@pytest.mark.parametrize("together", [2, 3, 8, 11])
+@pytest.mark.parametrize("cuts", [(), (2, 3)])
+def test_sequences_that_are_decoded_together_have_the_bits_of_each_alone(together, cuts):
+    """They come and go: the i-th begins with step i, and is as long as it is."""
+    import numpy as np
+
+    from strata.serving.worker.model import Cache, one_thread
+
+    chain, steps = parts(*cuts), 24
+    with one_thread():
+        alone = []
+        for i in range(together):
+            caches, given, hidden = [Cache(96) for _ in chain], [i, *PROMPT[: i + 1]], []
+            position = 0
+            for _ in range(steps - i):
+                x = given
+                for part, cache in zip(chain, caches, strict=True):
+                    x = part.run(cache, x, position=position)
+                position, given = position + len(given), [chain[-1].choose(x, temperature=0, seed=0, position=0)]
+                hidden.append(x[-1])
+            alone.append(hidden)
+        running = []  # caches, next position, next token, hidden states
+        for step in range(steps):
+            for position_in_chain, part in enumerate(chain):
+                if position_in_chain == 0:
+                    given = [one[2] for one in running]
+                rows = [Row(one[0][position_in_chain], x, one[1]) for one, x in zip(running, given, strict=True)]
+                given = part.step(rows) if rows else []
+            for one, x in zip(running, given, strict=True):
+                one[1] += 1
+                one[2] = chain[-1].choose(x[None], temperature=0, seed=0, position=0)
+                one[3].append(x)
+            if step < together:
+                caches, x = [Cache(96) for _ in chain], [step, *PROMPT[: step + 1]]
+                start = len(x)
+                for part, cache in zip(chain, caches, strict=True):
+                    x = part.run(cache, x, position=0)
+                token = chain[-1].choose(x, temperature=0, seed=0, position=0)
+                running.append([caches, start, token, [x[-1]]])
+    for (_, _, _, hidden), expected in zip(running, alone, strict=True):
+        assert np.array_equal(hidden, expected[: len(hidden)])
 
 
 def test_texts_differ_by_seed_and_by_temperature():

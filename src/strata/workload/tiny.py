@@ -103,19 +103,18 @@ class Block(nn.Module):  # type: ignore[misc]
         self.up = new(4 * size.hidden_size, size.hidden_size, sharded=True)
         self.down = new(4 * size.hidden_size, size.hidden_size, sharded=True)
 
-    def forward(
-        self, x: Tensor, cached: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None) -> Tensor:
         """Return the next hidden state.
 
-        cached: takes keys and values [B, H, T, K], gives them back after those of earlier tokens; one token a
-        time then, or all from the first.
+        attend: takes queries, keys and values [B, H, T, K] of these tokens and returns what the queries see
+        [B, H, T, K], of tokens before them too; causal attention among these where it is left out.
         """
         inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[0]), self.group)
         q, k, v = torch.einsum("btd,hikd->ibhtk", inside, self.qkv)  # each (B, H, T, K)
-        if cached is not None:
-            k, v = cached(k, v)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2])
+        if attend is None:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mixed = attend(q, k, v)
         x = x + _Leave.apply(torch.einsum("bhtk,hkd->btd", mixed, self.out), self.group)
         inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[1]), self.group)
         return x + _Leave.apply(functional.gelu(inside @ self.up.T) @ self.down, self.group)

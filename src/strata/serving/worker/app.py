@@ -91,6 +91,9 @@ def _gauges(registry: Registry, worker: Worker) -> None:
         lambda: {(str(v),): holder.plans[v].end - holder.plans[v].first for v in holder.loaded},
     )
     registry.gauge("strata_worker_steps", "Run since the start.", (), lambda: {(): worker.stage.num_steps})
+    registry.gauge(
+        "strata_worker_waiting", "Steps that wait for their turn.", (), lambda: {(): worker.stage.num_waiting}
+    )
     registry.gauge("strata_worker_tokens", "Of attempts driven here.", (), lambda: {(): worker.driver.num_tokens})
 
 

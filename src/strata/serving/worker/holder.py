@@ -46,6 +46,14 @@ class Maker(Protocol):
         """Return the empty cache of a sequence."""
 
 
+class Row(NamedTuple):
+    """One token of a sequence: its cache, the token or its hidden state [D], and where it is."""
+
+    cache: Any
+    given: Any
+    position: int
+
+
 @dataclass(slots=True)
 class Held:
     """Blocks [first, end) of a plan; `part` once they are loaded."""

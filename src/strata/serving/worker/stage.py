@@ -1,22 +1,23 @@
 """A worker's place in a chain: run the layers it holds, pass the activations on, or send the token back.
 
-Layers run one step at a time in a thread of their own, so that beats and other messages are never held up by them.
+Layers run in a thread of their own, so that beats and other messages are never held up by them: a prompt alone,
+decoding steps together with all others that wait by then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from strata.errors import StrataError
 from strata.serving.live.events import Phase, Sample
 from strata.serving.wire import StepHeader, TokenMessage
-from strata.serving.worker.holder import Holder, Key, Refused, Sequence
+from strata.serving.worker.holder import Holder, Key, Refused, Row, Sequence
+from strata.serving.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,18 @@ class Peers(Protocol):
         """Have a worker free what an attempt holds."""
 
 
+class _Step(NamedTuple):
+    sequence: Sequence
+    header: StepHeader
+    given: Any
+
+    @property
+    def kind(self) -> int | None:
+        """What it may run together with: decoding by the same layers."""
+        is_decode = self.header.position and len(self.given) == 1
+        return id(self.sequence.held.part) if is_decode else None
+
+
 class Stage:
     """Runs steps on what the holder holds. `deliver` takes tokens of attempts that are driven from here."""
 
@@ -62,7 +75,17 @@ class Stage:
         self.url = ""  # known when the server listens
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.num_steps = 0
-        self._executor, self._clock, self._deliver = executor, clock, deliver
+        self._clock, self._deliver = clock, deliver
+        self._turns = Turns(self._compute, kind=lambda step: step.kind, executor=executor)
+
+    @property
+    def num_waiting(self) -> int:
+        """Steps that wait for their turn."""
+        return len(self._turns)
+
+    async def close(self) -> None:
+        """Break off what waits for its turn."""
+        await self._turns.close()
 
     async def step(self, header: StepHeader, given: Any) -> None:
         """Do a step here and have the stages after do theirs; returns when all of them have.
@@ -78,15 +101,12 @@ class Stage:
             raise
 
     async def _step(self, key: Key, sequence: Sequence, header: StepHeader, given: Any) -> None:
-        run = asyncio.get_running_loop().run_in_executor
         try:
-            hidden, token, sample = await run(self._executor, self._compute, sequence, header, given)
+            hidden, token = await self._turns.take(_Step(sequence, header, given))
         except Exception as error:
             log.exception("a step of %s failed", header.request_id)
             raise Fault(f"{self.node_id}: {type(error).__name__}: {error}", self.node_id) from error
         self.num_steps += 1
-        if not header.replayed:  # tokens one by one would make a prefill look slow
-            self.samples.append(sample)
         if key not in self.holder.sequences:
             raise Fault(f"attempt {key.attempt} of {key.request_id} was stopped")
         if len(header.stages) > 1:
@@ -113,16 +133,38 @@ class Stage:
             # Having no room is no fault of a node; having lost what it should hold is.
             raise Fault(f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None) from refused
 
-    def _compute(self, sequence: Sequence, header: StepHeader, given: Any) -> tuple[Any, int | None, Sample]:
-        """Run the layers, in the executor's thread; choose a token where this is the last stage; say how long."""
-        part, count, token = sequence.held.part, len(given), None
+    def _compute(self, steps: list[_Step]) -> list[tuple[Any, int | None]]:
+        """Run the layers, in the executor's thread; choose tokens where this is the last stage; note how long.
+
+        steps: one, or several of one kind.
+        """
+        first, held = steps[0].header, steps[0].sequence.held
         start = perf_counter()
-        hidden = part.run(sequence.cache, given, position=header.position, replayed=header.replayed)
-        if len(header.stages) == 1:
-            token = part.choose(
-                hidden, temperature=header.temperature, seed=header.seed, position=header.position + count
-            )
-        phase: Phase = "decode" if header.position else "prefill"
-        units, held = 1 if header.position else count, sequence.held
-        sample = Sample(phase, held.first, held.end, units, float(header.position), perf_counter() - start)
-        return hidden, token, sample
+        if steps[0].kind is None:
+            one = steps[0]
+            parts = [
+                held.part.run(one.sequence.cache, one.given, position=first.position, replayed=first.replayed)
+            ]
+        else:
+            rows = [Row(one.sequence.cache, one.given[0], one.header.position) for one in steps]
+            hidden = held.part.step(rows)
+            parts = [hidden[i : i + 1] for i in range(len(steps))]
+        done = [(part, self._chosen(one, part)) for one, part in zip(steps, parts, strict=True)]
+        if not first.replayed:  # tokens one by one would make a prefill look slow
+            phase: Phase = "decode" if first.position else "prefill"
+            units = len(steps) if first.position else len(steps[0].given)
+            context = sum(one.header.position for one in steps) / len(steps)
+            self.samples.append(Sample(phase, held.first, held.end, units, context, perf_counter() - start))
+        return done
+
+    def _chosen(self, step: _Step, hidden: Any) -> int | None:
+        header = step.header
+        if len(header.stages) > 1:
+            return None
+        chosen: int = step.sequence.held.part.choose(
+            hidden,
+            temperature=header.temperature,
+            seed=header.seed,
+            position=header.position + len(step.given),
+        )
+        return chosen

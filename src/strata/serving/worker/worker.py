@@ -133,6 +133,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.driver.close()
+        await self.stage.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:
