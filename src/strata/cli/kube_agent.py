@@ -167,10 +167,11 @@ def _device_data(device: Device) -> dict[str, Any]:
 
 def _show(found: Fingerprint, console: Console) -> None:
     said = [_device_data(device) for device in found.devices]
-    console.print(
-        f"{found.node}: " + (f"{found.tool}, driver {found.driver or 'unknown'}" if said else "no device found")
-    )
-    if said:
+    if not said:
+        console.print(f"{found.node}: no device")
+        console.print("none is found by NVML, nvidia-smi, npu-smi, cnmon, hy-smi or mthreads-gmi")
+    else:
+        console.print(f"{found.node}: {found.tool}, driver {found.driver or 'unknown'}")
         headers = ["#", "device", "memory", "ACU", "trust", "health", "faults", "NUMA"]
         body = [
             [

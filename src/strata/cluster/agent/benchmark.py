@@ -166,7 +166,8 @@ def made(make: Callable[[], Any], device: str) -> Any:
     """Return what a call on a device makes. Raises StrataError where the device cannot do it."""
     try:
         return make()
-    except RuntimeError as error:  # torch's own for a device, a type or a size it cannot do
+    # torch's own for a device, a type or a size it cannot do, and for a kind it was built without
+    except (RuntimeError, AssertionError) as error:
         first = str(error).partition("\n")[0]
         raise StrataError(f"benchmark: {device}: {first}") from error
 
