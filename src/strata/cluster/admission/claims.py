@@ -135,7 +135,7 @@ def job_defaults(job: Object) -> Object:
     """
     if any(jobs.kind_of(owner) for owner in meta(job).get("ownerReferences") or ()):
         return job
-    job = _without_written(job)
+    job = without_written(job)
     said = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
     templates: list[Object] = []
     faults: list[Fault] = []
@@ -143,7 +143,7 @@ def job_defaults(job: Object) -> Object:
         if not one.has_devices:
             templates.append(one.template)
             continue
-        template = _without_written(one.template)
+        template = without_written(one.template)
         own = annotations_of(template)
         for key in sorted(said.keys() & own.keys()):
             if own[key] != said[key]:
@@ -159,7 +159,8 @@ def job_defaults(job: Object) -> Object:
     return changed
 
 
-def _without_written(obj: Object) -> Object:
+def without_written(obj: Object) -> Object:
+    """Return an object without what only strata writes."""
     own = annotations_of(obj)
     if not any(key in WRITTEN for key in own):
         return obj

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from strata.cluster import jobs
-from strata.cluster.admission.claims import CLAIM, claim_of_pod, job_defaults
+from strata.cluster.admission.claims import CLAIM, claim_of_pod, job_defaults, without_written
 from strata.cluster.admission.form import check_job, check_pod, where_of
 from strata.cluster.admission.inject import inject
 from strata.cluster.admission.patch import json_patch
@@ -110,6 +110,7 @@ class _Decider:
             return pod, decode(said[PLACEMENT], where=where)
         if WAITING in said and _is_gated(pod):
             return pod, decode(said[WAITING], where=where, key=WAITING)
+        pod = without_written(pod)
         if CLAIM not in said and claim_of_pod(pod).pods > 1:
             fault = Fault(where, "a pod that comes alone is no gang", where=PREFIX + "gang-size")
             raise BadFile([fault], hint="make it a Job, which is placed as a whole")
