@@ -173,21 +173,41 @@ def test_a_dcp_written_over_an_older_one_is_not_taken_for_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("writer", "tracker"),
+    ("writer", "tracker", "is_after_barrier"),
     [
-        pytest.param(megatron, {"latest_checkpointed_iteration.txt": "100\n"}, id="megatron"),
-        pytest.param(deepspeed, {"latest": "global_step100"}, id="deepspeed"),
+        pytest.param(megatron, {"latest_checkpointed_iteration.txt": "100\n"}, True, id="megatron"),
+        pytest.param(deepspeed, {"latest": "global_step100"}, False, id="deepspeed"),
     ],
 )
-def test_what_is_beyond_the_tracker_is_passed_over_and_what_it_names_needs_no_wait(
-    tmp_path: Path, writer: Any, tracker: dict[str, str]
+def test_what_is_beyond_the_tracker_is_passed_over_and_one_written_after_a_barrier_ends_the_wait(
+    tmp_path: Path, writer: Any, tracker: dict[str, str], is_after_barrier: bool
 ) -> None:
     write(tmp_path, writer(200))
+    write(tmp_path, writer(50))
     write(tmp_path, {**writer(100), **tracker}, age_s=0.0)
     found = search(tmp_path)
     assert found.newest is not None
-    assert found.newest.step == (100,)
-    assert [reason.token for reason in found.passed] == ["checkpoint-unannounced"]
+    assert found.newest.step == (100 if is_after_barrier else 50,)
+    assert found.passed[0].token == "checkpoint-unannounced"
+
+
+def test_zero_states_of_the_last_ranks_must_not_be_missing(tmp_path: Path) -> None:
+    write(tmp_path, deepspeed(1, data=4) | deepspeed(2, data=3) | {"latest": "global_step2"})
+    assert (newest(tmp_path), why(tmp_path)) == ("global_step1", {"global_step2": "checkpoint-incomplete"})
+
+
+def test_what_a_name_counts_must_be_there(tmp_path: Path) -> None:
+    shards = {f"checkpoint-1/pytorch_model-{i:05}-of-00003.bin": b"w" for i in (1, 3)}
+    write(tmp_path, shards)
+    assert why(tmp_path) == {"checkpoint-1": "checkpoint-incomplete"}
+    write(tmp_path, {"checkpoint-1/pytorch_model-00002-of-00003.bin": b"w"})
+    assert newest(tmp_path) == "checkpoint-1"
+
+
+def test_a_trainers_first_checkpoint_ends_with_its_state(tmp_path: Path) -> None:
+    write(tmp_path, trainer(1))
+    (tmp_path / "checkpoint-1/trainer_state.json").unlink()
+    assert why(tmp_path) == {"checkpoint-1": "checkpoint-incomplete"}
 
 
 @pytest.mark.parametrize("tracker", ["release", "", "\xff\xfe garbage", "9" * 500])

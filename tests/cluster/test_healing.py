@@ -234,6 +234,24 @@ def test_the_soft_taint_goes_when_the_node_is_well_not_while_it_wavers() -> None
         assert len(world.taints("n1")) == expected
 
 
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    world = World()
+    world.health("n0", 0.0, "xid-79")
+    world.health("n1", 0.2, "hot")
+    world.step(T0)
+    said = []
+    for at_s, health in ((T0 + 60, 1.0), (T0 + 120, 0.0)):
+        world.health("n0", health)
+        world.health("n1", health)
+        world.step(at_s)
+        (condition,) = world.compute_nodes["n1"]["status"]["conditions"]
+        said.append((condition["status"], condition["reason"], condition["lastTransitionTime"]))
+    assert said == [
+        ("False", "NodeReleased", "2027-01-15T08:00:00Z"),
+        ("False", "IsolationWaits", "2027-01-15T08:00:00Z"),
+    ]
+
+
 def test_a_taint_removed_by_hand_comes_back_while_the_node_is_out() -> None:
     world = World()
     world.health("n0", 0.0, "xid-79")

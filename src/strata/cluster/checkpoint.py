@@ -7,7 +7,8 @@ Layouts, and what makes one complete (each read in the writer's source, not from
 * Megatron-LM: `iter_0000100/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt`, the whole grid of ranks, and the tracker
   `latest_checkpointed_iteration.txt`, written after a barrier (megatron/training/checkpointing.py);
 * DeepSpeed: `global_step100/[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt` and `..._model_states.pt`, the whole
-  grid, and the tracker `latest` with the tag (deepspeed/runtime/engine.py, `save_checkpoint`);
+  grid, no fewer than before, and the tracker `latest` with the tag; rank 0 writes it before the barrier, so others
+  may not have finished (deepspeed/runtime/engine.py, `save_checkpoint`);
 * Hugging Face: all shards of every `*.index.json`; where there is `training_args.bin`, `trainer_state.json` too,
   which the Trainer writes last (transformers/trainer.py, `_save_checkpoint`). PaddleNLP's trainer is alike;
 * one file: `...step=1000.ckpt` (Lightning), `prefix-3_1875.ckpt` (MindSpore: epoch, step), `last.ckpt`, `ckpt.pt`;
@@ -188,8 +189,8 @@ def _holder(path: str) -> str:
 
 def _announced(
     files: Listing, groups: Mapping[str, object], read: Callable[[str], bytes]
-) -> dict[str, tuple[int, ...]]:
-    """Return, by folder, the step its tracker names."""
+) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """Return, by folder, the step its tracker names, and whether all ranks had written it by then."""
     found = {}
     for path in files:
         folder, _, name = path.rpartition("/")
@@ -200,17 +201,15 @@ def _announced(
         tag = read(path)[:200].decode("utf-8", "replace").strip()
         step = (int(tag),) if re.fullmatch(r"\d{1,15}", tag) else step_of(tag)
         if step:
-            found[folder] = step
+            found[folder] = (step, name != "latest")
     return found
 
 
-def _check_announced(path: str, announced: Mapping[str, tuple[int, ...]]) -> bool:
-    last = announced.get(path.rpartition("/")[0])
-    if last is None:
-        return False
-    if step_of(path) > last:
+def _check_announced(path: str, announced: Mapping[str, tuple[tuple[int, ...], bool]]) -> bool:
+    last, is_sure = announced.get(path.rpartition("/")[0], ((), False))
+    if last and step_of(path) > last:
         raise _Unfit("checkpoint-unannounced", "-".join(map(str, last)))
-    return step_of(path) == last
+    return is_sure and step_of(path) == last
 
 
 def _layout(path: str, group: Listing, read: Callable[[str], bytes]) -> str:
@@ -334,8 +333,14 @@ def _check_settled(group: Listing, now_s: float, grace_s: float) -> None:
 
 
 def _check_like(group: Listing, older: list[dict[str, FileSeen]]) -> None:
-    """Raise _Unfit where kinds of data files are missing that all older checkpoints beside it have."""
+    """Raise _Unfit where kinds of data files are missing that all older checkpoints beside it have.
+
+    ZeRO states are also counted: a job does not go on with fewer ranks than it had.
+    """
     if older:
+        now, before = (sum(1 for name in one if _ZERO.fullmatch(_base(name))) for one in (group, older[0]))
+        if now < before:
+            raise _Unfit("checkpoint-incomplete", f"{before - now} of {before} ZeRO states missing")
         missing = frozenset.intersection(*map(_kinds, older)) - _kinds(group)
         if missing:
             raise _Unfit("checkpoint-incomplete", f"{_named(sorted(missing))} missing, which older ones have")
