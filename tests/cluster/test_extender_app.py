@@ -98,3 +98,18 @@ def test_every_verb_is_timed_and_only_verbs_are_there():
     )
     assert [status for status, _ in answers] == [200, 404, 200, 200]
     assert 'strata_extender_seconds_count{verb="filter"} 1' in answers[-1][1]
+
+
+def test_nothing_should_be_asked_before_the_cluster_is_known():
+    why = ["not listed yet: nodes"]
+    frame = make_frame(lambda: Index.of(CLUSTER), lambda: PROFILES, unready=lambda: why[0])
+
+    async def look():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(frame), base_url="http://test") as client:
+            before = await client.get("/readyz")
+            why[0] = ""
+            return before, await client.get("/readyz"), await client.get("/healthz")
+
+    before, after, health = asyncio.run(look())
+    assert (before.status_code, before.text) == (503, "not listed yet: nodes")
+    assert (after.status_code, health.status_code) == (200, 200)

@@ -105,6 +105,18 @@ def test_what_can_never_be_read_is_rejected(sets):
     assert "ns/job-train-1" in state["message"]
 
 
+def test_a_managed_pod_may_count_its_vendors_devices():
+    asked = pod_set(accelerator=A100)
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    asked["template"]["spec"] = {"containers": [{"name": "main", "image": "i:1", **limits}]}
+    found, _ = answered(workload(asked))
+    assert len(found.placement.pods[0].devices) == 4
+    del asked["template"]["metadata"]["annotations"]
+    asked["template"]["metadata"]["labels"] = {MANAGED: "true"}
+    found, _ = answered(workload(asked))
+    assert len(found.placement.pods[0].devices) == 4
+
+
 def test_a_workload_that_asks_for_nothing_of_ours_passes():
     found, state = answered(workload(pod_set()))
     assert (state["state"], found.placement) == ("Ready", None)

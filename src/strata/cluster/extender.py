@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from strata.cluster.annotations import has_claim, read_claim
+from strata.cluster.admission.claims import claim_of_pod
+from strata.cluster.annotations import has_claim
 from strata.cluster.appraise import FITS, TOKENS, appraise
 from strata.cluster.index import Floats, Index, Ints
 from strata.cluster.kinds import Object, annotations_of, meta, name_of, namespace_of
@@ -52,7 +53,7 @@ NOWHERE: Final = Verdict(np.array([_UNKNOWN]), np.zeros(1))
 
 
 def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verdict:
-    """Return what is said of all nodes for a pod. Raises BadFile for annotations that cannot be read."""
+    """Return what is said of all nodes for a pod. Raises BadFile for what it asks that cannot be read."""
     said = annotations_of(pod)
     if PLACEMENT in said:
         placement = decode(said[PLACEMENT], where=f"pod {namespace_of(pod)}/{name_of(pod)}")
@@ -62,8 +63,7 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
         return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
     if not has_claim(said):
         return ANYWHERE
-    claim = read_claim(said, name=name_of(pod), namespace=namespace_of(pod))
-    token, score = appraise(index, claim, profiles)
+    token, score = appraise(index, claim_of_pod(pod), profiles)
     return Verdict(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
 
 

@@ -33,10 +33,14 @@ def make_frame(
     index: Callable[[], Index],
     profiles: Callable[[], Sequence[RuntimeProfile]],
     *,
+    unready: Callable[[], str] = lambda: "",
     limits: Limits = LIMITS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Frame:
-    """Return the extender as an ASGI application; `index` and `profiles` are called for every question."""
+    """Return the extender as an ASGI application; `index` and `profiles` are called for every question.
+
+    unready: why nothing should be asked yet, empty where it may be.
+    """
     registry = Registry()
     requests = registry.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
     seconds = registry.histogram("strata_extender_seconds", "To decode, decide and encode an answer.", ["verb"])
@@ -64,9 +68,12 @@ def make_frame(
     async def metrics(_request: Request) -> Response:
         return PlainTextResponse(registry.render(), headers={"content-type": CONTENT_TYPE})
 
-    async def health(_request: Request) -> Response:
-        is_up = not frame.is_draining
-        return JSONResponse({"status": "ok" if is_up else "stopping"}, 200 if is_up else 503)
+    async def readyz(_request: Request) -> Response:
+        why = "stopping" if frame.is_draining else unready()
+        return PlainTextResponse(why or "ok", 503 if why else 200)
+
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok")
 
     app = Starlette(
         routes=[
@@ -77,9 +84,10 @@ def make_frame(
             Route("/volcano/onSessionOpen", nothing, methods=["POST"]),
             Route("/volcano/onSessionClose", nothing, methods=["POST"]),
             Route("/metrics", metrics),
-            Route("/healthz", health),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
         ]
     )
-    realms = [Realm("/"), Realm("/metrics", drains=False), Realm("/healthz", drains=False)]
+    realms = [Realm("/"), *(Realm(path, drains=False) for path in ("/metrics", "/healthz", "/readyz"))]
     frame = Frame(app, realms=realms, limits=limits, requests=requests)
     return frame

@@ -97,7 +97,7 @@ def filter_result(said: Mapping[str, Sequence[str]], args: Args) -> bytes:
 
 
 def filter_refusal(error: BadFile) -> bytes:
-    """Return the ExtenderFilterResult for a pod whose annotations cannot be read: no node, and why."""
+    """Return the ExtenderFilterResult for a pod that cannot be read: no node, and why."""
     empty: dict[str, Any] = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
     return encode({**empty, "Error": one_line(error)})
 

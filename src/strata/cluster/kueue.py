@@ -20,7 +20,8 @@ from typing import Any, Final, Literal
 
 from strata.cluster import jobs
 from strata.cluster.actions import Patch, Ref
-from strata.cluster.annotations import has_claim, read_claim
+from strata.cluster.admission.claims import claim_of_pod
+from strata.cluster.annotations import has_claim
 from strata.cluster.claim import Claim
 from strata.cluster.flavors import ADMISSION_CHECK, CONTROLLER, MOST, each_once, flavor_name
 from strata.cluster.index import Index
@@ -28,6 +29,7 @@ from strata.cluster.kinds import Object, ObjectKind, annotations_of, labels_of, 
 from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.snapshot import Placement
+from strata.cluster.waiting import is_managed
 from strata.cluster.why import decide
 from strata.decision import Decision
 from strata.errors import BadFile, Fault
@@ -166,7 +168,7 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
         count = counted.get(name)
         pods = int(one.get("count", 1) if count is None else count)
         own = known.get(name)
-        has_devices = own.has_devices if own else has_claim(annotations_of(template))
+        has_devices = own.has_devices if own else is_managed(template) or has_claim(annotations_of(template))
         per_job = own.per_job if own else 0
         path = ("spec", "podSets", position, "template")
         found.append(jobs.PodSet(name, pods, path, template, first, per_job, has_devices and pods > 0))
@@ -180,9 +182,17 @@ def _claim(workload: Object, job: Object | None, sets: Sequence[jobs.PodSet]) ->
     asked: dict[str, Claim] = {}
     for one in sets:
         said = {**annotations_of(one.template), **over}
-        if one.has_devices and has_claim(said):
-            name, namespace = name_of(workload), namespace_of(workload)
-            asked[one.name] = read_claim(said, name=name, namespace=namespace, kind="workload")
+        if one.has_devices and (is_managed(one.template) or has_claim(said)):
+            asked[one.name] = claim_of_pod(
+                {
+                    "metadata": {
+                        "name": name_of(workload),
+                        "namespace": namespace_of(workload),
+                        "annotations": said,
+                    },
+                    "spec": one.template.get("spec") or {},
+                }
+            )
     if not asked:
         return None
     (first, claim), *others = asked.items()
