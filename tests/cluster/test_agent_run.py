@@ -81,7 +81,7 @@ class World:
         self.server = Server()
         self.live = Live(
             Agent(Pace(), rng=random.Random(0)),
-            publish=partial(publish, api=self.server, wall_clock=lambda: self.wall_s),  # type: ignore[arg-type]
+            publish=partial(publish, apply=self.server.apply, wall_clock=lambda: self.wall_s),
             meters=Meters(),
             clock=lambda: self.now_s,
         )

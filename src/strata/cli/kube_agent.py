@@ -118,7 +118,7 @@ def _run(look: Collect, told: dict[str, Any]) -> None:
             known,
             listener,
             collect=look,
-            publish=partial(publish, api=api),
+            publish=partial(publish, apply=api.apply),
             every_s=told["every"],
             at_start=told["benchmark"],
             probe_every_s=told["probe_every"],

@@ -9,25 +9,28 @@ from typing import Final
 
 from strata import __version__
 from strata.cluster.crd.compute_node import compute_node
-from strata.cluster.kinds import COMPUTE_NODE
-from strata.cluster.kube.api import Api, ApiFailed
+from strata.cluster.kinds import COMPUTE_NODE, Object
+from strata.cluster.kube.api import ApiFailed
 from strata.fleet.fingerprint import Fingerprint
 
 MANAGER: Final = "strata-agent"
 NOT_FOUND: Final = 404
 
 
-def publish(fingerprint: Fingerprint, *, api: Api, wall_clock: Callable[[], float] = time.time) -> None:
-    """Apply a node's status, and the node itself where it is not there. Raises ApiFailed, and BadFile for a figure
-    that is none.
+def publish(
+    fingerprint: Fingerprint, *, apply: Callable[..., Object], wall_clock: Callable[[], float] = time.time
+) -> None:
+    """Apply a node's status, and the node itself where it is not there.
+
+    apply: `Api.apply`. Raises ApiFailed, and BadFile for a figure that is none.
     """
     at = datetime.fromtimestamp(wall_clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     whole = compute_node(fingerprint, at=at, version=__version__)
     try:
-        api.apply(COMPUTE_NODE, whole, subresource="status", manager=MANAGER)
+        apply(COMPUTE_NODE, whole, subresource="status", manager=MANAGER)
     except ApiFailed as error:
         if error.status != NOT_FOUND:
             raise
         # A status needs its object; where the kind itself is not there, this is refused the same way.
-        api.apply(COMPUTE_NODE, {key: whole[key] for key in whole if key != "status"}, manager=MANAGER)
-        api.apply(COMPUTE_NODE, whole, subresource="status", manager=MANAGER)
+        apply(COMPUTE_NODE, {key: whole[key] for key in whole if key != "status"}, manager=MANAGER)
+        apply(COMPUTE_NODE, whole, subresource="status", manager=MANAGER)
