@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from strata.cluster.checkpoint import GRACE_S, Search
+from strata.cluster.checkpoint import Search
 from strata.cluster.checkpoint_files import newest_complete, path_of
+from strata.cluster.checkpoint_layouts import GRACE_S
 from strata.errors import StrataError, UsageError
 
 NOW = 1_800_000_000.0

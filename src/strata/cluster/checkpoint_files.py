@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from strata.cluster.checkpoint import GRACE_S, STEP_DIR, FileSeen, Search, newest_of, step_of
+from strata.cluster.checkpoint import STEP_DIR, Search, newest_of, step_of
+from strata.cluster.checkpoint_layouts import GRACE_S, FileSeen
 from strata.decision import Reason
 from strata.errors import StrataError, UsageError
 
