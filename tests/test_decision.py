@@ -111,6 +111,7 @@ SAMPLES = {
     "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
     "claim-unreadable": {"why": "ai.compute/devices: 'many' is no whole number"},
     "made-anew": {"profile": "pytorch-nvidia"},
+    "gang-moved": {},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},

@@ -490,6 +490,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "What was injected into a pod cannot be changed; its owner makes another, for a card that is free.",
         "Nothing to do.",
     ),
+    "gang-moved": Meaning(
+        "is held back, to be routed anew: it holds devices that are out",
+        "A device of its own is broken, or slow where the policy moves for that.",
+        "Nothing to do; it goes on from its newest complete checkpoint where ai.compute/checkpoint-dir names one.",
+    ),
     "gang-fits-nowhere": Meaning(
         "{pods} pods fit nowhere on {nodes} nodes",
         "No kind of card has room for the whole gang now.",

@@ -10,7 +10,7 @@ import yaml
 from cluster_builders import A100, B3
 from cluster_objects import RESOURCE, devices, job, node, pod
 from strata.cluster import kinds
-from strata.cluster.gather import KINDS, book_of, from_files, from_server
+from strata.cluster.gather import WATCHED, book_of, from_files, from_server
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.schema import bundled_profiles
 from strata.errors import BadFile, UsageError
@@ -99,7 +99,7 @@ class Server:
 
 def test_kinds_a_cluster_does_not_have_are_empty():
     found = from_server(Server(404))
-    assert found.keys() == set(KINDS)
+    assert found.keys() == set(WATCHED)
     assert [kind.kind for kind, some in found.items() if some] == ["Node", "Pod", "Job"]
 
 

@@ -11,7 +11,13 @@ from strata.cli.main import LazyGroup, Table
 KUBE: Final[Table] = {
     "acu": ("strata.cli.kube_acu:acu", "What the cluster has, in use and free, of all vendors together."),
     "agent": ("strata.cli.kube_agent:agent", "Find this node's accelerators, and publish how well they are."),
+    "controller": ("strata.cli.kube_controller:controller", "Route suspended jobs, and take broken nodes out."),
     "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
+    "webhook": ("strata.cli.kube_webhook:webhook", "Inject runtimes into pods, and hold jobs back until routed."),
+    "extender": (
+        "strata.cli.kube_extender:extender",
+        "Answer kube-scheduler and Volcano, which node for which pod.",
+    ),
     "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
 }
 

@@ -17,7 +17,7 @@ from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.crd.runtime_profile import profile_of
 from strata.cluster.index import Index
 from strata.cluster.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
-from strata.cluster.placed import GATE, PLACEMENT, decode
+from strata.cluster.placed import GATE, PLACEMENT, decode, encode
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.snapshot import Cluster, NodeState, Placement
 from strata.cluster.uses import PodSeen, Use, free_of, pod_seen, uses_of
@@ -54,6 +54,7 @@ class _Gang:
 class Book:
     """profiles: those used until the API server has some of its own.
 
+    jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     """
 
@@ -64,7 +65,7 @@ class Book:
         self.claims: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}
-        self._prints: dict[str, Fingerprint] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
         self._own_profiles: dict[str, RuntimeProfile] = {}
         self._bundled = tuple(profiles)
         self._gangs: dict[str, _Gang] = {}
@@ -84,6 +85,11 @@ class Book:
         """What is placed, by gang: of its job, else of its pods."""
         found = {key: _placement(gang) for key, gang in self._gangs.items()}
         return {key: placement for key, placement in found.items() if placement is not None}
+
+    def pods_of(self, gang: str) -> tuple[str, ...]:
+        """Return the pods of a gang that hold something, as `namespace/name`."""
+        found = self._gangs.get(gang)
+        return tuple(sorted(key for key, pod in found.pods.items() if not pod.is_over)) if found else ()
 
     @property
     def index(self) -> Index:
@@ -114,7 +120,8 @@ class Book:
     def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
         """Hold a gang's places that the API server does not show yet."""
         one = self._gangs.setdefault(gang, _Gang())
-        one.assumed, one.assumed_until_s = placement, until_s
+        # As an annotation has it, so that it can be told when it shows.
+        one.assumed, one.assumed_until_s = decode(encode(placement), where=gang), until_s
         self._recount(gang)
 
     def forget(self, gang: str) -> None:
@@ -150,14 +157,14 @@ class Book:
         found = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
         with self._rebuilt_if_new(name):
             _put(self.compute_nodes, name, obj)
-            _put(self._prints, name, found)
+            _put(self.fingerprints, name, found)
 
     @contextmanager
     def _rebuilt_if_new(self, node: str) -> Iterator[None]:
         """Build the index again where a node comes or goes: it needs both its objects."""
-        was_there = node in self.nodes and node in self._prints
+        was_there = node in self.nodes and node in self.fingerprints
         yield
-        if (node in self.nodes and node in self._prints) != was_there:
+        if (node in self.nodes and node in self.fingerprints) != was_there:
             self._index = None
         self._touch(node)
 
@@ -174,7 +181,7 @@ class Book:
         one = self._gangs.setdefault(gang, _Gang())
         one.placement = None if obj is None else self._read(kind, key, obj, job_placement)
         one.is_reserved = obj is not None and not jobs.is_suspended(obj) and not jobs.is_finished(obj)
-        if one.placement == one.assumed and one.is_reserved:
+        if obj is None or (one.placement == one.assumed and (one.is_reserved or jobs.is_finished(obj))):
             one.assumed = None
         self._recount(gang)
 
@@ -225,11 +232,11 @@ class Book:
             del self._gangs[gang]
 
     def _touch(self, node: str) -> None:
-        if node in self._prints and node in self.nodes:
+        if node in self.fingerprints and node in self.nodes:
             self._dirty.add(node)
 
     def _names(self) -> set[str]:
-        return self.nodes.keys() & self._prints.keys()
+        return self.nodes.keys() & self.fingerprints.keys()
 
     def _known(self, kind: ObjectKind) -> set[str]:
         if kind in kinds.SUSPENDABLE:
@@ -246,7 +253,7 @@ class Book:
 
     def _state(self, name: str) -> NodeState:
         """Return a node as the router sees it."""
-        node, fingerprint = self.nodes[name], self._prints[name]
+        node, fingerprint = self.nodes[name], self.fingerprints[name]
         spec, status, labels = node.get("spec") or {}, node.get("status") or {}, labels_of(node)
         uses = [
             use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name

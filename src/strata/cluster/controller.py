@@ -13,19 +13,31 @@ from typing import Any, Final
 
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Action, Apply, Note, Patch, Ref, Remove
+from strata.cluster.admission.claims import claim_of_pod
 from strata.cluster.affinity import on_nodes
 from strata.cluster.annotations import PREFIX
 from strata.cluster.book import Book, job_placement
 from strata.cluster.crd.compute_claim import claim_status, pascal, spec_of
 from strata.cluster.kinds import annotations_of, meta
-from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
+from strata.cluster.placed import (
+    CHECKPOINT,
+    FIRST,
+    GANG,
+    MANAGED,
+    PER_JOB,
+    PLACEMENT,
+    VISIBLE,
+    WAITING,
+    encode,
+    nodes_of,
+)  # fmt: skip
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import choose
 from strata.cluster.snapshot import Placement
 from strata.cluster.waiting import Waiting, waiting_jobs, waiting_pods, without_gate
 from strata.cluster.why import decide
 from strata.decision import Decision, Reason, Trust
-from strata.errors import BadFile
+from strata.errors import BadFile, StrataError
 
 OFFER: Final = PREFIX + "offer"
 """Annotation of a job: what it could have instead of what it was written for, if it consents."""
@@ -57,11 +69,16 @@ class _Told:
 
 @dataclass
 class Controller:
-    """checkpoint_of: the newest complete checkpoint in a folder, empty where there is none."""
+    """checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError."""
 
     policy: Policy = field(default_factory=Policy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
     _told: dict[str, _Told] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> int:
+        """How many waited at the last step."""
+        return len(self._told)
 
     def step(self, book: Book, now_s: float, *, stamp: str) -> Iterator[Action]:
         """Yield what to do now. stamp: the time as the API server writes it.
@@ -100,9 +117,12 @@ class Controller:
         placement = decision.choice
         assert placement is not None, "it was just found"
         profile = next(profile for profile in book.profiles if profile.name == placement.profile)
-        yield from self._tell(book, one, told, now_s, decision, stamp)
-        yield self._release(one, placement, profile)
         book.assume(one.gang, placement, until_s=now_s + self.policy.assume_s)
+        checkpoint, trouble = self._checkpoint(one)
+        yield self._release(one, placement, profile, checkpoint)
+        if trouble is not None:
+            yield Note(one.ref, pascal(trouble.token), str(trouble), is_warning=True)
+        yield from self._tell(book, one, told, now_s, decision, stamp)
 
     def _explain(self, book: Book, one: Waiting, told: _Told, now_s: float, stamp: str) -> Iterator[Action]:
         assert one.claim is not None, "only what can be read is explained"
@@ -126,12 +146,18 @@ class Controller:
             told.what = what
             yield Note(one.ref, pascal(first.token), str(first), is_warning=decision.choice is None)
 
-    def _release(self, one: Waiting, placement: Placement, profile: RuntimeProfile) -> Patch:
+    def _checkpoint(self, one: Waiting) -> tuple[str, Reason | None]:
+        """Return what a job goes on from, empty where there is nothing, and what is wrong with its folder."""
+        folder = annotations_of(one.obj).get(CHECKPOINT_DIR, "")
+        try:
+            return (self.checkpoint_of(folder) if folder else ""), None
+        except StrataError as error:
+            return "", Reason("checkpoint-unknown", folder[:200], {"what": str(error)[:500]})
+
+    def _release(self, one: Waiting, placement: Placement, profile: RuntimeProfile, checkpoint: str) -> Patch:
         version = str(meta(one.obj).get("resourceVersion") or "")
         if one.ref.kind.kind == "Pod":
             return Patch(one.ref, _let_in(one, placement), resource_version=version)
-        folder = annotations_of(one.obj).get(CHECKPOINT_DIR, "")
-        checkpoint = self.checkpoint_of(folder) if folder else ""
         try:
             before = job_placement(one.obj)
         except BadFile:  # somebody wrote into it; it is written anew
@@ -156,8 +182,7 @@ class Controller:
         if one.ref.kind.kind != "Pod" or not is_replaced or now_s - told.since_s < self.policy.elsewhere_after_s:
             return
         assert one.claim is not None, "only what can be read gets here"
-        free = replace(one.claim, profile="")
-        if choose(book.index, free, book.profiles).placement is not None:
+        if choose(book.index, claim_of_pod(one.obj), book.profiles).placement is not None:
             told.since_s = now_s
             reason = Reason("made-anew", one.ref.name, {"profile": one.claim.profile})
             yield Note(one.ref, pascal(reason.token), str(reason))
@@ -205,8 +230,11 @@ def _template(
 def _let_in(one: Waiting, placement: Placement) -> dict[str, Any]:
     """Return the patch that opens a pod's gate: affinity may be narrowed while it is gated, gates removed."""
     spec = one.obj.get("spec") or {}
+    visible = ",".join(map(str, placement.pods[0].devices))
     return {
-        "metadata": {"annotations": {PLACEMENT: encode(placement), GANG: one.gang}},
+        "metadata": {
+            "annotations": {PLACEMENT: encode(placement), GANG: one.gang, VISIBLE: visible, WAITING: None}
+        },
         "spec": {
             "affinity": on_nodes(spec, nodes_of(placement.pods)),
             "schedulingGates": without_gate(one.obj) or None,

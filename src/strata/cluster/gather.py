@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from strata.cluster import kinds
 from strata.cluster.book import WATCHED, Book
 from strata.cluster.kinds import Object, ObjectKind
 from strata.cluster.kube.api import Api, ApiFailed
@@ -20,16 +19,14 @@ from strata.files import read_document, read_json
 Objects = Mapping[ObjectKind, Sequence[Object]]
 """All objects of the kinds that matter; a kind the cluster does not have is empty."""
 
-KINDS: Final = (*WATCHED, kinds.COMPUTE_CLAIM)
-
 _MOST_BYTES: Final = 2**30
-_BY_NAME: Final = {(kind.group, kind.kind): kind for kind in KINDS}
+_BY_NAME: Final = {(kind.group, kind.kind): kind for kind in WATCHED}
 
 
 def from_server(api: Api) -> Objects:
     """List everything. Raises ApiFailed, but not for a kind that is not installed."""
     found: dict[ObjectKind, Sequence[Object]] = {}
-    for kind in KINDS:
+    for kind in WATCHED:
         try:
             found[kind] = api.list(kind)[0]
         except ApiFailed as error:
@@ -44,7 +41,7 @@ def from_files(paths: Sequence[str | Path]) -> Objects:
 
     Raises BadFile with every fault of a file, UsageError for one that is not there.
     """
-    found: dict[ObjectKind, list[Object]] = {kind: [] for kind in KINDS}
+    found: dict[ObjectKind, list[Object]] = {kind: [] for kind in WATCHED}
     for path in paths:
         faults: list[Fault] = []
         for where, one in _flat(_data(path), ""):

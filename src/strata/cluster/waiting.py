@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Ref
-from strata.cluster.admission.claims import claim_of_pod, claim_of_waiting
+from strata.cluster.admission.claims import CLAIM, claim_of_pod, claim_of_waiting
 from strata.cluster.annotations import PREFIX
 from strata.cluster.claim import Claim
 from strata.cluster.crd.compute_claim import claim_of
@@ -16,8 +16,6 @@ from strata.cluster.kinds import Object, annotations_of, labels_of, meta, name_o
 from strata.cluster.placed import GANG, GATE, MANAGED
 from strata.errors import BadFile, Fault
 
-CLAIM: Final = PREFIX + "claim"
-"""Annotation: the ComputeClaim that says what is asked for, instead of annotations."""
 GANG_SIZE: Final = PREFIX + "gang-size"
 
 
@@ -55,23 +53,24 @@ def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
     sets = [one for one in jobs.pod_sets(obj) if one.has_devices and one.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
     said = {**annotations_of(template), **annotations_of(obj)}
-    name, namespace = name_of(obj), namespace_of(obj)
-    if named := said.get(CLAIM):
-        claim = replace(_named(claims, named, namespace, obj), name=name, namespace=namespace)
+    metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": said}
+    if CLAIM in said:
+        claim = named_claim(claims, {"metadata": metadata}, str(obj.get("kind")))
         has_size = claim.pods > 1
     else:
-        metadata = {"name": name, "namespace": namespace, "annotations": said}
         claim = claim_of_pod({"metadata": metadata, "spec": template.get("spec") or {}})
         has_size = GANG_SIZE in said
     return claim if has_size else replace(claim, pods=max(1, sum(one.pods for one in sets)))
 
 
-def _named(claims: Mapping[str, Object], name: str, namespace: str, job: Object) -> Claim:
+def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
+    """Return the claim an object names, as its own. Raises BadFile where there is none, or it cannot be read."""
+    name, namespace = annotations_of(obj)[CLAIM], namespace_of(obj)
     if f"{namespace}/{name}" not in claims:
-        where = f"{job.get('kind')} {namespace}/{name_of(job)}"
+        where = f"{kind} {namespace}/{name_of(obj)}"
         fault = Fault(where, f"there is no ComputeClaim {name[:80]!a} in namespace {namespace}", where=CLAIM)
         raise BadFile([fault], hint="kubectl get computeclaims")
-    return claim_of(claims[f"{namespace}/{name}"])
+    return replace(claim_of(claims[f"{namespace}/{name}"]), name=name_of(obj), namespace=namespace)
 
 
 def waiting_jobs(all_jobs: Mapping[str, Object], claims: Mapping[str, Object]) -> Iterator[Waiting]:

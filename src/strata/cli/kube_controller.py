@@ -1,0 +1,59 @@
+"""`strata kube controller`: routes suspended jobs and lets them go, and takes broken nodes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strata.errors import need
+
+
+@click.command()
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address of /metrics, /healthz and /readyz.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9102, show_default=True, help="0: any that is free."
+)
+@click.option("--namespace", default="strata-system", show_default=True, help="Of the Lease that says who leads.")
+@click.option("--identity", help="Who holds the Lease.  [default: the host's name and a random word]")
+@click.option(
+    "--drain",
+    type=click.Choice(["never", "faults", "all"]),
+    default="faults",
+    show_default=True,
+    help="Jobs that are moved: none, those on broken devices, or those on slow ones too.",
+)
+@click.option(
+    "--isolate-at-most",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Share of the nodes that may be out at a time; one always may.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    help="Folder below which jobs' ai.compute/checkpoint-dir are, mounted here as in their pods.",
+)
+@click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
+def controller(**told: Any) -> None:
+    """Route suspended jobs of ours and let them go; taint nodes with broken or slow devices and move their jobs.
+
+    Run two or more: one leads, by a Lease, and another takes over when it is gone. SIGTERM ends it with 0.
+
+    \b
+    strata kube controller --kubeconfig ~/.kube/config --port 0
+    """
+    for module in ("lightkube", "starlette", "uvicorn"):
+        need(module, extra="cluster")
+    import logging
+
+    from strata.cluster.manage import run
+    from strata.server import listen
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    with listen(told.pop("host"), told.pop("port")) as listener:
+        click.echo(f"controller answers at port {listener.getsockname()[1]}")
+        run(listener, **told)

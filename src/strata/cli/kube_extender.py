@@ -1,0 +1,55 @@
+"""`strata kube extender`: the router behind kube-scheduler's and Volcano's HTTP extenders."""
+
+from __future__ import annotations
+
+import click
+
+from strata.errors import need
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8900, show_default=True, help="0: any that is free."
+)
+@click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
+def extender(host: str, port: int, kubeconfig: str | None) -> None:
+    """Filter and score nodes for kube-scheduler (/v1/) and Volcano (/volcano/); nothing is written.
+
+    deploy/scheduler/config.yaml is a KubeSchedulerConfiguration that asks it. SIGTERM ends it with 0.
+
+    \b
+    strata kube extender --kubeconfig ~/.kube/config
+    """
+    for module in ("lightkube", "starlette", "uvicorn"):
+        need(module, extra="cluster")
+    import logging
+    import random
+
+    from strata.cluster.book import Book
+    from strata.cluster.extender_app import make_frame
+    from strata.cluster.index import Index
+    from strata.cluster.kube.client import connect
+    from strata.cluster.live import Live
+    from strata.cluster.profile import RuntimeProfile
+    from strata.cluster.schema import bundled_profiles
+    from strata.server import listen, serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    live = Live(connect(kubeconfig=kubeconfig), Book(bundled_profiles()), rng=random.Random())
+
+    def index() -> Index:
+        with live.lock:
+            return live.book.index
+
+    def profiles() -> tuple[RuntimeProfile, ...]:
+        with live.lock:
+            return live.book.profiles
+
+    with listen(host, port) as listener:
+        click.echo(f"extender answers at port {listener.getsockname()[1]}")
+        live.start(in_thread=True)
+        try:
+            serve(make_frame(index, profiles, unready=live.unready), listener, drain_s=5.0)
+        finally:
+            live.stop()

@@ -1,0 +1,90 @@
+"""The controller as a process: threads that hear, one that decides, the Lease, and a server for who asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import random
+import signal
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from strata.cluster.act import Actor
+from strata.cluster.book import Book
+from strata.cluster.checkpoint_files import newest_complete, path_of
+from strata.cluster.controller import Controller
+from strata.cluster.healing import Drain, Policy
+from strata.cluster.kube.client import connect
+from strata.cluster.kube.lease import Candidate, Elector
+from strata.cluster.live import Live
+from strata.cluster.manager import Manager
+from strata.cluster.pages import make_pages
+from strata.cluster.schema import bundled_profiles
+from strata.server import serve
+
+LEASE: Final = "strata-controller"
+_LEASE_TIMEOUT_S: Final = 3.0
+_JOIN_S: Final = 5.0
+
+
+def run(
+    listener: socket.socket,
+    *,
+    namespace: str,
+    identity: str | None,
+    drain: Drain,
+    isolate_at_most: float,
+    checkpoints: Path | None,
+    kubeconfig: str | None,
+) -> None:
+    """Run until SIGTERM or SIGINT. Raises what ended the deciding thread, and MissingPart without a cluster."""
+    api = connect(kubeconfig=kubeconfig)
+    me = identity or f"{platform.node()}-{uuid.uuid4().hex[:8]}"
+    rng = random.Random()
+
+    def checkpoint_of(folder: str) -> str:
+        if checkpoints is None:
+            return ""
+        return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
+
+    elector = Elector(
+        connect(kubeconfig=kubeconfig, timeout_s=_LEASE_TIMEOUT_S),
+        Candidate(LEASE, namespace, me),
+        lambda leads: None,
+        rng=rng,
+    )
+    live = Live(api, Book(bundled_profiles()), rng=rng, heard=lambda news: manager.hear(news))
+    manager = Manager(
+        live,
+        Actor(api, clock=time.time, new_id=lambda: uuid.uuid4().hex[:12], instance=me),
+        Controller(checkpoint_of=checkpoint_of),
+        is_leader=lambda: elector.is_leader,
+        policy=Policy(drain=drain, share=isolate_at_most),
+    )
+    ended: list[BaseException] = []
+
+    def decide() -> None:
+        try:
+            manager.run()
+        except BaseException as error:  # told below; a controller that does not decide must not hold the Lease
+            ended.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    deciding = threading.Thread(target=decide, name="decide", daemon=True)
+    live.start(in_thread=False)
+    elector.start()
+    deciding.start()
+    frame = make_pages(manager.meters.render, requests=manager.meters.http, unready=live.unready)
+    with contextlib.ExitStack() as last:
+        last.callback(live.stop)
+        last.callback(elector.stop)  # what was begun is ended first, while it still leads
+        last.callback(deciding.join, _JOIN_S)
+        last.callback(manager.stopped.set)
+        serve(frame, listener, drain_s=1.0)
+    if ended:
+        raise ended[0]
