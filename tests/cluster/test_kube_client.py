@@ -299,3 +299,14 @@ def test_an_exec_plug_in_that_is_missing_is_told_as_a_failure(nowhere):
     with pytest.raises(ApiFailed, match="no-such-plug-in"):
         api.get(NODE, "x")
     api.close()
+
+
+@pytest.mark.parametrize("said", ["36", "36+"])
+def test_the_minor_version_is_a_number(said):
+    assert Server({"major": "1", "minor": said}).api.minor_version() == 36
+
+
+@pytest.mark.parametrize("said", [{}, {"minor": ""}, {"minor": "x"}])
+def test_a_version_that_is_none_is_a_failure(said):
+    with pytest.raises(ApiFailed, match="no minor version"):
+        Server(said).api.minor_version()

@@ -44,9 +44,7 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.requests = self.registry.counter(
-            "strata_http_requests_total", "HTTP requests by status.", ["code"]
-        )
+        self.requests = self.registry.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
         self.reviews = self.registry.counter(
             "strata_admission_reviews_total", "Reviews by kind and outcome.", ["kind", "outcome"]
         )
@@ -80,7 +78,7 @@ def make_frame(
         started = clock()
         try:
             review = _review(body)
-            said = answer(review)
+            said = await asyncio.to_thread(answer, review)  # it may wait for the book, and health checks may not
         except StrataError as error:
             return _refused(400, str(error))
         kind = _kind(review)

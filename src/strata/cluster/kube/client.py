@@ -174,6 +174,15 @@ class KubeApi(Api):
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
         self._gone("POST", self._path(POD, name, namespace, "eviction"), body=body)
 
+    def minor_version(self) -> int:
+        """Return the 36 of a 1.36 API server. Raises ApiFailed."""
+        said = str(self._ask("GET", "/version").get("minor"))
+        # Managed clusters write 36+.
+        digits = said.rstrip("+")
+        if not (digits.isascii() and digits.isdigit()):
+            raise ApiFailed(f"GET /version: {said[:40]!r} is no minor version")
+        return int(digits)
+
     def _gone(self, method: str, path: str, *, body: Mapping[str, Any]) -> None:
         try:
             self._ask(method, path, body=body)

@@ -1,0 +1,101 @@
+"""`strata kube webhook`: what is injected into pods and jobs of ours as they are created."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strata.errors import need
+
+
+@click.command()
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9443, show_default=True, help="0: any that is free."
+)
+@click.option(
+    "--cert-dir",
+    type=click.Path(path_type=Path),
+    help="Folder with tls.crt and tls.key, read again when they change; else it keeps certificates of its own.",
+)
+@click.option("--service", default="strata-webhook", show_default=True, help="By which API servers call it.")
+@click.option("--namespace", default="strata-system", show_default=True, help="Of the service and its Secret.")
+@click.option(
+    "--server-minor",
+    type=click.IntRange(min=20),
+    metavar="N",
+    help="Take the API server for a 1.N; asked unless said. From 34 on image volumes are used.",
+)
+@click.option("--drain", default=10.0, show_default=True, help="Seconds that running reviews have after SIGTERM.")
+@click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
+def webhook(**told: Any) -> None:
+    """Answer the API server's questions about pods and jobs with the label ai.compute/managed.
+
+    Jobs are held back until the controller has routed them; pods of routed jobs get everything their accelerator
+    needs; a pod that comes alone is placed at once, from memory, or gated until there is room.
+
+    Without --cert-dir it issues a certificate for the service, keeps it with its authority in the Secret
+    strata-webhook-certs, renews both in time, and tells the API server whom to trust. /healthz, /readyz and
+    /metrics are on the same port. SIGTERM lets running reviews finish and exits with 0.
+    """
+    for module in ("lightkube", "starlette", "uvicorn"):
+        need(module, extra="cluster")
+    if told["cert_dir"] is None:
+        need("cryptography", extra="cluster")
+    _serve(told)
+
+
+def _serve(told: dict[str, Any]) -> None:
+    import logging
+    import random
+    import time
+    from datetime import UTC, datetime
+
+    from strata.cluster.admission.certs import Pair
+    from strata.cluster.admission.code import IMAGE_VOLUMES
+    from strata.cluster.admission.keeper import Keeper, read_folder, server_context
+    from strata.cluster.admission.review import Routed, answer
+    from strata.cluster.admission.server import make_frame
+    from strata.cluster.alone import route_alone
+    from strata.cluster.book import Book
+    from strata.cluster.kinds import Object
+    from strata.cluster.kube.client import connect
+    from strata.cluster.live import Live
+    from strata.cluster.schema import bundled_profiles
+    from strata.server import listen, serve
+
+    folder = told["cert_dir"]
+    if folder is not None:
+        read_folder(folder)
+    api = connect(kubeconfig=told["kubeconfig"])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    minor = told["server_minor"]
+    if minor is None:
+        minor = api.minor_version()
+        # In 1.34 image volumes are there but switched off; who switched them on says --server-minor 34.
+        minor = IMAGE_VOLUMES - 1 if minor == IMAGE_VOLUMES else minor
+    keeper = Keeper(api, service=told["service"], namespace=told["namespace"])
+    live = Live(api, Book(bundled_profiles()), rng=random.Random())
+
+    def look() -> Pair:
+        return keeper.look(datetime.now(UTC)) if folder is None else read_folder(folder)
+
+    def route(pod: Object, is_dry_run: bool) -> Routed:
+        return route_alone(live.book, pod, is_dry_run=is_dry_run, now_s=time.monotonic())
+
+    def reviewed(review: Object) -> Object:
+        with live.lock:
+            profiles = {profile.name: profile for profile in live.book.profiles}
+            return answer(review, route=route, profiles=lambda: profiles, server_minor=minor)
+
+    tls = server_context()
+    frame = make_frame(reviewed, unready=live.unready, tls=tls, look=look)
+    with listen(told["host"], told["port"]) as listener:
+        click.echo(f"webhook answers at port {listener.getsockname()[1]}")
+        live.start(in_thread=True)
+        try:
+            serve(frame, listener, drain_s=told["drain"], tls=tls)
+        finally:
+            live.stop()
