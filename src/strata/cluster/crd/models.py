@@ -94,6 +94,7 @@ class Worth(FileModel):
 
     model_config = _WRITTEN
 
+    # The least is for whoever divides by it; an API server cuts it to 0 for whole numbers, and takes a 0.
     value: Annotated[float, Field(ge=1e-3, le=1e6)]
     trust: Grade
 

@@ -1,0 +1,234 @@
+"""What a real API server makes of our definitions: it takes them, and refuses what our readers refuse."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from cluster_builders import A100, B3, PROFILES, claim, cluster, node
+from control_plane import until
+from strata.cluster.crd.compute_claim import claim_of, claim_status
+from strata.cluster.crd.compute_node import compute_node, fingerprint_of
+from strata.cluster.crd.manifests import crds, profiles
+from strata.cluster.crd.runtime_profile import profile_of
+from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
+from strata.cluster.kube.api import ApiFailed
+from strata.cluster.schema import bundled_profiles
+from strata.cluster.why import route
+from strata.errors import BadFile
+
+NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T20:00:30.125Z"
+
+
+@pytest.fixture
+def defined(api):
+    """A client of a server that knows our kinds."""
+    for crd in crds():
+        api.apply(CRD, crd)
+
+    def is_established():
+        found = [api.get(CRD, name_of(crd))["status"]["conditions"] for crd in crds()]
+        return all({"Established", "NamesAccepted"} <= _true(conditions) for conditions in found)
+
+    until(is_established, lambda: "definitions to be established")
+    for kind in (COMPUTE_NODE, RUNTIME_PROFILE, COMPUTE_CLAIM):
+        until(lambda kind=kind: _is_served(api, kind), lambda kind=kind: kind.plural)
+    return api
+
+
+def _true(conditions):
+    return {condition["type"] for condition in conditions if condition["status"] == "True"}
+
+
+def _is_served(api, kind):
+    try:
+        api.list(kind)
+    except ApiFailed:
+        return False
+    return True
+
+
+def changed(obj, *path, value):
+    obj = copy.deepcopy(obj)
+    inner = obj
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return obj
+
+
+def refused(call, *arguments, **more):
+    with pytest.raises(ApiFailed) as failed:
+        call(*arguments, **more)
+    assert failed.value.status in (400, 422), failed.value
+    return str(failed.value)
+
+
+def whole(fingerprint, at=NOW):
+    return dict(compute_node(fingerprint, at=at, version="1"))
+
+
+def publish(api, obj):
+    api.apply(COMPUTE_NODE, {key: obj[key] for key in obj if key != "status"})
+    return api.apply(COMPUTE_NODE, obj, subresource="status")
+
+
+def test_the_definitions_are_taken_twice_and_are_structural(defined):
+    for crd in crds():
+        again = defined.apply(CRD, crd)
+        assert meta(again)["generation"] == 1
+        assert "NonStructuralSchema" not in _true(again["status"]["conditions"])
+
+
+def test_every_bundled_profile_is_taken_and_read_back_as_it_was(defined):
+    made = [defined.apply(RUNTIME_PROFILE, profile) for profile in profiles()]
+    assert [profile_of(one) for one in made] == list(bundled_profiles())
+
+
+def test_a_fingerprint_comes_back_from_the_server_as_it_was(defined, plane):
+    first, second = (
+        node("n1", B3, links={(0, 1): "hccs", (2, 7): "sys"}).fingerprint,
+        node("n2", count=4).fingerprint,
+    )
+    for fingerprint in (first, second):
+        publish(defined, whole(fingerprint))
+    assert [fingerprint_of(defined.get(COMPUTE_NODE, name)) for name in ("n1", "n2")] == [first, second]
+    lines = plane.kubectl("get", "cnode").splitlines()
+    assert lines[0].split() == ["NAME", "DEVICES", "MODEL", "ACU", "HEALTH", "AGE"]
+    assert lines[2].split()[:4] == ["n2", "4", A100, "400"]
+
+
+def test_devices_stay_in_the_order_their_agent_gives_them(defined):
+    fingerprint = node("n3", count=4).fingerprint
+    obj = whole(fingerprint)
+    publish(defined, obj)
+    turned = changed(obj, "status", "devices", value=list(reversed(obj["status"]["devices"])))
+    publish(defined, turned)
+    fewer = changed(turned, "status", "devices", value=turned["status"]["devices"][1:])
+    status = publish(defined, changed(fewer, "status", "links", value=[]))["status"]
+    assert [device["uuid"] for device in status["devices"]] == ["n3-2", "n3-1", "n3-0"]
+
+
+DEVICE = ("status", "devices", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ((*DEVICE, "health"), 1.5, "status.devices[1].health"),
+        ((*DEVICE, "memoryBytes"), -1, "status.devices[1].memoryBytes"),
+        ((*DEVICE, "uuid"), "bad-0", "status.devices[1]"),
+        ((*DEVICE, "uuid"), "", "status.devices[1].uuid"),
+        ((*DEVICE, "acu", "fp16", "trust"), "sure", "status.devices[1].acu.fp16.trust"),
+        ((*DEVICE, "acu", "fp16", "value"), 1e-4, "status.devices[1].acu.fp16.value"),
+        (("status", "observedAt"), "yesterday", "status.observedAt"),
+        (("status", "links", 0), {"a": 1, "b": 0}, "the smaller place first"),
+        (("status", "links", 0), {"a": 0, "b": 2}, "the smaller place first"),
+    ],
+)
+def test_a_status_our_reader_refuses_is_refused_by_the_server(defined, path, value, field):
+    good = whole(node("bad", count=2).fingerprint)
+    defined.apply(COMPUTE_NODE, {key: good[key] for key in good if key != "status"})
+    bad = changed(good, *path, value=value)
+    with pytest.raises(BadFile):
+        fingerprint_of(bad)
+    # By merge patch: of a server-side apply, two keys that are alike are refused before anything is validated.
+    said = refused(defined.patch, COMPUTE_NODE, "bad", body={"status": bad["status"]}, subresource="status")
+    assert field in said
+
+
+PROFILE = next(profile for profile in profiles() if name_of(profile) == "pytorch-ascend-a2")
+MOUNT = ("spec", "mounts", 0, "hostPath")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        (MOUNT, "/opt/../etc/shadow", "spec.mounts[0].hostPath"),
+        (MOUNT, "/etc", "not for pods"),
+        (MOUNT, "//etc", "spec.mounts[0].hostPath"),
+        (MOUNT, "/", "spec.mounts[0].hostPath"),
+        (MOUNT, "/var/run/docker.sock", "not for pods"),
+        (("spec", "mounts", 0, "containerPath"), "up/../../x", "spec.mounts[0].containerPath"),
+        (("spec", "codeMount"), "/a:/etc", "spec.codeMount"),
+        (("spec", "env"), {"A\nB": "x"}, "spec.env"),
+        (("spec", "env"), {"A": "x\nLD_PRELOAD=y"}, "spec.env.A"),
+        (("spec", "env"), {"A": "$$(SECRET)"}, "spec.env.A"),
+        (("spec", "devicesEnv"), "A B", "spec.devicesEnv"),
+        (("spec", "image"), "x:1 --privileged", "spec.image"),
+        (("spec", "image"), None, "spec.image"),
+        (("spec", "resource"), "gpu", "spec.resource"),
+        (("spec", "entrypoints"), {"../sh": ["sh"]}, "spec.entrypoints"),
+    ],
+)
+def test_a_malicious_profile_is_refused_by_the_server_and_by_our_reader(defined, path, value, field):
+    bad = changed({**PROFILE, "metadata": {"name": "bad"}}, *path, value=value)
+    with pytest.raises(BadFile):
+        profile_of(bad)
+    assert field in refused(defined.create, RUNTIME_PROFILE, bad)
+
+
+def test_two_mounts_of_one_name_are_refused(defined):
+    bad = changed(
+        {**PROFILE, "metadata": {"name": "bad"}}, "spec", "mounts", value=[PROFILE["spec"]["mounts"][0]] * 2
+    )
+    assert "Duplicate" in refused(defined.create, RUNTIME_PROFILE, bad)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"acu": 40, "tflopsFp16": 1}, "say the same"),
+        ({"fractional": True}, "needs vram"),
+        ({"cores": 30}, "needs vram"),
+        ({"fractional": True, "vram": "1Gi", "devices": 2}, "of one device"),
+        ({"fractional": False, "vram": "1Gi", "cores": 30}, "fractional is false"),
+        ({"cores": 30, "vram": "1Gi", "acu": 10}, "ask for cores"),
+        ({"topology": "require"}, "needs within"),
+        ({"topology": "none", "within": "rack"}, "contradicts"),
+        ({"gangSize": 0}, "spec.gangSize"),
+        ({"acu": 0}, "spec.acu"),
+        ({"substitution": "maybe"}, "spec.substitution"),
+    ],
+)
+def test_a_contradictory_claim_is_refused_by_the_server_and_by_our_reader(defined, namespace, spec, text):
+    bad = {"metadata": {"name": "bad", "namespace": namespace}, "spec": spec}
+    with pytest.raises(BadFile):
+        claim_of(bad)
+    assert text in refused(defined.create, COMPUTE_CLAIM, bad)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"vram": "16Gi", "acu": 40.5, "gangSize": 4, "topology": "require", "within": "rdma"},
+        {"vram": "512Mi", "cores": 30, "devices": 1},
+        {"vram": "512Mi", "fractional": True, "acu": 10},
+    ],
+)
+def test_a_claim_is_taken_and_read(defined, namespace, spec):
+    made = defined.create(COMPUTE_CLAIM, {"metadata": {"name": "good", "namespace": namespace}, "spec": spec})
+    assert claim_of(made) == claim_of({"metadata": {"name": "good", "namespace": namespace}, "spec": spec})
+
+
+def test_the_status_of_a_claim_says_the_same_after_it_was_stored(defined, namespace, plane):
+    head = {"metadata": {"name": "job-a", "namespace": namespace}}
+    made = defined.create(COMPUTE_CLAIM, {**head, "spec": {"accelerator": A100}})
+
+    def tell(decision, now):
+        before = defined.get(COMPUTE_CLAIM, "job-a", namespace).get("status")
+        status = claim_status(decision, before, now=now, generation=meta(made)["generation"])
+        return before, defined.apply(COMPUTE_CLAIM, {**head, "status": status}, subresource="status")["status"]
+
+    asked = claim(1, accelerator=A100, substitution="never")
+    nowhere = route(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
+    _, first = tell(nowhere, NOW)
+    assert first["conditions"][0]["reason"] == "GangFitsNowhere"
+    before, second = tell(nowhere, LATER)
+    assert before == first == second
+    before, placed = tell(route(cluster(node("nv")), asked, PROFILES), LATER)
+    assert (before, placed["conditions"][0]["lastTransitionTime"]) == (first, LATER)
+    line = plane.kubectl("get", "cclaim", "-n", namespace).splitlines()[1]
+    assert line.split()[:5] == ["job-a", "True", "pytorch-nvidia", A100, "1"]
