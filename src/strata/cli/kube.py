@@ -13,7 +13,7 @@ KUBE: Final[Table] = {
     "agent": ("strata.cli.kube_agent:agent", "Find this node's accelerators, and publish how well they are."),
     "controller": ("strata.cli.kube_controller:controller", "Route suspended jobs, and take broken nodes out."),
     "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
-    "extender": ("strata.cli.kube_extender:extender", "Filter and score nodes for kube-scheduler and Volcano."),
+    "extender": ("strata.cli.kube_extender:extender", "Answer schedulers that ask which nodes a pod may go to."),
     "flavors": ("strata.cli.kube_flavors:flavors", "Print what Kueue counts quota by, for kubectl apply."),
     "webhook": ("strata.cli.kube_webhook:webhook", "Inject runtimes into pods, and hold jobs back until routed."),
     "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
