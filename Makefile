@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-real check docs clean
+.PHONY: help demo test test-real test-cluster control-plane check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,14 +24,24 @@ demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, n
 	$(BIN)/strata demo
 
 test: $(VENV)/dev.stamp  ## run all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
 	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3
 	touch $@
 
-test-real: $(VENV)/real.stamp  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
+test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
 	STRATA_REAL=1 $(BIN)/python -m pytest -m real
+
+control-plane:  ## build Kubernetes and etcd for the tests, once (needs Go; 10 to 15 minutes on two cores)
+	tools/controlplane/build
+
+$(VENV)/cluster.stamp: $(VENV)/dev.stamp
+	$(PIP) --constraint constraints.txt --editable '.[cluster,dev]'
+	touch $@
+
+test-cluster: $(VENV)/cluster.stamp control-plane  ## run the tests on a real Kubernetes control plane
+	STRATA_REAL=1 $(BIN)/python -m pytest tests/cluster/integration
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/ruff check .

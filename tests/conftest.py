@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import control_plane
+
+PARTS = {"control-plane": control_plane.find}
+"""Real parts that are no modules: what finds each, or returns None."""
+
 
 @pytest.fixture(autouse=True)
 def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,9 +23,13 @@ def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose real part is not here; under `make test-real`, where it has to be, fail it."""
     for marker in item.iter_markers("real"):
-        missing = [part for part in marker.args if importlib.util.find_spec(part) is None]
+        missing = [part for part in marker.args if _find(part) is None]
         if missing:
             reason = f"needs {', '.join(missing)}: `make test-real` installs it"
             if os.environ.get("STRATA_REAL"):
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
+
+
+def _find(part: str) -> object | None:
+    return PARTS[part]() if part in PARTS else importlib.util.find_spec(part)
