@@ -125,6 +125,7 @@ SAMPLES = {
     "checkpoint-torn": {"what": "model.safetensors"},
     "checkpoint-unannounced": {"what": "100"},
     "checkpoint-unknown": {"what": "notes.txt"},
+    "checkpoint-unreadable": {"why": "there is no such folder"},
     "no-peer-access": {},
 }  # fmt: skip
 

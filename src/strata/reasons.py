@@ -561,6 +561,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "It is neither of torch, Megatron, DeepSpeed or Hugging Face nor marked as complete.",
         "Write an empty file .complete into it as the last step of saving.",
     ),
+    "checkpoint-unreadable": Meaning(
+        "{why}",
+        "The folder a job names for its checkpoints is absent, not below the controller's, or cannot be read.",
+        "Name a folder below what the controller was given (--checkpoints), which it may read.",
+    ),
     "no-peer-access": Meaning(
         "devices of a node cannot reach each other's memory",
         "Peer access is off or missing; collectives go through the host, and are told so by the environment.",

@@ -13,7 +13,6 @@ import pytest
 from strata.cluster.checkpoint import Search
 from strata.cluster.checkpoint_files import newest_complete, path_of
 from strata.cluster.checkpoint_layouts import GRACE_S
-from strata.errors import StrataError, UsageError
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -284,7 +283,7 @@ def test_the_folder_itself_may_be_the_checkpoint(tmp_path: Path) -> None:
 def test_nothing_there_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, {"notes.txt": "hello"})
     assert search(tmp_path) == Search(None, ())
-    assert [reason.token for reason in search(tmp_path, "absent").passed] == ["checkpoint-unknown"]
+    assert [str(reason) for reason in search(tmp_path, "absent").passed] == ["absent: there is no such folder"]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +295,9 @@ def test_a_folder_outside_the_root_is_refused(tmp_path: Path, folder: str) -> No
     root = tmp_path / "root"
     root.mkdir()
     (root / "leads-out").symlink_to(outside)
-    with pytest.raises(UsageError):
-        search(root, folder)
+    (refused,) = search(root, folder).passed
+    assert refused.token == "checkpoint-unreadable"
+    assert refused.subject.isprintable()
 
 
 def test_a_folder_may_be_named_by_its_whole_path(tmp_path: Path) -> None:
@@ -333,9 +333,17 @@ def test_a_pipe_is_no_file_and_hangs_nobody(tmp_path: Path) -> None:
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.cluster.checkpoint_files.MOST_FILES", 3)
-    write(tmp_path, dcp(1) | dcp(2))
-    with pytest.raises(StrataError, match="more than 3 files"):
-        search(tmp_path)
+    write(tmp_path / "job", dcp(1) | dcp(2))
+    assert [str(reason) for reason in search(tmp_path, "job").passed] == ["job: has more than 3 files"]
+
+
+def test_a_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    write(tmp_path, dcp(1))
+    monkeypatch.setattr("os.scandir", refuse)
+    assert [str(reason) for reason in search(tmp_path).passed] == ["Permission denied"]
 
 
 @pytest.mark.real("torch")

@@ -319,6 +319,21 @@ def test_a_node_that_is_not_heard_of_keeps_its_standing_whatever_its_clock_says(
     assert world.out() == {"n0"}
 
 
+def test_silence_does_not_count_as_being_well() -> None:
+    world = World()
+    world.health("n0", 0.0, "hot")
+    world.step(T0)
+    world.health("n0")
+    world.step(T0 + 1)
+    world.is_silent = {"n0"}
+    world.step(T0 + 300)
+    world.is_silent = set()
+    world.step(T0 + HOLD_S + 100)
+    assert world.out() == {"n0"}
+    world.step(T0 + 2 * HOLD_S + 100)
+    assert world.out() == set()
+
+
 def test_a_node_that_left_the_cluster_takes_no_part_of_the_budget() -> None:
     world = World()
     world.health("n0", 0.0, "xid-79")

@@ -30,12 +30,13 @@ def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: floa
     """Return the newest complete checkpoint in `folder`, its path below the folder.
 
     root: what this machine keeps checkpoints in, trusted. folder: what a job says, below the root or absolute, not
-    trusted: UsageError where it or a link in it leads out of the root. StrataError where it cannot be read.
+    trusted. Nothing that a job says or stores raises: where it leads out of the root, or cannot be read, there is
+    no checkpoint, and `checkpoint-unreadable` says why.
     """
-    top = _inside(root, folder)
-    if not top.is_dir():
-        return Search(None, (Reason("checkpoint-unknown", folder, {"what": "there is no such folder"}),))
     try:
+        top = _inside(root, folder)
+        if not top.is_dir():
+            raise UsageError("there is no such folder")
         files = dict(_walk(top))
         return newest_of(
             files,
@@ -45,16 +46,19 @@ def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: floa
             grace_s=grace_s,
         )
     except OSError as error:
-        raise StrataError(f"cannot read {folder or root}: {error.strerror or error}") from error
+        why = error.strerror or str(error)
+    except StrataError as error:
+        why = str(error)
+    return Search(None, (Reason("checkpoint-unreadable", ascii(folder[:80])[1:-1], {"why": why}),))
 
 
 def _inside(root: Path, folder: str) -> Path:
     plain = PurePosixPath(folder)
     if ".." in plain.parts or not _is_plain(folder) or len(folder) >= 4096:
-        raise UsageError(f"{folder[:80]!a} is no plain path of a folder")
+        raise UsageError("is no plain path of a folder")
     top = (root / plain).resolve()
     if not top.is_relative_to(root.resolve()):
-        raise UsageError(f"{folder[:80]!a} is not below the folder of checkpoints", hint=f"a folder below {root}")
+        raise UsageError("leads out of where checkpoints are")
     return top
 
 
@@ -81,9 +85,7 @@ def _walk(top: Path) -> Iterator[tuple[str, FileSeen]]:
         for entry in entries:
             count += 1
             if count > MOST_FILES:
-                raise StrataError(
-                    f"more than {MOST_FILES} files in {top.name}", hint="name the folder more closely"
-                )
+                raise UsageError(f"has more than {MOST_FILES} files")
             if not _is_plain(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
@@ -108,7 +110,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(_open(path), "rb") as file:
         found = file.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
-        raise StrataError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB")
+        raise UsageError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB")
     return found
 
 

@@ -14,15 +14,16 @@ where the budget has no room gets the soft form of the taint, `PreferNoSchedule`
 returns by `isolation.step`: after it was well without a break for ten minutes, doubled at each relapse.
 
 A node whose agent has not been heard of for `stale_s`, by the controller's clock, is neither faulty nor well: it
-keeps its standing. Whether the machine is alive is the kubelet's business. It is named in `Healing.silent`, for
-the caller to give it no new gangs. What an agent says the time is plays no part.
+keeps its standing, and its time of being well starts anew. Whether the machine is alive is the kubelet's business.
+It is named in `Healing.silent`, for the caller to give it no new gangs. What an agent says the time is plays no
+part.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -100,6 +101,9 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
             continue
         if now_s - view.received_s.get(name, 0.0) > policy.stale_s:
             silent.append(name)
+            if name in here:  # nobody knows whether it was well meanwhile
+                unknown = replace(here[name].standing, well_since_s=None)
+                here[name] = replace(here[name], standing=unknown)
         else:
             causes = here[name].causes if name in here else {}
             seen[name] = _seen(fingerprint, slow, causes, view.looked.judged)
