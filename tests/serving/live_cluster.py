@@ -58,10 +58,15 @@ class Cluster:
     """Nodes beat by themselves while `run` passes time, but for the `silent`; those `stuck` load nothing."""
 
     def __init__(
-        self, *names: str, demand: Demand = DEMAND, info: ModelInfo | None = None, **settings: Any
+        self,
+        *names: str,
+        demand: Demand = DEMAND,
+        info: ModelInfo | None = None,
+        learns: bool = False,
+        **settings: Any,
     ) -> None:
         settings = {"allocation_strategy": "auto", "routing_strategy": "auto"} | settings
-        self.core = Core(SchedulerConfig(**settings), info or llama(), demand)
+        self.core = Core(SchedulerConfig(**settings), info or llama(), demand, learns=learns)
         self.now_s = 0.0
         self.lives: dict[str, int] = {}
         self.silent: set[str] = set()

@@ -77,7 +77,7 @@ def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(rou
     run.run()
     run.close()
     found = report(run, DEMAND, seed=0)
-    assert {server.slots for server in core._layout.servers} == {16}
+    assert {server.slots for server in core._arrangement.layout.servers} == {16}
     assert outcomes(run) == {"served": len(asked)}
     assert found["served_per_s"]["estimate"] >= 27.5 / 28 * found["offered_per_s"]
     assert found["wait_s"]["p99"]["estimate"] < 1.0

@@ -27,7 +27,7 @@ from strata.workload.serving_job import Demand
 log = logging.getLogger(__name__)
 
 DEMAND: Final = Demand(batch=8, prompt_tokens=128, output_tokens=128)
-"""What plans are made for (assumed); requests may differ."""
+"""What plans are made for until requests say more (assumed)."""
 ASK_AGAIN_S: Final = 2.0
 
 
@@ -88,7 +88,7 @@ def _workers(
         default_tokens=DEMAND.output_tokens,
         silence_s=settings.limits.answer_s,
     )
-    core = Core(settings.config, tiny_model(shape), DEMAND)
+    core = Core(settings.config, tiny_model(shape), DEMAND, learns=True)
     driver = Driver(core, hands, urls, gateway.meters, clock=clock)
     gateway.drivers[driver.name] = driver
     return driver
@@ -102,7 +102,7 @@ def _engines(
         return None if driver is gateway.workers else driver
     urls: dict[str, str] = {}
     hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.limits.answer_s)
-    core = Core(settings.config, engine_model(model), DEMAND)
+    core = Core(settings.config, engine_model(model), DEMAND, learns=True)
     driver = gateway.drivers[model] = Driver(core, hands, urls, gateway.meters, clock=clock)
     return driver
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from strata.decision import Reason
 from strata.serving.allocation import Pipeline, Stage
-from strata.serving.layout import Layout, StageServer
+from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import (
     Arrive,
@@ -29,14 +29,11 @@ from strata.serving.live.events import (
     Tick,
 )
 from strata.serving.live.flights import Flights
-from strata.serving.live.forecast import Forecast
 from strata.serving.live.instructions import Expel, Instruction, Plan, Refuse
 from strata.serving.live.members import Members
 from strata.serving.live.rollout import LivePipeline, Phase, Rollout
 from strata.serving.metrics import MetricsCollector
 from strata.serving.node import Node
-from strata.serving.observe import layout_of
-from strata.simulate.inference.calibration import Calibration
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 
@@ -50,28 +47,22 @@ MOST_WEIGHTS: Final = 0.9
 """Share of a node's memory that weights may take while old and new layers are both held."""
 LOAD_PATIENCE: Final = 10.0
 """Times what reading its layers is expected to take that a node may need, beside the heartbeat timeout."""
-NEWS: Final = 0.1
-"""Relative change of a node's times that routers are told of: to arrange them anew for less would not pay."""
-HOP_NEWS_S: Final = 1e-3
-"""Change of a hop below which it is the clock's noise, or decides nothing."""
 
 
 class Core:
-    """One model served by a cluster of nodes."""
+    """One model served by a cluster of nodes.
 
-    def __init__(self, config: SchedulerConfig, model: ModelInfo, demand: Demand) -> None:
-        self.config, self.model, self.demand = config, model, demand
+    demand: what plans are made for. learns: by what requests turn out to be, once there have been some.
+    """
+
+    def __init__(self, config: SchedulerConfig, model: ModelInfo, demand: Demand, *, learns: bool = False) -> None:
+        self.config, self.model = config, model
         self.metrics = MetricsCollector()
-        self.calibration = Calibration()
+        self._assumed, self._learns = demand, learns
+        self._arrangement = Arrangement(model, demand)
         self._members = Members(config.heartbeat_timeout)
         self._rollout = Rollout(self._fits_both)
         self._flights = Flights(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
-        self._forecast = Forecast(config.request_arrival_horizon)
-        self._layout = Layout(model.num_layers)
-        self._servers: dict[str, StageServer] = {}
-        self._arranged: tuple[int, ...] | None = ()
-        self._is_arranged = True
-        self._has_news = False
         self._now_s: float | None = None
         self._plan_version = 0
         self._plan_due_s: float | None = None
@@ -93,6 +84,11 @@ class Core:
             Planned: self._planned,
             Tick: self._tick,
         }
+
+    @property
+    def demand(self) -> Demand:
+        """What plans are made for now."""
+        return self._arrangement.demand
 
     def handle(self, event: Event, now_s: float) -> tuple[Instruction, ...]:
         """Take one event; return what is to be done. A clock that runs backwards stands still instead."""
@@ -131,7 +127,7 @@ class Core:
         """Return the nodes as they are now, with their loads."""
         found = []
         for node in self._members.nodes():
-            if server := self._servers.get(node.node_id):
+            if server := self._arrangement.servers.get(node.node_id):
                 running, tokens = self._flights.router.load(node.node_id)
                 node = replace(
                     node,
@@ -204,7 +200,7 @@ class Core:
         """Give a node work: a whole engine serves at once, layers are laid onto others with the next plan."""
         if node.model:
             self._rollout.serve_fixed((Stage(node.node_id, 0, self.model.num_layers),), now_s)
-            self._is_arranged = False
+            self._arrangement.check()
         else:
             self._want_plan(now_s + SETTLE_S)
 
@@ -221,41 +217,19 @@ class Core:
             return
         if was_suspect:
             self._welcome(self._members[node_id].node, now_s)
-        for sample in event.samples:
-            self.calibration.observe(node_id, sample)
-        self._notice(event)
+        self._arrangement.hear(event, self._members[node_id].node)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._flights.starts_on(r, node_id)}
         lost = ours.intersection(self._flights.router.reconcile(node_id, event.running | later, now_s))
         self._flights.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
 
-    def _notice(self, beat: Beat) -> None:
-        """Have routers told, with the next tick, of times far from those that they reckon with."""
-        server = self._servers.get(beat.node_id)
-        if server is None:
-            return
-        for name, hop_s in beat.hop_s.items():
-            known_s = self._layout.hop(beat.node_id, name).fixed_s
-            is_far_off = abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s)
-            self._has_news |= is_far_off and name in self._servers
-        if beat.samples:
-            # Fitted here, one node at a time: the tick that arranges all of them finds it done.
-            node, alone = self._members[beat.node_id].node, (Stage(beat.node_id, server.first, server.end),)
-            (now,) = layout_of([node], [alone], self.model, self.demand, calibration=self.calibration).servers
-            for new, known, units in (
-                (now.decode, server.decode, self.demand.batch),
-                (now.prefill, server.prefill, self.demand.prompt_tokens),
-            ):
-                self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
-
     def _loaded(self, event: Loaded, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
             self._out += self._rollout.loaded(event.node_id, event.version, now_s)
-            self._is_arranged = False
+            self._arrangement.check()
 
     def _arrive(self, event: Arrive, now_s: float) -> None:
-        self._forecast.add(event.request.max_tokens, now_s)
         self._flights.arrive(event.request, now_s, self._out)
 
     def _first_token(self, event: FirstToken, now_s: float) -> None:
@@ -282,7 +256,7 @@ class Core:
         # Nodes may have gone while the plan was made; that has made another one due.
         plan = [p for p in event.pipelines if here.issuperset(stage.node_id for stage in p)]
         self._out += self._rollout.adopt(plan, now_s)
-        self._is_arranged = False
+        self._arrangement.check()
 
     def _tick(self, _event: Tick, now_s: float) -> None:
         for node_id in self._members.silent(now_s):
@@ -297,8 +271,7 @@ class Core:
             for pipeline in self._rollout.in_phase(Phase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
                     self._flights.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
-        if self._has_news:
-            self._is_arranged, self._arranged, self._has_news = False, None, False
+        self._arrangement.renew()
         self._watch_load(now_s)
 
     def _load_limit_s(self, pipeline: LivePipeline) -> float:
@@ -313,16 +286,22 @@ class Core:
             self.metrics.collect_resource_usage(node.node_id, usage)
         load = sum(node.get_current_load() for node in serving) / len(serving) if serving else 0.0
         cool_s = COOL_DOWN * self.config.request_arrival_horizon
-        if load > self.config.rebalance_threshold and (
-            self._planned_s is None or now_s - self._planned_s > cool_s
-        ):
+        if self._planned_s is not None and now_s - self._planned_s <= cool_s:
+            return
+        if load > self.config.rebalance_threshold or self._demanded(now_s) != self.demand:
             self._want_plan(now_s)
+
+    def _demanded(self, now_s: float) -> Demand:
+        if not self._learns:
+            return self.demand
+        pipelines = len(self._rollout.wanted())
+        return self._flights.traffic.demand(self._assumed, self.demand, pipelines=pipelines, now_s=now_s)
 
     def _expel(self, node_id: str, reason: Reason, now_s: float) -> None:
         self._members.remove(node_id)
         self._out.append(Expel(node_id, reason))
         self._lose(node_id, now_s)
-        self.calibration.forget(node_id)
+        self._arrangement.calibration.forget(node_id)
         self.metrics.forget(node_id)
 
     def _lose(self, node_id: str, now_s: float) -> None:
@@ -333,7 +312,7 @@ class Core:
         hit = {request_id for pipeline in lost for request_id in pipeline.running}
         self._flights.take_back(hit, Reason("node-lost", subject=node_id), now_s, self._out)
         if lost:
-            self._is_arranged = False
+            self._arrangement.check()
             self._broken += [p.stages for p in lost if p.phase is not Phase.DRAINING and not p.is_fixed]
             self._want_plan(now_s)
 
@@ -344,15 +323,16 @@ class Core:
         wanted = [pipeline for pipeline in self._rollout.wanted() if not pipeline.is_fixed]
         self._plan_version += 1
         self._is_planning, self._plan_due_s, self._planned_s = True, None, now_s
+        self._arrangement.renew(demand=self._demanded(now_s))
         self._out.append(
             Plan(
                 self._plan_version,
                 tuple(self._members.nodes()),
                 current=(*(pipeline.stages for pipeline in wanted), *self._broken),
                 booked=tuple(self._flights.kv_tokens(pipeline.running) for pipeline in wanted),
-                wanted_tokens_per_s=self._forecast.tokens_per_s(now_s),
+                wanted_tokens_per_s=self._flights.forecast.tokens_per_s(now_s),
                 horizon_s=self.config.request_arrival_horizon,
-                calibration=self.calibration.copy(),
+                calibration=self._arrangement.calibration.copy(),
             )
         )
 
@@ -365,18 +345,6 @@ class Core:
         weights += self.model.embedding_bytes * (layers[0] == 0)
         weights += self.model.head_bytes * (layers[-1] == self.model.num_layers - 1)
         return weights <= MOST_WEIGHTS * self._members[node_id].node.memory_bytes
-
-    def _arrange(self) -> None:
-        serving = self._rollout.in_phase(Phase.SERVING)
-        versions, self._is_arranged = tuple(pipeline.version for pipeline in serving), True
-        if versions == self._arranged:
-            return
-        self._arranged = versions
-        used = [self._members[name].node for pipeline in serving for name in pipeline.node_ids]
-        pipelines = tuple(pipeline.stages for pipeline in serving)
-        self._layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
-        self._flights.arrange(self._layout, {name: p.version for p in serving for name in p.node_ids})
-        self._servers = {server.node_id: server for server in self._layout.servers}
 
     def _advanced(self, now_s: float) -> float:
         before, timeout_s = self._now_s, self.config.heartbeat_timeout
@@ -393,9 +361,8 @@ class Core:
         """Do what follows any event: pipelines move on, routers learn of them, plans fall due, requests leave."""
         if self._rollout.is_dry():
             self._out += self._rollout.advance(now_s)
-        if not self._is_arranged:
-            self._arrange()
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
             self._plan(now_s)
+        self._arrangement.tell(self._flights, self._rollout, self._members)
         self._flights.dispatch(now_s, self._out)
         return tuple(self._out)

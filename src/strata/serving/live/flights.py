@@ -11,8 +11,10 @@ from typing import Any, Final
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.live.config import SchedulerConfig
+from strata.serving.live.forecast import Forecast
 from strata.serving.live.instructions import Abort, Dispatch, Instruction, Reject
 from strata.serving.live.rollout import Rollout
+from strata.serving.live.traffic import Traffic
 from strata.serving.metrics import MetricsCollector
 from strata.serving.request import RequestSignal
 from strata.serving.routing.make import make_router
@@ -44,6 +46,8 @@ class Flights:
         self, config: SchedulerConfig, rollout: Rollout, metrics: MetricsCollector, *, hidden_bytes: float
     ) -> None:
         self.router = make_router(config.routing_strategy)
+        self.forecast = Forecast(config.request_arrival_horizon)
+        self.traffic = Traffic(config.request_arrival_horizon)
         self._config, self._rollout, self._metrics, self._hidden_bytes = config, rollout, metrics, hidden_bytes
         self._queue = WaitingQueue(config.queue_limit)
         self._flights: dict[str, Flight] = {}
@@ -75,6 +79,7 @@ class Flights:
     def arrive(self, signal: RequestSignal, now_s: float, out: list[Instruction]) -> None:
         """Queue a request, or say at once why not."""
         request_id = signal.request_id
+        self.forecast.add(signal.max_tokens, now_s)
         if request_id in self._flights:
             out.append(Reject(request_id, Reason("request-known", subject=request_id)))
             return
@@ -83,6 +88,7 @@ class Flights:
             self._reject(flight, Reason("queue-full", data={"waiting": len(self._queue)}), out, retry_after_s=1.0)
         else:
             self._flights[request_id] = flight
+            self.traffic.unfinished(len(self._flights), now_s)
 
     def dispatch(self, now_s: float, out: list[Instruction]) -> None:
         """Send off whoever has room, best first; a few that are too large do not hold up smaller ones."""
@@ -127,6 +133,7 @@ class Flights:
         first_s, latency_s = flight.first_token_s, now_s - flight.arrived_s
         ttft_s = None if first_s is None else first_s - flight.arrived_s
         tpot_s = (now_s - first_s) / (generated - 1) if first_s is not None and generated > 1 else None
+        self.traffic.finished(flight.signal.prompt_tokens, generated, now_s)
         self._metrics.count("served")
         self._metrics.collect_request_latency(request_id, latency_s)
         self._metrics.collect_tokens(ttft_s, tpot_s, generated)

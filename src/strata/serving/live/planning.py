@@ -17,8 +17,10 @@ from strata.serving.goal import Goal
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Plan
+from strata.serving.node import Node
 from strata.serving.observe import pool_of
 from strata.serving.pool import Pool
+from strata.serving.room import why_none
 from strata.serving.service import SPARE, goodput
 from strata.serving.split import least_bottleneck
 from strata.workload.inference import ModelInfo
@@ -36,8 +38,8 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
     held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
     if plan.wanted_tokens_per_s < math.inf:
         demand = replace(demand, rate_per_s=plan.wanted_tokens_per_s / max(demand.output_tokens, 1))
-    pool = pool_of(nodes, model, demand, calibration=plan.calibration, held=held)
     known = {node.node_id for node in nodes}
+    pool = _pool(plan, nodes, model, demand, held)
     whole = [p for p in plan.current if known.issuperset(s.node_id for s in p) and not faults(pool, [p])]
     broken = [p for p in plan.current if p not in whole]
     fresh = allocate(pool, config.allocation_strategy, goal=Goal.GOODPUT, share_stages=config.share_stages)
@@ -57,6 +59,24 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
     if not mended:
         return Planned(plan.version, (), fresh.reasons)
     return Planned(plan.version, tuple(mended), (Reason("plan-kept", data={"pipelines": len(whole)}),))
+
+
+def _pool(
+    plan: Plan, nodes: Sequence[Node], model: ModelInfo, demand: Demand, held: Mapping[str, tuple[int, int]]
+) -> Pool:
+    """Return the pool for the demanded batch, or the largest half of it that leaves room for the model at all, and
+    for what serves: that more is asked for is no reason to take it down.
+    """
+    known, batch = {node.node_id for node in nodes}, demand.batch
+    here = [one for one in plan.current if known.issuperset(stage.node_id for stage in one)]
+    first: Pool | None = None
+    while batch:
+        one = pool_of(nodes, model, replace(demand, batch=batch), calibration=plan.calibration, held=held)
+        if not why_none(one) and not any(faults(one, [pipeline]) for pipeline in here):
+            return one
+        first, batch = first or one, batch // 2
+    assert first is not None, "a batch has a sequence"
+    return first
 
 
 def _extended(pool: Pool, broken: Sequence[Pipeline]) -> list[Pipeline]:

@@ -1,0 +1,81 @@
+"""What routers reckon with: the layout of what serves, made anew when that changes, or what its nodes take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strata.serving.allocation import Stage
+from strata.serving.layout import Layout, StageServer
+from strata.serving.live.events import Beat
+from strata.serving.live.flights import Flights
+from strata.serving.live.members import Members
+from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.node import Node
+from strata.serving.observe import layout_of
+from strata.simulate.inference.calibration import Calibration
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand
+
+NEWS: Final = 0.1
+"""Relative change of a node's times that routers are told of: to arrange them anew for less would not pay."""
+HOP_NEWS_S: Final = 1e-3
+"""Change of a hop below which it is the clock's noise, or decides nothing."""
+
+
+class Arrangement:
+    """The layout routers have now, and the measurements it is made from. demand: what it is reckoned for."""
+
+    def __init__(self, model: ModelInfo, demand: Demand) -> None:
+        self.model, self.demand = model, demand
+        self.calibration = Calibration()
+        self.layout = Layout(model.num_layers)
+        self.servers: dict[str, StageServer] = {}
+        self._versions: tuple[int, ...] | None = ()
+        self._is_checked, self._has_news = True, False
+
+    def check(self) -> None:
+        """Note that other pipelines may serve now."""
+        self._is_checked = False
+
+    def renew(self, *, demand: Demand | None = None) -> None:
+        """Have the layout made anew, where there are news or it is for another demand."""
+        if demand is not None and demand != self.demand:
+            self.demand, self._has_news = demand, True
+        if self._has_news:
+            self._versions, self._is_checked, self._has_news = None, False, False
+
+    def hear(self, beat: Beat, node: Node) -> None:
+        """Take what a node measured; times far from those that routers reckon with are news."""
+        for sample in beat.samples:
+            self.calibration.observe(beat.node_id, sample)
+        server = self.servers.get(beat.node_id)
+        if server is None:
+            return
+        for name, hop_s in beat.hop_s.items():
+            known_s = self.layout.hop(beat.node_id, name).fixed_s
+            is_far_off = abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s)
+            self._has_news |= is_far_off and name in self.servers
+        if beat.samples:
+            # Fitted here, one node at a time: the tick that arranges all of them finds it done.
+            alone = (Stage(beat.node_id, server.first, server.end),)
+            (now,) = layout_of([node], [alone], self.model, self.demand, calibration=self.calibration).servers
+            for new, known, units in (
+                (now.decode, server.decode, self.demand.batch),
+                (now.prefill, server.prefill, self.demand.prompt_tokens),
+            ):
+                self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
+
+    def tell(self, flights: Flights, rollout: Rollout, members: Members) -> None:
+        """Arrange the router for what serves, unless it is already."""
+        if self._is_checked:
+            return
+        serving = rollout.in_phase(Phase.SERVING)
+        versions, self._is_checked = tuple(pipeline.version for pipeline in serving), True
+        if versions == self._versions:
+            return
+        self._versions = versions
+        used = [members[name].node for pipeline in serving for name in pipeline.node_ids]
+        pipelines = tuple(pipeline.stages for pipeline in serving)
+        self.layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
+        flights.arrange(self.layout, {name: p.version for p in serving for name in p.node_ids})
+        self.servers = {server.node_id: server for server in self.layout.servers}
