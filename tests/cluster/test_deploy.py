@@ -295,7 +295,7 @@ def are_granted(asked: set, account: str) -> bool:
 
 def test_the_agent_publishes_with_its_rights():
     api = Recorder()
-    publish(node("n0").fingerprint, api=api)
+    publish(node("n0").fingerprint, apply=api.apply)
     assert len(api.asked) == 3
     assert are_granted(api.asked, "strata-agent")
     assert not are_granted(api.asked, "strata-extender")

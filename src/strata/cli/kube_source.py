@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -41,7 +42,8 @@ def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) 
     else:
         from strata.cluster.kube.client import connect
 
-        objects = from_server(connect(kubeconfig=kubeconfig, context=context))
+        with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
+            objects = from_server(api)
     book = book_of(objects, bundled_profiles())
     for where, fault in book.faults.items():
         click.echo(f"warning: {where} is left out: {fault}", err=True)

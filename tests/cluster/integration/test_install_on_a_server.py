@@ -1,0 +1,167 @@
+"""What `deploy/` installs, on a real API server: it is taken, and each part may do what it does and no more."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cluster_builders import node
+from control_plane import until
+from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
+from strata.cluster.agent.publish import publish
+from strata.cluster.book import WATCHED
+from strata.cluster.crd.compute_node import fingerprint_of
+from strata.cluster.gather import from_server
+from strata.cluster.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
+from strata.cluster.kube.api import ApiFailed
+from strata.cluster.kube.client import connect
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+@pytest.fixture(scope="module")
+def installed(plane):
+    """The control plane with everything of `deploy/` but its webhook's configuration, which nobody serves here."""
+    shown = plane.kubectl("kustomize", str(DEPLOY))
+    documents = [one for one in shown.split("\n---\n") if "kind: MutatingWebhookConfiguration" not in one]
+    namespaces = [one for one in documents if "\nkind: Namespace" in f"\n{one}"]
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given="\n---\n".join(namespaces))
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given="\n---\n".join(documents))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    yield plane
+    # Definitions and rights stay, as other tests bring the same; what stands for a machine goes.
+    for kind in ("pods", "computenodes", "nodes"):
+        plane.kubectl("delete", kind, "-n", NAMESPACE, "--all", "--force", "--grace-period=0", "--wait=false")
+
+
+@pytest.fixture
+def client():
+    """Connects by a kubeconfig, and closes what was connected."""
+    with ExitStack() as stack:
+        yield lambda path: stack.enter_context(closing(connect(kubeconfig=str(path))))
+
+
+@pytest.fixture
+def as_part(installed, client):
+    """Connects with the rights of a part."""
+    return lambda part: client(installed.service_account(NAMESPACE, f"strata-{part}"))
+
+
+def refused(ask) -> int:
+    with pytest.raises(ApiFailed) as caught:
+        ask()
+    return caught.value.status
+
+
+def test_the_webhooks_configuration_is_valid(installed):
+    shown = installed.kubectl("kustomize", str(DEPLOY))
+    (hook,) = (one for one in shown.split("\n---\n") if "kind: MutatingWebhookConfiguration" in one)
+    said = installed.kubectl("apply", "--server-side", "--dry-run=server", "-o", "json", "-f", "-", given=hook)
+    assert json.loads(said)["webhooks"][0]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize("part", ["controller", "webhook", "extender"])
+def test_those_that_look_at_the_cluster_may_see_what_they_look_at_and_no_secrets(as_part, part):
+    api = as_part(part)
+    assert from_server(api).keys() == set(WATCHED)
+    assert refused(lambda: api.list(SECRET)) == 403
+
+
+def test_the_extender_may_change_nothing(as_part):
+    api = as_part("extender")
+    for kind, name in ((NODE, "x"), (POD, "x"), (JOB, "x"), (COMPUTE_NODE, "x")):
+        assert refused(lambda kind=kind, name=name: api.patch(kind, name, "default", body={})) == 403
+
+
+def test_the_webhook_keeps_its_certificates_and_gets_at_no_other_secret(api, as_part):
+    admin, api = api, as_part("webhook")
+    hook = {
+        "metadata": {"name": NAME},
+        "webhooks": [
+            {
+                "name": "place.ai.compute",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": {"service": {"name": NAME, "namespace": NAMESPACE, "path": "/mutate"}},
+                "rules": [],
+            }
+        ],
+    }
+    admin.create(MUTATING_WEBHOOK, hook)
+    try:
+        now = datetime.now(UTC)
+        first = Keeper(api).look(now)
+        assert Keeper(api).look(now + timedelta(days=1)) == first
+        second = Keeper(api).look(now + timedelta(days=70))
+        assert second != first
+        stored = read_secret(admin.get(SECRET, SECRET_NAME, NAMESPACE))
+        assert stored.serving == second
+        (said,) = admin.get(MUTATING_WEBHOOK, NAME)["webhooks"]
+        assert said["clientConfig"]["caBundle"]
+        assert refused(lambda: api.get(SECRET, "other", NAMESPACE)) == 403
+        assert refused(lambda: api.get(MUTATING_WEBHOOK, "other")) == 403
+    finally:
+        admin.delete(MUTATING_WEBHOOK, NAME)
+        admin.delete(SECRET, SECRET_NAME, NAMESPACE)
+
+
+@pytest.fixture
+def policed(as_part):
+    """The API server has read the policy: a token that names no node is refused by it, and not for its rights."""
+
+    def is_refused() -> bool:
+        try:
+            publish(node("unpoliced").fingerprint, apply=as_part("agent").apply)
+        except ApiFailed as error:
+            return "its own node only" in str(error)
+        return False
+
+    until(is_refused, lambda: "the policy")
+
+
+def agent_on(plane, name: str) -> Path:
+    """A kubeconfig with the token that the agent's pod on a node has: the API server notes the node in it."""
+    plane.service_account(NAMESPACE, "strata-agent")
+    plane.ask("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    spec = {
+        "nodeName": name,
+        "serviceAccountName": "strata-agent",
+        "containers": [{"name": "agent", "image": "strata"}],
+    }
+    status, pod = plane.ask("POST", pods, {"metadata": {"name": f"agent-{name}"}, "spec": spec})
+    assert status in (201, 409), pod
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": f"agent-{name}"}
+    tokens = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/strata-agent/token"
+    status, answer = plane.ask("POST", tokens, {"spec": {"boundObjectRef": bound}})
+    assert status == 201, answer
+    return plane.kubeconfig(f"agent-{name}", answer["status"]["token"])
+
+
+def test_an_agent_publishes_its_own_node_and_no_other(installed, policed, api, client):
+    admin, api = api, client(agent_on(installed, "own-a"))
+    publish(node("own-a").fingerprint, apply=api.apply)
+    publish(node("own-a", sick=(1,)).fingerprint, apply=api.apply)
+    assert fingerprint_of(admin.get(COMPUTE_NODE, "own-a")).devices[1].health == 0.1
+    with pytest.raises(ApiFailed, match="its own node only"):
+        publish(node("own-b").fingerprint, apply=api.apply)
+    publish(node("own-b").fingerprint, apply=admin.apply)
+    with pytest.raises(ApiFailed, match="its own node only"):
+        publish(node("own-b").fingerprint, apply=api.apply)
+
+
+def test_a_token_that_names_no_node_writes_none(policed, as_part):
+    with pytest.raises(ApiFailed, match="its own node only"):
+        publish(node("own-a").fingerprint, apply=as_part("agent").apply)
+
+
+def test_the_overlay_for_cert_manager_takes_the_rights_back(installed):
+    shown = installed.kubectl("kustomize", str(DEPLOY / "overlays/cert-manager"))
+    assert "secrets" not in shown.replace("secretName", "")
+    # Its own kinds are not installed here.
+    documents = [one for one in shown.split("\n---\n") if "cert-manager.io/v1" not in one.split("\nmetadata")[0]]
+    installed.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given="\n---\n".join(documents))
