@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from strata.cluster.checkpoint import Search
+from strata.cluster.checkpoint import Search, newest_of
 from strata.cluster.checkpoint_files import newest_complete, path_of
-from strata.cluster.checkpoint_layouts import GRACE_S
+from strata.cluster.checkpoint_layouts import GRACE_S, FileSeen
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -76,6 +79,7 @@ def deepspeed(step: int, data: int = 2, model: int = 2) -> dict[str, bytes | str
     return {**optim, **{f"{base}/mp_rank_{m:02}_model_states.pt": b"m" for m in range(model)}}
 
 
+TRACKERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint-1/latest")
 WRITERS: dict[str, Any] = {
     "torch-dcp": dcp,
     "hugging-face": trainer,
@@ -257,7 +261,9 @@ def test_a_zip_without_its_end_is_torn(tmp_path: Path) -> None:
     assert list(why(tmp_path).values()) == ["checkpoint-incomplete", "checkpoint-torn", "checkpoint-torn"]
 
 
-@pytest.mark.parametrize("damage", [tensors()[:-1], b"\xff" * 8 + b"{}", b"\0" * 64, b"\2\0\0\0\0\0\0\0[]"])
+@pytest.mark.parametrize("damage", [tensors()[:-1], b"\xff" * 8 + b"{}", b"\0" * 64, b"\2\0\0\0\0\0\0\0[]",
+     b'\x20\0\0\0\0\0\0\0{"w":{"data_offsets":[0,1e999]} } '],
+)  # fmt: skip
 def test_a_safetensors_file_shorter_than_its_header_says_is_torn(tmp_path: Path, damage: bytes) -> None:
     write(tmp_path, {"checkpoint-1/model.safetensors": damage})
     assert why(tmp_path) == {"checkpoint-1": "checkpoint-torn"}
@@ -312,6 +318,35 @@ def test_names_that_a_variable_should_not_hold_are_left_out(tmp_path: Path, name
     write(tmp_path, dcp(1))
     write(tmp_path / name, dcp(9, folder="."))
     assert newest(tmp_path) == "step-1"
+
+
+def test_a_link_to_itself_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for folder in ("loop", "loop/inner"):
+        assert [reason.token for reason in search(tmp_path, folder).passed] == ["checkpoint-unreadable"]
+
+
+def test_a_zip_that_claims_several_disks_is_torn(tmp_path: Path) -> None:
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 7)
+    write(tmp_path, {"step_1.pt": saved(tmp_path)[:-22] + locator + saved(tmp_path)[-22:]})
+    assert why(tmp_path) == {"step_1.pt": "checkpoint-torn"}
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    names=st.sets(st.sampled_from([*dcp(2), *trainer(1), *megatron(3), *deepspeed(4), *TRACKERS, "last.pt"])),
+    content=st.binary(max_size=80) | st.sampled_from([b"__0_0.distcp", b'{"weight_map": {"a": 1}}', b"3"]),
+    size=st.integers(0, 3),
+    age_s=st.floats(-100, 1e6),
+)
+def test_no_files_make_it_raise_and_what_is_found_is_among_them(
+    names: set[str], content: bytes, size: int, age_s: float
+) -> None:
+    files = {name: FileSeen(size, NOW - age_s) for name in names}
+    found = newest_of(files, read=lambda path: content, is_torn=lambda path: False, now_s=NOW)
+    if found.newest is not None:
+        assert any(name.startswith(found.newest.path) for name in names)
+        assert size > 0
 
 
 def test_links_inside_a_folder_are_as_if_they_were_not_there(tmp_path: Path) -> None:

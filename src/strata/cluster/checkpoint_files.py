@@ -56,7 +56,10 @@ def _inside(root: Path, folder: str) -> Path:
     plain = PurePosixPath(folder)
     if ".." in plain.parts or not _is_plain(folder) or len(folder) >= 4096:
         raise UsageError("is no plain path of a folder")
-    top = (root / plain).resolve()
+    try:
+        top = (root / plain).resolve()
+    except RuntimeError:  # what Python before 3.13 raises there
+        raise UsageError("is a link to itself") from None
     if not top.is_relative_to(root.resolve()):
         raise UsageError("leads out of where checkpoints are")
     return top
@@ -127,7 +130,10 @@ def _is_torn(path: Path) -> bool:
             return True  # space the file system gave, which was never written
         if path.suffix == ".safetensors":
             return _is_torn_safetensors(head, file.read(min(int.from_bytes(head, "little"), MOST_BYTES)), size)
-        return head.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(file)
+        try:
+            return head.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(file)
+        except zipfile.BadZipFile:
+            return True
 
 
 def _is_torn_safetensors(head: bytes, header: bytes, size: int) -> bool:
@@ -135,6 +141,6 @@ def _is_torn_safetensors(head: bytes, header: bytes, size: int) -> bool:
     try:
         said = json.loads(header)
         ends = [int(one["data_offsets"][1]) for name, one in said.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError):
         return True
     return size < 8 + length + max(ends, default=0)
