@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from strata.cluster.annotations import PREFIX
@@ -87,6 +88,7 @@ def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
         raise BadFile([fault], hint="leave the annotation to the controller") from None
 
 
+@lru_cache(64)  # every pod of a gang carries the same
 def _decode(text: str, *, has_nodes: bool) -> Placement:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("too long")

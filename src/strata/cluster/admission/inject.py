@@ -128,8 +128,7 @@ class _Asked:
         self.checkpoint = annotations.get(CHECKPOINT, "")
         self.containers = (pod.get("spec") or {}).get("containers") or []
         self.number = self._number(annotations.get(CONTAINER, ""))
-        same = placement.pods[0] if len(set(placement.pods)) == 1 else None
-        self.own: PodPlace | None = place_of(pod, placement) or same
+        self.own = place_of(pod, placement) or _only(placement)
         self.memory_bytes = placement.pods[0].memory_bytes if placement.pods else None
 
     @property
@@ -255,6 +254,11 @@ def _volumes(profile: RuntimeProfile, memory_bytes: float | None) -> list[Mappin
 
 def _volume(name: str) -> str:
     return f"{_HOST}{name.replace('.', '-')}"[:63].rstrip("-")
+
+
+def _only(placement: Placement) -> PodPlace | None:
+    """Return the place all pods of a gang have; None where they have several."""
+    return placement.pods[0] if len(set(placement.pods)) == 1 else None
 
 
 def _numbers(place: PodPlace) -> str:
