@@ -262,7 +262,7 @@ def test_a_zip_without_its_end_is_torn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [tensors()[:-1], b"\xff" * 8 + b"{}", b"\0" * 64, b"\2\0\0\0\0\0\0\0[]",
-     b'\x20\0\0\0\0\0\0\0{"w":{"data_offsets":[0,1e999]} } '],
+     b'\x21\0\0\0\0\0\0\0{"w":{"data_offsets":[0,1e999]} } '],
 )  # fmt: skip
 def test_a_safetensors_file_shorter_than_its_header_says_is_torn(tmp_path: Path, damage: bytes) -> None:
     write(tmp_path, {"checkpoint-1/model.safetensors": damage})
