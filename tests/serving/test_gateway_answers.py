@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gateway_world import World, events_of, foretold, run, text_of
+from gateway_world import FAST, World, events_of, foretold, run, text_of
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 
@@ -111,6 +113,36 @@ def test_what_cannot_be_done_is_said_in_openais_form(body, status, code, param):
     assert error["param"] == param
     assert error["type"] in ("invalid_request_error", "not_found_error")
     assert error["message"]
+
+
+AUTO = replace(FAST, routing_strategy="auto")
+
+
+@pytest.mark.parametrize(
+    ("header", "goal"), [("X-Strata-TTFT-ms", "the first token"), ("x-strata-tpot-ms", "each token")]
+)
+def test_a_request_with_a_goal_out_of_reach_is_refused_and_others_are_not(header, goal):
+    async def scenario(world):
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "temperature": 0}
+        asked = [{header: "0.000001"}, {header: "60000"}, {}]
+        return [await world.post("/v1/completions", body, headers=headers) for headers in asked]
+
+    refused, *served = run(scenario, config=AUTO)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "goal-out-of-reach"
+    assert goal in refused.json()["error"]["message"]
+    assert [one.json()["choices"][0]["text"] for one in served] == [foretold("x", 4)] * 2
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-5", "nan", "inf", "1e999"])
+def test_a_goal_that_is_no_time_is_refused(text):
+    async def scenario(world):
+        body = {"model": "tiny", "prompt": "x"}
+        return await world.post("/v1/completions", body, headers={"x-strata-ttft-ms": text})
+
+    answer = run(scenario)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "x-strata-ttft-ms"
 
 
 def test_keys_that_ask_for_nothing_are_no_reason_to_refuse():

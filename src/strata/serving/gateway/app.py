@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,7 +22,7 @@ from strata.serving.gateway import nodes
 from strata.serving.gateway.answer import Answer, fault_body
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.meters import Meters
-from strata.serving.gateway.openai import Writer, parse
+from strata.serving.gateway.openai import Writer, goal_s, parse
 from strata.serving.gateway.ticket import Fault
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -127,7 +127,11 @@ def why_not_ready(gateway: Gateway) -> str:
 
 def _answering(gateway: Gateway, kind: Any) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        ask = parse(kind, await request.body())
+        ask = replace(
+            parse(kind, await request.body()),
+            ttft_goal_s=goal_s(request.headers, "x-strata-ttft-ms"),
+            tpot_goal_s=goal_s(request.headers, "x-strata-tpot-ms"),
+        )
         driver = gateway.drivers.get(ask.model)
         if driver is None:
             raise _no_model(gateway, ask.model)

@@ -96,6 +96,8 @@ class Engines:
             prompt_tokens=prompt_tokens,
             max_tokens=ask.max_tokens or self.default_tokens,
             priority=ask.priority,
+            ttft_goal_s=ask.ttft_goal_s,
+            tpot_goal_s=ask.tpot_goal_s,
         )
         return signal, ()
 

@@ -1,13 +1,16 @@
 """The parts of OpenAI's API that the gateway speaks: requests checked, and answers written.
 
 https://platform.openai.com/docs/api-reference/chat and .../completions; `priority` is ours (larger goes first).
-Keys that are not here go to whole engines (vLLM, SGLang) as they came, and are refused by our own workers unless
-their value asks for nothing.
+Headers `x-strata-ttft-ms` and `x-strata-tpot-ms` are ours too: a request's goals for its first token, and for each
+after it; the router `auto` admits by them. Keys that are not here go to whole engines (vLLM, SGLang) as they came,
+and are refused by our own workers unless their value asks for nothing.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -106,6 +109,22 @@ def parse(kind: Literal["chat", "completion"], body: bytes) -> Ask:
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
         raise Fault(400, f"{where}: {said}" if where else said, code, param=where or None) from None
     return _ask(kind, read)
+
+
+def goal_s(headers: Mapping[str, str], header: str) -> float:
+    """Return a goal among a request's headers; infinite for none. Raises Fault (400) for what is no time.
+
+    A header, as any client of OpenAI's API can send some, and engines refuse keys they do not know.
+    """
+    if (text := headers.get(header)) is None:
+        return math.inf
+    try:
+        seconds = float(text) / 1e3
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Fault(400, f"{header}: milliseconds are wanted, not {text!r}", "invalid_value", param=header)
+    return seconds
 
 
 def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:

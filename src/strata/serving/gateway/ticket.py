@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -70,6 +71,8 @@ class Ask:
     has_usage: bool = False
     priority: int = 0
     extra: tuple[str, ...] = ()
+    ttft_goal_s: float = math.inf
+    tpot_goal_s: float = math.inf
 
 
 Piece = str | dict[str, Any]

@@ -76,6 +76,8 @@ class Workers:
             prompt_tokens=len(prompt),
             max_tokens=max_tokens,
             priority=ask.priority,
+            ttft_goal_s=ask.ttft_goal_s,
+            tpot_goal_s=ask.tpot_goal_s,
             blocks=block_hashes(prompt),
         )
         return signal, prompt
