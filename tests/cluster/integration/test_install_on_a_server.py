@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import socket
+import ssl
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +22,7 @@ from strata.cluster.gather import from_server
 from strata.cluster.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.kube.client import connect
+from strata_on_kubernetes import Part
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -77,8 +81,9 @@ def test_the_extender_may_change_nothing(as_part):
         assert refused(lambda kind=kind, name=name: api.patch(kind, name, "default", body={})) == 403
 
 
-def test_the_webhook_keeps_its_certificates_and_gets_at_no_other_secret(api, as_part):
-    admin, api = api, as_part("webhook")
+@pytest.fixture
+def configured(api):
+    """A configuration of the webhook that asks about nothing."""
     hook = {
         "metadata": {"name": NAME},
         "webhooks": [
@@ -91,22 +96,59 @@ def test_the_webhook_keeps_its_certificates_and_gets_at_no_other_secret(api, as_
             }
         ],
     }
-    admin.create(MUTATING_WEBHOOK, hook)
+    api.delete(MUTATING_WEBHOOK, NAME)
+    api.create(MUTATING_WEBHOOK, hook)
+    yield
+    api.delete(MUTATING_WEBHOOK, NAME)
+    api.delete(SECRET, SECRET_NAME, NAMESPACE)
+
+
+def bundle(api) -> bytes:
+    """Whom the API server was told to trust."""
+    (hook,) = api.get(MUTATING_WEBHOOK, NAME)["webhooks"]
+    return base64.b64decode(hook["clientConfig"].get("caBundle", ""))
+
+
+def test_the_webhook_keeps_its_certificates_and_gets_at_no_other_secret(configured, api, as_part):
+    own, now = as_part("webhook"), datetime.now(UTC)
+    first = Keeper(own).look(now)
+    assert Keeper(own).look(now + timedelta(days=1)) == first
+    second = Keeper(own).look(now + timedelta(days=70))
+    assert second != first
+    stored = read_secret(api.get(SECRET, SECRET_NAME, NAMESPACE))
+    assert (stored.serving, stored.bundle) == (second, bundle(api))
+    assert refused(lambda: own.get(SECRET, "other", NAMESPACE)) == 403
+    assert refused(lambda: own.get(MUTATING_WEBHOOK, "other")) == 403
+
+
+def test_a_webhook_without_files_is_trusted_by_what_it_told_the_api_server(configured, installed, api, tmp_path):
+    kubeconfig = installed.service_account(NAMESPACE, "strata-webhook")
+    part = Part(
+        tmp_path / "log",
+        *("webhook", "--kubeconfig", str(kubeconfig), "--host", "127.0.0.1", "--port", "0"),
+        scheme="https",
+    )
+    with closing(part):
+        port = int(part.url.rpartition(":")[2])
+
+        def is_ready() -> bool:
+            assert part.popen.poll() is None, part.log
+            return bool(bundle(api)) and readyz(port, bundle(api)) == 200
+
+        until(is_ready, lambda: part.log)
+        assert part.end() == 0
+
+
+def readyz(port: int, trusted: bytes) -> int:
+    """Ask as an API server does: by the service's name, and with nobody trusted but the bundle's authorities."""
+    context = ssl.create_default_context(cadata=trusted.decode())
     try:
-        now = datetime.now(UTC)
-        first = Keeper(api).look(now)
-        assert Keeper(api).look(now + timedelta(days=1)) == first
-        second = Keeper(api).look(now + timedelta(days=70))
-        assert second != first
-        stored = read_secret(admin.get(SECRET, SECRET_NAME, NAMESPACE))
-        assert stored.serving == second
-        (said,) = admin.get(MUTATING_WEBHOOK, NAME)["webhooks"]
-        assert said["clientConfig"]["caBundle"]
-        assert refused(lambda: api.get(SECRET, "other", NAMESPACE)) == 403
-        assert refused(lambda: api.get(MUTATING_WEBHOOK, "other")) == 403
-    finally:
-        admin.delete(MUTATING_WEBHOOK, NAME)
-        admin.delete(SECRET, SECRET_NAME, NAMESPACE)
+        plain = socket.create_connection(("127.0.0.1", port))
+        with context.wrap_socket(plain, server_hostname=f"{NAME}.{NAMESPACE}.svc") as wire:
+            wire.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return int(wire.makefile("rb").readline().split()[1])
+    except (ConnectionError, ssl.SSLError):
+        return 0
 
 
 @pytest.fixture
