@@ -9,12 +9,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from cluster_builders import node
+from strata.cli.kube import kube
 from strata.cli.main import cli
 from strata.cluster import flavors, kinds, kueue
 from strata.cluster.admission import keeper
@@ -107,6 +109,17 @@ def test_a_workload_has_no_rights_over_its_node(workload):
     assert all(mount["readOnly"] for mount in container(workload)["volumeMounts"] if mount["name"] in on_host)
     is_agent = workload["kind"] == "DaemonSet"
     assert is_agent or (not on_host and pod["securityContext"]["runAsNonRoot"])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_a_workloads_arguments_are_those_of_the_command(workload):
+    _, name, *arguments = container(workload)["args"]
+    command = kube.get_command(click.Context(kube), name)
+    assert command is not None, f"strata kube {name}"
+    told = command.make_context(name, arguments).params
+    assert told["port"] in {port["containerPort"] for port in container(workload)["ports"]}
+    assert told["host"] == "0.0.0.0"
+    assert told.get("namespace") in (None, NAMESPACE)
 
 
 def test_the_agent_runs_on_every_node_whatever_its_taints():
