@@ -14,27 +14,17 @@ from typing import Any, Final
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Action, Apply, Note, Patch, Ref, Remove
 from strata.cluster.admission.claims import claim_of_pod
+from strata.cluster.admission.inject import release
 from strata.cluster.affinity import on_nodes
 from strata.cluster.annotations import PREFIX
 from strata.cluster.book import Book, job_placement
 from strata.cluster.crd.compute_claim import claim_status, pascal, spec_of
 from strata.cluster.kinds import annotations_of, meta
-from strata.cluster.placed import (
-    CHECKPOINT,
-    FIRST,
-    GANG,
-    MANAGED,
-    PER_JOB,
-    PLACEMENT,
-    VISIBLE,
-    WAITING,
-    encode,
-    nodes_of,
-)  # fmt: skip
+from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import choose
 from strata.cluster.snapshot import Placement
-from strata.cluster.waiting import Waiting, waiting_jobs, waiting_pods, without_gate
+from strata.cluster.waiting import Waiting, waiting_jobs, waiting_pods
 from strata.cluster.why import decide
 from strata.decision import Decision, Reason, Trust
 from strata.errors import BadFile, StrataError
@@ -157,7 +147,8 @@ class Controller:
     def _release(self, one: Waiting, placement: Placement, profile: RuntimeProfile, checkpoint: str) -> Patch:
         version = str(meta(one.obj).get("resourceVersion") or "")
         if one.ref.kind.kind == "Pod":
-            return Patch(one.ref, _let_in(one, placement), resource_version=version)
+            body = jobs.merge_patch(one.obj, release(one.obj, placement))
+            return Patch(one.ref, body, resource_version=version)
         try:
             before = job_placement(one.obj)
         except BadFile:  # somebody wrote into it; it is written anew
@@ -225,21 +216,6 @@ def _template(
         there = spec.get("tolerations") or []
         spec["tolerations"] = [*there, *(dict(new) for new in profile.tolerations if new not in there)]
     return template
-
-
-def _let_in(one: Waiting, placement: Placement) -> dict[str, Any]:
-    """Return the patch that opens a pod's gate: affinity may be narrowed while it is gated, gates removed."""
-    spec = one.obj.get("spec") or {}
-    visible = ",".join(map(str, placement.pods[0].devices))
-    return {
-        "metadata": {
-            "annotations": {PLACEMENT: encode(placement), GANG: one.gang, VISIBLE: visible, WAITING: None}
-        },
-        "spec": {
-            "affinity": on_nodes(spec, nodes_of(placement.pods)),
-            "schedulingGates": without_gate(one.obj) or None,
-        },
-    }
 
 
 def _claim(book: Book, one: Waiting, decision: Decision[Placement], stamp: str) -> Iterator[Action]:

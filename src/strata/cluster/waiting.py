@@ -13,7 +13,7 @@ from strata.cluster.annotations import PREFIX
 from strata.cluster.claim import Claim
 from strata.cluster.crd.compute_claim import claim_of
 from strata.cluster.kinds import Object, annotations_of, labels_of, meta, name_of, namespace_of
-from strata.cluster.placed import GANG, GATE, MANAGED
+from strata.cluster.placed import GANG, MANAGED
 from strata.errors import BadFile, Fault
 
 GANG_SIZE: Final = PREFIX + "gang-size"
@@ -95,12 +95,6 @@ def ref_of(obj: Object, kind: kinds.ObjectKind) -> Ref:
     """Return an object's reference, in the version it was read in."""
     version = str(obj.get("apiVersion") or kind.api_version).rpartition("/")[2]
     return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), str(meta(obj).get("uid") or ""))
-
-
-def without_gate(pod: Object) -> list[Any]:
-    """Return a pod's gates without ours."""
-    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return [one for one in gates if one.get("name") != GATE]
 
 
 def _read(read: Callable[[Object], Claim], obj: Object) -> tuple[Claim | None, str]:

@@ -1,0 +1,240 @@
+"""The controller's step: jobs that wait are let go with their way, or told why not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+import cluster_objects as objects
+from cluster_builders import A100, B3, PROFILES
+from strata.cluster import jobs, kinds
+from strata.cluster.actions import Action, Apply, Note, Patch, Remove
+from strata.cluster.admission.mutability import forbidden_template
+from strata.cluster.book import Book, job_placement
+from strata.cluster.controller import CHECKPOINT_DIR, OFFER, Controller
+from strata.cluster.jobs import at
+from strata.cluster.kinds import annotations_of
+from strata.cluster.placed import CHECKPOINT, nodes_of
+
+STAMP = "2026-11-21T10:00:00Z"
+
+
+class Cluster:
+    """A book, and a controller whose patches come true at once."""
+
+    def __init__(self, **nodes: str) -> None:
+        self.book, self.controller, self.now_s = Book(PROFILES), Controller(), 0.0
+        self.objects: dict[tuple[str, str], Any] = {}
+        for name, model in nodes.items():
+            self.put(kinds.NODE, objects.node(name, model))
+            self.put(kinds.COMPUTE_NODE, objects.devices(name, model))
+
+    def put(self, kind: kinds.ObjectKind, obj: Any) -> None:
+        self.objects[kind.kind, obj["metadata"]["name"]] = obj
+        self.book.changed(kind, obj)
+
+    def step(self, *, after_s: float = 1.0) -> list[Action]:
+        self.now_s += after_s
+        actions = list(self.controller.step(self.book, self.now_s, stamp=STAMP))
+        for action in actions:
+            key = (action.ref.kind.kind, action.ref.name)
+            if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):
+                self.put(action.ref.kind, merged(self.objects[key], action.body))
+            elif isinstance(action, Apply):
+                self.put(action.ref.kind, copy.deepcopy(dict(action.body)))
+        return actions
+
+    def job(self, name: str) -> Any:
+        return self.objects["Job", name]
+
+    def nodes(self, name: str) -> tuple[str, ...]:
+        placement = job_placement(self.job(name))
+        return nodes_of(placement.pods) if placement else ()
+
+
+def merged(obj: Any, body: Any) -> Any:
+    if not isinstance(body, dict):
+        return copy.deepcopy(body)
+    result = dict(obj) if isinstance(obj, dict) else {}
+    for key, value in body.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def notes(actions: list[Action]) -> list[str]:
+    return [action.reason for action in actions if isinstance(action, Note)]
+
+
+def test_a_suspended_job_is_let_go_with_its_way_in_its_template() -> None:
+    cluster = Cluster(n1=A100, a1=B3)
+    before = objects.job("train", pods=2, devices=4, accelerator=A100)
+    cluster.put(kinds.JOB, before)
+    assert "GangPlaced" in notes(cluster.step())
+    after = cluster.job("train")
+    assert not jobs.is_suspended(after)
+    assert cluster.nodes("train") == ("n1",)
+    spec = after["spec"]["template"]["spec"]
+    terms = at(spec, ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
+    assert terms["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == ["n1"]
+    assert not forbidden_template(before["spec"]["template"], after["spec"]["template"], server_minor=34)
+    assert cluster.step() == []
+
+
+def test_the_claim_of_a_job_says_what_was_decided_and_goes_with_it() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("train", devices=4))
+    cluster.step()
+    claim = cluster.objects["ComputeClaim", "job-train"]
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == "uid-train"
+    assert claim["spec"]["devices"] == 4
+    assert claim["status"]["conditions"][0]["status"] == "True"
+    assert claim["status"]["model"] == A100
+
+
+def test_jobs_of_one_step_never_share_a_device_and_go_by_priority() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("late", devices=6))
+    cluster.put(kinds.JOB, objects.job("first", devices=6, priority=5))
+    cluster.put(kinds.JOB, objects.job("small", devices=2))
+    cluster.step()
+    assert [jobs.is_suspended(cluster.job(name)) for name in ("late", "first", "small")] == [True, False, False]
+
+
+def test_a_gang_that_fits_nowhere_stays_and_every_node_has_its_reason() -> None:
+    cluster = Cluster(n1=A100, n2=A100, a1=B3)
+    cluster.put(kinds.JOB, objects.job("big", pods=4, devices=8, accelerator=A100, substitution="never"))
+    assert notes(cluster.step()) == ["GangFitsNowhere"]
+    assert jobs.is_suspended(cluster.job("big"))
+    status = cluster.objects["ComputeClaim", "job-big"]["status"]
+    assert {verdict["node"] for verdict in status["nodes"]} == {"n1", "n2", "a1"}
+    assert status["conditions"][0]["status"] == "False"
+    assert status["conditions"][0]["reason"] == "GangFitsNowhere"
+
+
+def test_a_job_that_still_fits_nowhere_is_explained_now_and_then_and_said_once() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("big", pods=4, devices=8))
+    cluster.step()
+    assert cluster.step() == []
+    assert notes(cluster.step(after_s=60.0)) == []
+
+
+def test_a_job_that_waits_goes_once_there_is_room() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("one", devices=8))
+    cluster.put(kinds.JOB, objects.job("two", devices=8, priority=-1))
+    cluster.step()
+    assert jobs.is_suspended(cluster.job("two"))
+    done = merged(cluster.job("one"), {"status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+    cluster.put(kinds.JOB, done)
+    cluster.step()
+    assert not jobs.is_suspended(cluster.job("two"))
+
+
+def test_a_job_lands_on_ascend_when_nvidia_is_full() -> None:
+    cluster = Cluster(n1=A100, a1=B3)
+    cluster.put(kinds.JOB, objects.job("first", devices=8, accelerator=A100))
+    cluster.put(kinds.JOB, objects.job("second", devices=4, accelerator=A100, priority=-1))
+    cluster.step()
+    assert cluster.nodes("second") == ("a1",)
+    placement = job_placement(cluster.job("second"))
+    assert placement is not None
+    assert placement.profile == "pytorch-ascend"
+
+
+def test_a_job_that_wants_to_be_asked_is_offered_what_there_is_and_waits_for_its_word() -> None:
+    cluster = Cluster(a1=B3)
+    cluster.put(kinds.JOB, objects.job("train", devices=2, accelerator=A100, substitution="ask"))
+    assert notes(cluster.step()) == ["SubstitutionWanted"]
+    job = cluster.job("train")
+    assert jobs.is_suspended(job)
+    assert B3 in annotations_of(job)[OFFER]
+    assert (
+        cluster.objects["ComputeClaim", "job-train"]["status"]["conditions"][0]["reason"] == "SubstitutionWanted"
+    )
+    cluster.put(kinds.JOB, merged(job, {"metadata": {"annotations": objects.asks(substitution="allow")}}))
+    cluster.step()
+    assert not jobs.is_suspended(cluster.job("train"))
+    assert OFFER not in annotations_of(cluster.job("train"))
+
+
+def test_a_job_may_name_a_claim_that_says_what_it_asks() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("train", claim="mine"))
+    assert notes(cluster.step()) == ["ClaimUnreadable"]
+    spec = {"devices": 4}
+    metadata = {"name": "mine", "namespace": "default"}
+    cluster.put(kinds.COMPUTE_CLAIM, {"metadata": metadata, "spec": spec})
+    cluster.step()
+    assert cluster.nodes("train") == ("n1",)
+
+
+def test_a_claim_nobody_can_read_is_told_once_and_leaves_the_others_alone() -> None:
+    cluster = Cluster(n1=A100)
+    cluster.put(kinds.JOB, objects.job("odd", devices="many"))
+    cluster.put(kinds.JOB, objects.job("fine", devices=1))
+    assert sorted(notes(cluster.step())) == ["ClaimUnreadable", "GangPlaced"]
+    assert notes(cluster.step()) == []
+
+
+def test_a_job_that_ran_is_routed_anew_once_its_start_is_taken_back_and_its_pods_are_gone() -> None:
+    cluster = Cluster(n1=A100, n2=A100)
+    cluster.controller.checkpoint_of = lambda folder: f"{folder}/step-10"
+    cluster.put(kinds.JOB, objects.job("train", pods=2, devices=4, checkpoint_dir="/data/train"))
+    cluster.step()
+    assert cluster.nodes("train") == ("n1",)
+    held = merged(cluster.job("train"), {"spec": {"suspend": True}, "status": {"startTime": STAMP, "active": 2}})
+    cluster.put(kinds.JOB, held)
+    cluster.put(kinds.NODE, objects.node("n1", unschedulable=True))
+    assert cluster.step() == []
+    cluster.put(kinds.JOB, merged(held, {"status": {"active": 0}}))
+    cluster.step()
+    assert jobs.is_suspended(cluster.job("train"))
+    cluster.step()
+    assert cluster.nodes("train") == ("n2",)
+    template = cluster.job("train")["spec"]["template"]
+    assert annotations_of(template)[CHECKPOINT] == "/data/train/step-10"
+    terms = at(template, ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
+    assert [one["values"] for one in terms["nodeSelectorTerms"][0]["matchExpressions"]] == [["n2"]]
+    assert CHECKPOINT_DIR in annotations_of(cluster.job("train"))
+
+
+def test_a_job_somebody_else_manages_is_left_alone() -> None:
+    cluster = Cluster(n1=A100)
+    theirs = objects.job("theirs", devices=1)
+    theirs["metadata"]["labels"] = {}
+    cluster.put(kinds.JOB, theirs)
+    assert cluster.step() == []
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(is_owned: bool) -> None:
+    from strata.cluster.placed import GANG, GATE, INJECTED, WAITING, encode
+    from strata.cluster.snapshot import Placement, PodPlace
+
+    waiting = Placement("pytorch-nvidia", (PodPlace("", ()),), 2, 1e9, model=A100)
+    annotations = objects.asks(devices=2) | {
+        GANG: "Pod/default/u1",
+        WAITING: encode(waiting),
+        INJECTED: "pytorch-nvidia",
+    }
+    pod = objects.pod("web", annotations=annotations)
+    pod["spec"]["schedulingGates"] = [{"name": GATE}, {"name": "others"}]
+    if is_owned:
+        pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    cluster = Cluster(a1=B3)
+    cluster.put(kinds.POD, pod)
+    assert not [one for one in cluster.step() if isinstance(one, Remove)]
+    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Remove)]
+    assert bool(removed) is is_owned
+    for kind, obj in ((kinds.NODE, objects.node("n1")), (kinds.COMPUTE_NODE, objects.devices("n1"))):
+        cluster.put(kind, obj)
+    cluster.step()
+    let_in = cluster.objects["Pod", "web"]
+    assert let_in["spec"]["schedulingGates"] == [{"name": "others"}]
+    assert "n1" in annotations_of(let_in)["ai.compute/placement"]
