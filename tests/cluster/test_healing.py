@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cluster_builders import node as node_state
 from strata.cluster.actions import Apply, Note, Patch
-from strata.cluster.healing import Healing, Policy, View, has_news, heal
+from strata.cluster.healing import Healing, Policy, View, heal
 from strata.cluster.kinds import COMPUTE_NODE, NODE
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.standing import STANDING, UNHEALTHY, Mark, decode, encode, marks_of
@@ -138,16 +138,6 @@ def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
             "lastTransitionTime": "2027-01-15T08:00:00Z",
         }
     ]
-
-
-def test_only_health_is_news() -> None:
-    world = World()
-    before = world.prints["n0"]
-    assert has_news(None, before)
-    warm = replace(before, devices=tuple(replace(one, temperature_c=90.0) for one in before.devices))
-    assert not has_news(before, warm)
-    world.health("n0", 1.0, "hot", device=3)
-    assert has_news(before, world.prints["n0"])
 
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:

@@ -138,15 +138,6 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
     return Healing(after, tuple(actions), _moves(view, after, policy.drain), verdict.waiting, tuple(silent))
 
 
-def has_news(before: Fingerprint | None, now: Fingerprint) -> bool:
-    """Return whether healing should look at once; what else a fingerprint says can wait for the next round."""
-    return before is None or _healths(before) != _healths(now)
-
-
-def _healths(fingerprint: Fingerprint) -> list[tuple[str, float, tuple[str, ...]]]:
-    return [(device.uuid, device.health, device.faults) for device in fingerprint.devices]
-
-
 def _seen(
     fingerprint: Fingerprint, slow: Mapping[str, Slow], causes: Mapping[str, str], judged: frozenset[str]
 ) -> Seen:
