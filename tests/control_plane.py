@@ -139,9 +139,13 @@ class ControlPlane(ExitStack):
             "--log-level=warn",
         )
         until(lambda: self.etcd.is_up(lambda: _listens(self._etcd_port)), lambda: self.etcd.log)
+        self.start_api_server()
+
+    def start_api_server(self) -> None:
+        """Start kube-apiserver and wait until it is ready; again, where a test has killed it."""
         self.api_server = self._run(
             "kube-apiserver",
-            f"--etcd-servers={etcd}",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._port}",
             f"--tls-cert-file={self.folder / 'server.crt'}",

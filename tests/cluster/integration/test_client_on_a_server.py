@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+import signal
 import threading
 
 import pytest
@@ -244,3 +245,25 @@ def test_a_past_the_server_has_forgotten_is_listed_again(api, namespace):
 def test_a_watch_ends_when_its_time_is_over(api):
     events = api.watch(LEASE, since="", timeout_s=1.0, labels="nobody=has")
     assert {what for what, _ in events} <= {"BOOKMARK"}
+
+
+def test_a_server_that_does_not_answer_is_given_up_and_asked_again(plane, api):
+    hasty = connect(kubeconfig=str(plane.kubeconfig()), timeout_s=0.5)
+    plane.api_server.popen.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(ApiFailed, match="Timeout") as failed:
+            hasty.get(NODE, "a")
+    finally:
+        plane.api_server.popen.send_signal(signal.SIGCONT)
+    assert failed.value.may_pass
+    assert api.get(NODE, "a") is None
+    hasty.close()
+
+
+def test_a_watcher_outlives_the_server(plane, api, namespace, watching, caplog):
+    heard = watching(CONFIG_MAP)
+    plane.api_server.kill()
+    plane.start_api_server()
+    api.create(CONFIG_MAP, config_map("after", namespace))
+    heard.until(is_change("ADDED", "after"))
+    assert "following configmaps, failure 1" in caplog.text

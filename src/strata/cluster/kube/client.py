@@ -8,6 +8,7 @@ connection is waited for for ever, and its errors lose Retry-After.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -47,6 +48,7 @@ def connect(*, kubeconfig: str | None = None, context: str | None = None, timeou
             f"context {config.context_name!r}: its address or certificates cannot be used: {error}",
             hint="kubectl config view --raw",
         ) from error
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells every request, and a Lease is two each 2 s
     # The last two: an exec plug-in or a token's file that is missing is only found when something is asked.
     failures = (http.HTTPError, bad_config, OSError)
     return KubeApi(made, failures=failures, timeout_s=timeout_s, namespace=config.namespace)
