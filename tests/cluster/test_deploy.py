@@ -27,6 +27,8 @@ from strata.cluster.agent.publish import publish
 from strata.cluster.book import WATCHED
 from strata.cluster.extender_app import make_frame as extender_frame
 from strata.cluster.kube.api import ApiFailed
+from strata.cluster.manage import LEASE
+from strata.cluster.manager import Meters as ControllerMeters
 from strata.cluster.placed import MANAGED
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -231,7 +233,7 @@ USES = {
     | rights(kinds.COMPUTE_NODE, "patch", sub="status")
     | rights(kinds.EVENT, "create", "patch")
     | rights(kinds.LEASE, "create")
-    | rights(kinds.LEASE, "get", "update", name="strata-controller"),
+    | rights(kinds.LEASE, "get", "update", name=LEASE),
 }
 
 
@@ -328,7 +330,7 @@ def test_the_webhook_keeps_its_certificates_with_its_rights():
 def metrics() -> dict[str, set[str]]:
     """Every metric some part shows, with its labels."""
     found = {}
-    for registry in (AgentMeters().registry, WebhookMeters().registry):
+    for registry in (AgentMeters().registry, ControllerMeters().registry, WebhookMeters().registry):
         for metric in registry.metrics.values():
             names = [f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")]
             for name in names if metric.kind == "histogram" else [metric.name]:

@@ -71,6 +71,7 @@ def _serve(told: dict[str, Any]) -> None:
         read_folder(folder)
     api = connect(kubeconfig=told["kubeconfig"])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     minor = told["server_minor"]
     if minor is None:
         minor = api.minor_version()
