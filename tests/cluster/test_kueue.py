@@ -4,13 +4,15 @@ import copy
 
 import pytest
 
+import cluster_objects as objects
 from cluster_builders import A100, B3, PROFILES, cluster, node
 from strata.cluster.flavors import admission_check, flavor_name, flavors
 from strata.cluster.index import Index
-from strata.cluster.kueue import activation, answer, is_queued
+from strata.cluster.kueue import activation, answer
 from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.schema import bundled_profiles
+from strata.cluster.waiting import waiting_jobs
 
 INDEX = Index.of(cluster(node("nv"), node("npu", B3)))
 FULL = Index.of(cluster(node("nv", busy=range(8)), node("npu", B3)))
@@ -207,5 +209,16 @@ def test_our_check_becomes_active_once_and_others_are_left_alone():
 
 
 def test_jobs_with_a_queue_are_kueues_to_let_go():
-    assert is_queued({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
-    assert not is_queued({"metadata": {}})
+    one, two = objects.job("ours", devices=1), objects.job("queued", devices=1)
+    two["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": "team"}
+    waiting = waiting_jobs({"Job/default/ours": one, "Job/default/queued": two}, {})
+    assert [each.gang for each in waiting] == ["Job/default/ours"]
+
+
+def test_a_claim_that_is_named_has_to_be_there():
+    _, state = answered(workload(pod_set(claim="big")))
+    assert state["state"] == "Rejected"
+    assert "there is no ComputeClaim 'big' in namespace ns" in state["message"]
+    claim = {"metadata": {"name": "big", "namespace": "ns"}, "spec": {"devices": 4}}
+    found, _ = answered(workload(pod_set(claim="big")), claims={"ns/big": claim})
+    assert len(found.placement.pods[0].devices) == 4

@@ -51,8 +51,8 @@ def test_kueues_queue_has_flavors_that_are_printed(output):
     assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
 
 
+@pytest.mark.real("lightkube")
 def test_the_extender_says_where_its_cluster_should_come_from(tmp_path, monkeypatch):
-    pytest.importorskip("lightkube")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     result = CliRunner().invoke(cli, ["kube", "extender", "--kubeconfig", str(tmp_path / "none"), "--port", "0"])
     assert result.exit_code != 0

@@ -16,34 +16,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from strata.cluster import jobs
 from strata.cluster.actions import Patch, Ref
-from strata.cluster.admission.claims import claim_of_pod
+from strata.cluster.admission.claims import CLAIM, claim_of_pod
 from strata.cluster.annotations import has_claim
 from strata.cluster.claim import Claim
 from strata.cluster.flavors import ADMISSION_CHECK, CONTROLLER, MOST, each_once, flavor_name
 from strata.cluster.index import Index
-from strata.cluster.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
-from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode
+from strata.cluster.kinds import Object, ObjectKind, annotations_of, meta, name_of, namespace_of
+from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode, encode
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.snapshot import Placement
-from strata.cluster.waiting import is_managed
+from strata.cluster.waiting import is_managed, named_claim
 from strata.cluster.why import decide
 from strata.decision import Decision
 from strata.errors import BadFile, Fault
 
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 RETRY_S: Final = 60
 MOST_CHARACTERS: Final = 4000
 
 WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
-
-
-def is_queued(job: Object) -> bool:
-    """Return whether Kueue lets a job go: the controller then leaves `suspend` alone."""
-    return bool(labels_of(job).get(QUEUE_NAME))
 
 
 def activation(check: Object, *, stamp: str) -> Patch | None:
@@ -88,29 +83,77 @@ def answer(
     checks: Collection[str],
     stamp: str,
     job: Object | None = None,
+    claims: Mapping[str, Object] = MappingProxyType({}),
 ) -> Answer | None:
     """Return what to answer to a Workload's checks; None where nothing is asked of us now.
 
     checks: names of those that are ours. job: the owner, where it is of a kind with `suspend`: what stands there
-    but not in the templates counts too. stamp: the time as the API server writes it.
+    but not in the templates counts too. claims: ComputeClaims by `namespace/name`. stamp: the time as the API
+    server writes it.
     """
     status = workload.get("status") or {}
-    states = status.get("admissionChecks") or []
-    mine = [one for one in states if one.get("name") in checks and one.get("state") == "Pending"]
-    if not mine or not _has_quota(workload):
+    if not is_asked(workload, checks):
         return None
-    gang = _gang(workload)
+    gang = gang_of(workload)
     sets = _sets(workload, job)
     try:
-        claim = _claim(workload, job, sets)
+        claim = _claim(workload, job, sets, claims)
     except BadFile as error:
         said, placement = _said("Rejected", "; ".join(str(fault) for fault in error.faults)), None
     else:
         said, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
-    after = [{**_kept(one), **said, "lastTransitionTime": stamp} if one in mine else one for one in states]
+    return Answer(_patch(workload, checks, "Pending", said, stamp), gang, placement)
+
+
+def gang_of(workload: Object) -> str:
+    """Return the key of a workload's gang in the book: its owner's."""
+    owners = meta(workload).get("ownerReferences") or ()
+    owner: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
+    kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))
+    return f"{kind}/{namespace_of(workload)}/{name}"
+
+
+def is_asked(workload: Object, checks: Collection[str]) -> bool:
+    """Return whether a workload has quota and waits for one of our checks."""
+    return _has_quota(workload) and any(one.get("state") == "Pending" for one in _states(workload, checks))
+
+
+def is_held(workload: Object, checks: Collection[str]) -> bool:
+    """Return whether one of our checks gave a workload a place that it still has."""
+    given = (one for one in _states(workload, checks) if one.get("state") == "Ready")
+    return _has_quota(workload) and any(one.get("podSetUpdates") for one in given)
+
+
+def held(workload: Object, checks: Collection[str]) -> Placement | None:
+    """Return the placement a workload was given and still has. Raises BadFile where somebody wrote into it."""
+    if not is_held(workload, checks):
+        return None
+    updates = (update for state in _states(workload, checks) for update in state.get("podSetUpdates") or ())
+    text = next((annotations_of({"metadata": update}).get(PLACEMENT) for update in updates), None)
+    return decode(text, where=f"workload {namespace_of(workload)}/{name_of(workload)}") if text else None
+
+
+def send_back(workload: Object, checks: Collection[str], message: str, *, stamp: str) -> Patch:
+    """Return the patch by which Kueue takes a workload's pods down and queues it again."""
+    said = _said("Retry", message) | {"requeueAfterSeconds": 0}
+    return _patch(workload, checks, "Ready", said, stamp)
+
+
+def _states(workload: Object, checks: Collection[str]) -> list[Mapping[str, Any]]:
+    states = (workload.get("status") or {}).get("admissionChecks") or ()
+    return [one for one in states if one.get("name") in checks]
+
+
+def _patch(workload: Object, checks: Collection[str], state: str, said: Mapping[str, Any], stamp: str) -> Patch:
+    """Return the patch that changes our checks in some state; the list goes whole, so not over a newer one."""
+    after = [
+        {**_kept(one), **said, "lastTransitionTime": stamp}
+        if one.get("name") in checks and one.get("state") == state
+        else one
+        for one in (workload.get("status") or {}).get("admissionChecks") or ()
+    ]
     version = str(meta(workload).get("resourceVersion") or "")
-    patch = Patch(_ref(WORKLOAD, workload), {"status": {"admissionChecks": after}}, "status", version)
-    return Answer(patch, gang, placement)
+    return Patch(_ref(WORKLOAD, workload), {"status": {"admissionChecks": after}}, "status", version)
 
 
 def _routed(
@@ -144,13 +187,6 @@ def _has_quota(workload: Object) -> bool:
     return "QuotaReserved" in true and not true & {"Finished", "Evicted"}
 
 
-def _gang(workload: Object) -> str:
-    owners = meta(workload).get("ownerReferences") or ()
-    owner: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
-    kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))
-    return f"{kind}/{namespace_of(workload)}/{name}"
-
-
 def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
     """Return a workload's pods by template, with their places, as many as Kueue counted.
 
@@ -168,7 +204,7 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
         count = counted.get(name)
         pods = int(one.get("count", 1) if count is None else count)
         own = known.get(name)
-        has_devices = own.has_devices if own else is_managed(template) or has_claim(annotations_of(template))
+        has_devices = own.has_devices if own else _asks(template, annotations_of(template))
         per_job = own.per_job if own else 0
         path = ("spec", "podSets", position, "template")
         found.append(jobs.PodSet(name, pods, path, template, first, per_job, has_devices and pods > 0))
@@ -176,23 +212,23 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
     return tuple(found)
 
 
-def _claim(workload: Object, job: Object | None, sets: Sequence[jobs.PodSet]) -> Claim | None:
+def _asks(template: Object, said: Mapping[str, str]) -> bool:
+    return is_managed(template) or CLAIM in said or has_claim(said)
+
+
+def _claim(
+    workload: Object, job: Object | None, sets: Sequence[jobs.PodSet], claims: Mapping[str, Object]
+) -> Claim | None:
     """Return what the gang asks for, None where nothing is asked. Raises BadFile, also for pods that differ."""
     over = annotations_of(job) if job is not None else {}
     asked: dict[str, Claim] = {}
     for one in sets:
         said = {**annotations_of(one.template), **over}
-        if one.has_devices and (is_managed(one.template) or has_claim(said)):
-            asked[one.name] = claim_of_pod(
-                {
-                    "metadata": {
-                        "name": name_of(workload),
-                        "namespace": namespace_of(workload),
-                        "annotations": said,
-                    },
-                    "spec": one.template.get("spec") or {},
-                }
-            )
+        if not one.has_devices or not _asks(one.template, said):
+            continue
+        metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": said}
+        pod = {"metadata": metadata, "spec": one.template.get("spec") or {}}
+        asked[one.name] = named_claim(claims, pod, "Workload") if CLAIM in said else claim_of_pod(pod)
     if not asked:
         return None
     (first, claim), *others = asked.items()

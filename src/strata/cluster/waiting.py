@@ -17,6 +17,8 @@ from strata.cluster.placed import GANG, MANAGED
 from strata.errors import BadFile, Fault
 
 GANG_SIZE: Final = PREFIX + "gang-size"
+QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+"""Label of jobs that Kueue lets go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Waiting:
 def is_managed(obj: Object) -> bool:
     """Return whether an object is ours to place."""
     return labels_of(obj).get(MANAGED) == "true"
+
+
+def is_queued(job: Object) -> bool:
+    """Return whether Kueue lets a job go: then `queued.py` answers, and `suspend` is not ours."""
+    return bool(labels_of(job).get(QUEUE_NAME))
 
 
 def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
@@ -74,9 +81,9 @@ def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
 
 
 def waiting_jobs(all_jobs: Mapping[str, Object], claims: Mapping[str, Object]) -> Iterator[Waiting]:
-    """Yield the jobs of ours that are suspended and not over."""
+    """Yield the jobs of ours that are suspended and not over, but those Kueue lets go."""
     for gang, obj in all_jobs.items():
-        if is_managed(obj) and jobs.is_suspended(obj) and not jobs.is_finished(obj):
+        if is_managed(obj) and not is_queued(obj) and jobs.is_suspended(obj) and not jobs.is_finished(obj):
             kind = jobs.kind_of(obj)
             assert kind is not None, "only kinds with suspend are kept"
             claim, fault = _read(lambda job: job_claim(job, claims), obj)

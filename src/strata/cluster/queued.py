@@ -1,0 +1,120 @@
+"""Workloads that Kueue asks us about, as they are heard, and the step that answers them.
+
+What a workload was given is held in the book until its job shows it: other checks may take their time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from strata.cluster import kueue
+from strata.cluster.actions import Action
+from strata.cluster.book import Book
+from strata.cluster.flavors import ADMISSION_CHECK
+from strata.cluster.kinds import Object, ObjectKind, meta, name_of, namespace_of
+from strata.cluster.kube.watch import Listed, News
+from strata.errors import BadFile
+
+log = logging.getLogger(__name__)
+
+WATCHED: Final = (ADMISSION_CHECK, kueue.WORKLOAD)
+"""What is to be heard of."""
+HELD_S: Final = 60.0
+AGAIN_S: Final = 30.0
+"""When an answer that did not arrive is given again."""
+
+
+@dataclass
+class Queued:
+    """checks, workloads: by `namespace/name`, as they were heard last."""
+
+    checks: dict[str, Object] = field(default_factory=dict)
+    workloads: dict[str, Object] = field(default_factory=dict)
+    _answered: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _holding: set[str] = field(default_factory=set)
+
+    def hear(self, news: News) -> None:
+        """Take what was heard of our kinds; anything else passes."""
+        if news.kind not in WATCHED:
+            return
+        known = self._of(news.kind)
+        if isinstance(news, Listed):
+            known.clear()
+            known.update((_key(obj), obj) for obj in news.objects)
+        elif news.type == "DELETED":
+            known.pop(_key(news.obj), None)
+        else:
+            known[_key(news.obj)] = news.obj
+
+    def step(self, book: Book, now_s: float, *, stamp: str) -> Iterator[Action]:
+        """Yield what to say to Kueue now, the oldest workload first. stamp: as the API server writes the time."""
+        for check in self.checks.values():
+            if active := kueue.activation(check, stamp=stamp):
+                yield active
+        ours = self._ours()
+        self._answered = {key: said for key, said in self._answered.items() if key in self.workloads}
+        self._hold(book, now_s)
+        asked = [key for key, workload in self.workloads.items() if kueue.is_asked(workload, ours)]
+        for key in sorted(asked, key=lambda one: (str(meta(self.workloads[one]).get("creationTimestamp")), one)):
+            yield from self._answer(book, key, now_s, stamp)
+
+    def moved(self, gang: str, message: str, *, stamp: str) -> Iterator[Action]:
+        """Yield what has Kueue take a gang's pods down and ask for a place anew: its devices are broken."""
+        ours = self._ours()
+        for workload in self.workloads.values():
+            if kueue.gang_of(workload) == gang and kueue.is_held(workload, ours):
+                yield kueue.send_back(workload, ours, message, stamp=stamp)
+
+    def _answer(self, book: Book, key: str, now_s: float, stamp: str) -> Iterator[Action]:
+        workload = self.workloads[key]
+        version = str(meta(workload).get("resourceVersion") or "")
+        told, at_s = self._answered.get(key, ("", 0.0))
+        if told == version and now_s - at_s < AGAIN_S:
+            return
+        self._answered[key] = version, now_s
+        gang = kueue.gang_of(workload)
+        book.forget(gang)  # what it was given before did not come about
+        job = book.jobs.get(gang)
+        answer = kueue.answer(
+            workload, book.index, book.profiles, checks=self._ours(), stamp=stamp, job=job, claims=book.claims
+        )
+        if answer is None:
+            return
+        if answer.placement is not None:
+            book.assume(gang, answer.placement, until_s=now_s + HELD_S)
+            self._holding.add(gang)
+        yield answer.patch
+
+    def _hold(self, book: Book, now_s: float) -> None:
+        """Hold what workloads were given and no job shows yet; let go what they lost."""
+        ours, placed = self._ours(), book.placements
+        held = {
+            kueue.gang_of(one): one
+            for one in self.workloads.values()
+            if kueue.is_held(one, ours) or kueue.is_asked(one, ours)
+        }
+        for gang in self._holding - held.keys():
+            book.forget(gang)
+        self._holding &= held.keys()
+        for gang in held.keys() - placed.keys():
+            try:
+                placement = kueue.held(held[gang], ours)
+            except BadFile as error:
+                log.warning("%s", error)
+                continue
+            if placement is not None:
+                book.assume(gang, placement, until_s=now_s + HELD_S)
+                self._holding.add(gang)
+
+    def _ours(self) -> frozenset[str]:
+        return frozenset(name_of(check) for check in self.checks.values() if kueue.is_ours(check))
+
+    def _of(self, kind: ObjectKind) -> dict[str, Object]:
+        return self.checks if kind == ADMISSION_CHECK else self.workloads
+
+
+def _key(obj: Object) -> str:
+    return f"{namespace_of(obj)}/{name_of(obj)}"

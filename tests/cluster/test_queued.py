@@ -1,0 +1,179 @@
+"""Kueue's workloads from the first question to the end, with a book."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import cluster_objects as objects
+from cluster_builders import A100, PROFILES
+from strata.cluster import kinds, kueue
+from strata.cluster.book import Book
+from strata.cluster.flavors import ADMISSION_CHECK, admission_check
+from strata.cluster.kube.watch import Change, Listed
+from strata.cluster.placed import GANG, PLACEMENT
+from strata.cluster.queued import AGAIN_S, HELD_S, Queued
+
+STAMP = "2026-11-21T10:00:00Z"
+RESERVED = {"type": "QuotaReserved", "status": "True"}
+
+
+def workload(name, devices=8, *, at=1, version=1, conditions=(RESERVED,)):
+    template = {"metadata": {"annotations": objects.asks(devices=devices)}, "spec": objects.pod_spec()}
+    return {
+        "apiVersion": kueue.WORKLOAD.api_version,
+        "kind": "Workload",
+        "metadata": {
+            "name": f"job-{name}",
+            "namespace": "default",
+            "resourceVersion": str(version),
+            "creationTimestamp": f"2026-11-21T10:00:0{at}Z",
+            "ownerReferences": [{"kind": "Job", "name": name, "controller": True}],
+        },
+        "spec": {"podSets": [{"name": "main", "count": 1, "template": template}]},
+        "status": {"conditions": list(conditions), "admissionChecks": [{"name": "strata", "state": "Pending"}]},
+    }
+
+
+class World:
+    """One node of eight devices, our check, and workloads whose patches come true when told."""
+
+    def __init__(self) -> None:
+        self.book, self.queued, self.now_s = Book(PROFILES), Queued(), 0.0
+        self.book.changed(kinds.NODE, objects.node("n1"))
+        self.book.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+        self.queued.hear(Listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},)))
+
+    def hear(self, obj, what="MODIFIED"):
+        self.queued.hear(Change(kueue.WORKLOAD, what, copy.deepcopy(obj)))
+
+    def step(self, *, after_s=1.0):
+        self.now_s += after_s
+        self.book.expire(self.now_s)
+        return list(self.queued.step(self.book, self.now_s, stamp=STAMP))
+
+    @property
+    def free(self):
+        return sum(self.book.index.nodes[0].free_share)
+
+
+ACTIVE = {"type": "Active", "status": "True"}
+
+
+def states(actions):
+    return {one.ref.name: one.body["status"]["admissionChecks"][0]["state"] for one in actions}
+
+
+def done(obj, patch):
+    """The workload after a patch, in its next version."""
+    after = {**obj, "status": {**obj["status"], **patch.body["status"]}}
+    version = str(int(obj["metadata"]["resourceVersion"]) + 1)
+    return {**after, "metadata": {**obj["metadata"], "resourceVersion": version}}
+
+
+def test_the_oldest_workload_gets_the_room_and_the_next_one_gives_its_quota_back():
+    world = World()
+    world.hear(workload("late", at=2))
+    world.hear(workload("early", at=1))
+    actions = world.step()
+    assert states(actions) == {"job-early": "Ready", "job-late": "Retry"}
+    assert world.free == 0
+    assert world.step() == []
+
+
+def test_what_was_given_is_held_until_the_workload_loses_it():
+    world, one = World(), workload("train")
+    world.hear(one)
+    (action,) = world.step()
+    ready = done(one, action)
+    world.hear(ready)
+    assert world.step(after_s=2 * HELD_S) == []
+    assert world.free == 0
+    world.hear(
+        {**ready, "status": {**ready["status"], "conditions": [RESERVED, {"type": "Evicted", "status": "True"}]}}
+    )
+    assert world.step() == []
+    assert world.free == 8
+
+
+@pytest.mark.parametrize("what", ["DELETED", "finished"])
+def test_nothing_is_held_for_what_is_over(what):
+    world, one = World(), workload("train")
+    world.hear(one)
+    world.step()
+    over = workload("train", conditions=[RESERVED, {"type": "Finished", "status": "True"}], version=9)
+    world.hear(over, what if what == "DELETED" else "MODIFIED")
+    world.step()
+    assert world.free == 8
+
+
+def test_a_new_leader_holds_what_the_old_one_gave():
+    world, one = World(), workload("train")
+    world.hear(one)
+    (action,) = world.step()
+    other = World()
+    other.hear(done(one, action))
+    assert other.step() == []
+    assert other.free == 0
+
+
+def test_an_answer_that_did_not_arrive_is_given_again_and_counts_once():
+    world, one = World(), workload("train")
+    world.hear(one)
+    (first,) = world.step()
+    assert world.step() == []
+    (again,) = world.step(after_s=AGAIN_S)
+    assert again.body == first.body
+    world.hear(workload("train", version=2))
+    (newer,) = world.step()
+    assert newer.resource_version == "2"
+    assert states([newer]) == {"job-train": "Ready"}
+    assert world.free == 0
+
+
+def test_a_gang_whose_devices_break_is_queued_again():
+    world, one = World(), workload("train")
+    world.hear(one)
+    assert list(world.queued.moved("Job/default/train", "xid 79", stamp=STAMP)) == []
+    (action,) = world.step()
+    ready = done(one, action)
+    world.hear(ready)
+    (back,) = world.queued.moved("Job/default/train", "xid 79", stamp=STAMP)
+    (state,) = back.body["status"]["admissionChecks"]
+    assert (state["state"], state["message"]) == ("Retry", "xid 79")
+    assert "podSetUpdates" not in state
+    assert list(world.queued.moved("Job/default/other", "xid 79", stamp=STAMP)) == []
+
+
+def test_a_placement_somebody_wrote_into_is_not_held(caplog):
+    world, one = World(), workload("train")
+    world.hear(one)
+    (action,) = world.step()
+    ready = done(one, action)
+    ready["status"]["admissionChecks"][0]["podSetUpdates"][0]["annotations"][PLACEMENT] = "{}"
+    other = World()
+    other.hear(ready)
+    other.step()
+    assert other.free == 8
+    assert "job-train" in caplog.text
+
+
+def test_our_check_is_made_active_and_others_questions_are_theirs():
+    world = World()
+    world.queued.hear(Listed(ADMISSION_CHECK, (admission_check("mine"),)))
+    world.hear(workload("train"))
+    (action,) = world.step()
+    assert (action.ref.kind.kind, action.ref.name, action.subresource) == ("AdmissionCheck", "mine", "status")
+    assert world.free == 8
+
+
+def test_the_jobs_own_words_count_and_its_key_is_the_gangs():
+    world, one = World(), workload("train")
+    del one["spec"]["podSets"][0]["template"]["metadata"]["annotations"]
+    world.book.changed(kinds.JOB, objects.job("train", devices=4, accelerator=A100))
+    world.hear(one)
+    (action,) = world.step()
+    update = action.body["status"]["admissionChecks"][0]["podSetUpdates"][0]
+    assert update["annotations"][GANG] in world.book.placements
+    assert world.free == 4
