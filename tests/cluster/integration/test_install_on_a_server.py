@@ -11,9 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from cluster_builders import node
+from cluster_builders import A100, B3, node
+from cluster_objects import RESOURCE, job
 from control_plane import until
+from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
 from strata.cluster.agent.publish import publish
 from strata.cluster.book import WATCHED
@@ -207,3 +210,33 @@ def test_the_overlay_for_cert_manager_takes_the_rights_back(installed):
     # Its own kinds are not installed here.
     documents = [one for one in shown.split("\n---\n") if "cert-manager.io/v1" not in one.split("\nmetadata")[0]]
     installed.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given="\n---\n".join(documents))
+
+
+def test_people_see_what_there_is_and_why_a_job_would_go_where(installed, api, nodes, namespace):
+    for name, model in (("seen-a", A100), ("seen-b", B3)):
+        nodes.add(name, allocatable={RESOURCE[model]: 8}, labels={"topology.kubernetes.io/zone": "seen"})
+        publish(node(name, model).fingerprint, apply=api.apply)
+    wanted = job("train", pods=2, devices=8, accelerator=A100)
+    status, answer = installed.ask(
+        "POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", in_namespace(wanted, namespace)
+    )
+    assert status == 201, answer
+    try:
+        asked = ["--kubeconfig", str(installed.kubeconfig()), "-o", "json"]
+        shown = CliRunner().invoke(cli, ["kube", "acu", *asked], catch_exceptions=False)
+        (zone,) = (one for one in json.loads(shown.stdout)["domains"] if one["name"] == "seen")
+        assert {one["name"]: one["devices"] for one in zone["nodes"]} == {"seen-a": 8, "seen-b": 8}
+        shown = CliRunner().invoke(
+            cli, ["kube", "why", "job/train", "-n", namespace, *asked], catch_exceptions=False
+        )
+        said = json.loads(shown.stdout)
+        assert (said["is_routed"], said["source"]) == (False, "now")
+        assert {one["node"]: one["reason"] for one in said["nodes"]}["seen-a"] == "room-for-fewer"
+    finally:
+        for name in ("seen-a", "seen-b"):
+            api.delete(COMPUTE_NODE, name)
+
+
+def in_namespace(obj, namespace: str):
+    kept = {key: obj["metadata"][key] for key in ("name", "labels", "annotations")}
+    return {**obj, "metadata": {**kept, "namespace": namespace}}
