@@ -125,11 +125,50 @@ def test_a_card_without_counters_or_at_all_is_no_error(tmp_path: Path, watching:
     assert watching(tmp_path, CARD, "0000:ff:00.0").poll(1.0) == []
 
 
-def line(name: str, severity: str) -> bytes:
+def add_below_port(root: Path, *addresses: str) -> Path:
+    """Cards below one root port, as links like sysfs has them; return the port's count of fatal errors."""
+    port = root / "devices/pci0000:3a/0000:3a:00.0"
+    for address in addresses:
+        (port / address).mkdir(parents=True)
+        (port / address / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 0\n")
+        (root / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+        (root / "bus/pci/devices" / address).symlink_to(port / address)
+    count = port / "aer_rootport_total_err_fatal"
+    count.write_text("5\n")
+    return count
+
+
+def test_an_error_that_only_the_root_port_counts_is_its_only_cards(
+    tmp_path: Path, watching: Callable[..., BusWatch]
+) -> None:
+    count = add_below_port(tmp_path, CARD)
+    watch = watching(tmp_path)
+    assert watch.poll(1.0) == []
+    count.write_text("6\n")
+    assert watch.poll(2.0) == [Fault(2.0, "aer-fatal", CARD)]
+    assert watch.poll(3.0) == []
+
+
+def test_of_two_cards_below_a_root_port_none_is_blamed(tmp_path: Path, watching: Callable[..., BusWatch]) -> None:
+    other = "0000:3c:00.0"
+    count = add_below_port(tmp_path, CARD, other)
+    watch = watching(tmp_path, CARD, other)
+    count.write_text("6\n")
+    assert watch.poll(2.0) == [Fault(2.0, "aer-fatal", "")]
+    count.write_text("none\n")
+    assert watch.poll(3.0) == []
+
+
+def line(name: str, what: str) -> bytes:
+    """As Linux 6.1 wrote it when its aer_inject made the errors."""
     return (
-        f"  kworker/0:1-14  [000] .....  88.1: aer_event: {name} PCIe Bus Error: severity={severity}, "
-        "Completion Timeout, TLP Header=Not available\n"
-    ).encode()
+        f"   irq/24-aerdrv-46  [000] .....  2.280056: aer_event: {name} PCIe Bus Error: severity={what}\n".encode()
+    )
+
+
+CORRECTED = "Corrected, Receiver Error, TLP Header=Not available"
+NONFATAL = "Uncorrected, non-fatal, Poisoned TLP, TLP Header={0x1,0x2,0x3,0x4}"
+FATAL = "Fatal, , TLP Header=Not available"
 
 
 @pytest.fixture
@@ -149,15 +188,13 @@ def test_the_kernels_trace_tells_of_errors_that_were_not_corrected(traced: tuple
     started, writer = traced
     assert (started.instance / trace.EVENT).read_text() == "1"
     assert started.read(0.0) == []
-    os.write(
-        writer, line(CARD, "Corrected") + line(CARD, "Fatal") + line("0000:00:1c.0", "Uncorrected, non-fatal")
-    )
+    os.write(writer, line(CARD, CORRECTED) + line(CARD, FATAL) + line("0000:00:1c.0", NONFATAL))
     assert started.read(1.0) == [Fault(1.0, "aer-fatal", CARD), Fault(1.0, "aer-nonfatal", "0000:00:1c.0")]
 
 
 def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[trace.AerTrace, int]) -> None:
     started, writer = traced
-    whole = line(CARD, "Fatal")
+    whole = line(CARD, FATAL)
     os.write(writer, whole[:60])
     assert started.read(1.0) == []
     os.write(writer, whole[60:])
@@ -181,7 +218,7 @@ def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[
         else:
             stopped.set()
 
-    os.write(writer, line(CARD, "Uncorrected, non-fatal"))
+    os.write(writer, line("0000:00:1f.6", FATAL) + line(CARD, NONFATAL))  # the first is a network card
     watch_bus(
         lambda: (CARD,),
         put,

@@ -79,7 +79,8 @@ def watch_bus(
                 stopped.wait(poll_s)
             elif select.select([tracing.fd], [], [], poll_s)[0]:
                 for fault in tracing.read(clock()):
-                    put(fault)
+                    if fault.device in wanted:  # it tells of everything on the bus
+                        put(fault)
                 stopped.wait(TRACE_REST_S)  # a flood of corrected errors must not keep this busy
             for fault in bus.poll(clock()):
                 put(fault)

@@ -1,7 +1,7 @@
 """PCIe errors at the moment the kernel handles them: its tracepoint `ras:aer_event`, read from a trace of our own.
 
 It needs tracefs and the right to make an instance there (root, usually), and a kernel that handles AER itself. The
-counters that `watch.py` polls tell the same some tenths of a second later, so nothing is lost without it.
+counters that `watch.py` polls tell nearly the same some tenths of a second later.
 
 References
 ----------
