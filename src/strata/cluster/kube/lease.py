@@ -105,7 +105,8 @@ class Elector:
 
     `is_leader` is the truth, by the clock alone; `changed` is only told of it, in the thread, and late where a
     request hangs. So who acts asks `is_leader` right before. Give it an `api` of its own with a time limit of 2 or
-    3 s: a renewal is two requests, and must end well before RENEW_S to be tried again.
+    3 s: a renewal is two requests, and must end well before RENEW_S to be tried again. When it is stopped,
+    `changed(False)` returns before the Lease is given back.
     """
 
     def __init__(self, api: Api, me: Candidate, changed: Callable[[bool], None], *, rng: random.Random) -> None:
