@@ -56,6 +56,9 @@ def test_a_review_gets_what_was_decided():
         pytest.param(b'{"kind": "Pod"}', "no AdmissionReview", id="pod"),
         pytest.param(json.dumps(REVIEW | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(), "v1", id="beta"),
         pytest.param(json.dumps(REVIEW | {"request": []}).encode(), "no AdmissionReview", id="request-a-list"),
+        pytest.param(
+            json.dumps(REVIEW | {"request": {"uid": "u", "kind": 7}}).encode(), "kind", id="kind-a-number"
+        ),
         pytest.param(json.dumps(REVIEW | {"request": {"uid": 7}}).encode(), "uid", id="uid-a-number"),
         pytest.param(json.dumps(REVIEW | {"request": {"uid": "u" * 500}}).encode(), "uid", id="uid-too-long"),
     ],
@@ -126,8 +129,10 @@ def test_it_is_ready_when_its_watches_are():
     frame = make_frame(answered, unready=lambda: why[0])
     assert ask(frame, "GET", "/healthz").status_code == 200
     assert (ask(frame, "GET", "/readyz").status_code, ask(frame, "GET", "/readyz").text) == (503, why[0])
+    assert ask(frame, json=REVIEW).status_code == 503
     why[0] = ""
     assert ask(frame, "GET", "/readyz").status_code == 200
+    assert ask(frame, json=REVIEW).status_code == 200
 
 
 @pytest.mark.real("cryptography")

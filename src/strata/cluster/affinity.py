@@ -8,6 +8,8 @@ from typing import Any, Final
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
 
 def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Sequence[str] = ()) -> dict[str, Any]:
     """Return a pod spec's affinity, narrowed to some nodes.
@@ -16,8 +18,10 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     alternatives, so each is narrowed but empty ones, which match nothing; doing it twice changes nothing.
     """
     affinity: dict[str, Any] = copy.deepcopy(dict(spec.get("affinity") or {}))
-    node: dict[str, Any] = affinity.setdefault("nodeAffinity", {})
-    required: dict[str, Any] = node.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    # A null is there in what the webhook is shown of kinds the API server does not know.
+    node: dict[str, Any] = affinity.get("nodeAffinity") or {}
+    required: dict[str, Any] = node.get(_REQUIRED) or {}
+    affinity["nodeAffinity"], node[_REQUIRED] = node, required
     mine, old = _on(nodes), _on(instead_of)
     terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{"matchExpressions": [mine]}]
     required["nodeSelectorTerms"] = terms

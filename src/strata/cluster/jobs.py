@@ -45,6 +45,12 @@ def kind_of(obj: Object) -> ObjectKind | None:
     return next((one for one in kinds.SUSPENDABLE if (one.group, one.kind) == (group, obj.get("kind"))), None)
 
 
+def is_owned(obj: Object) -> bool:
+    """Return whether another job of these kinds made this one, and is the one to be placed."""
+    owners = kinds.meta(obj).get("ownerReferences") or ()
+    return any(kind_of(owner) is not None for owner in owners)
+
+
 def is_suspended(obj: Object) -> bool:
     """Return whether a job is held back."""
     return at(obj, _suspend_path(_kind(obj))) is True
@@ -101,9 +107,10 @@ def with_templates(obj: Object, templates: Sequence[Object]) -> dict[str, Any]:
     changed = copy.deepcopy(dict(obj))
     for one, template in zip(pod_sets(obj), templates, strict=True):
         if one.path:
-            at(changed, one.path[:-1])[one.path[-1]] = template
+            _put(changed, one.path, template)
         else:
-            changed["spec"]["podTemplateOverrides"] = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
+            overrides = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
+            changed["spec"] = {**(changed.get("spec") or {}), "podTemplateOverrides": overrides}
     return merge_patch(obj, changed)
 
 
@@ -130,6 +137,15 @@ def at(obj: Any, path: Path) -> Any:
         else:
             return None
     return obj
+
+
+def _put(obj: Any, path: Path, value: Any) -> None:
+    """Set what stands at a path, with mappings above it where nothing stands."""
+    for key in path[:-1]:
+        if isinstance(obj, dict) and obj.get(key) is None:
+            obj[key] = {}
+        obj = obj[key]
+    obj[path[-1]] = value
 
 
 _Set = tuple[str, int, Path, int, bool]

@@ -75,6 +75,9 @@ def make_frame(
 
     async def mutate(request: Request) -> Response:
         body = await request.body()
+        if why := unready():
+            # What is not seen yet would count as not there.
+            return _refused(503, f"not ready: {why}")
         started = clock()
         try:
             review = _review(body)
@@ -153,6 +156,8 @@ def _review(body: bytes) -> Object:
         raise StrataError("the body is no AdmissionReview with a request")
     if review.get("apiVersion") != "admission.k8s.io/v1":
         raise StrataError("only AdmissionReviews of admission.k8s.io/v1 are answered here")
+    if not isinstance(asked.get("kind", {}), dict):
+        raise StrataError("request.kind should be a mapping")
     uid = asked.get("uid")
     if not isinstance(uid, str) or not 0 < len(uid) <= 128:
         raise StrataError("the request has no uid")
@@ -164,9 +169,8 @@ _KINDS: Final = frozenset({"Pod", "Job", "JobSet", "TrainJob", "PyTorchJob", "Ra
 
 def _kind(review: Object) -> str:
     """Return a review's kind for a label: one of few, whatever is posted."""
-    kind = review["request"].get("kind")
-    name = kind.get("kind") if isinstance(kind, dict) else None
-    return name if name in _KINDS else "other"
+    name = review["request"].get("kind", {}).get("kind")
+    return name if isinstance(name, str) and name in _KINDS else "other"
 
 
 def outcome(review: Object) -> str:
