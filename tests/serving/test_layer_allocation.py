@@ -14,6 +14,7 @@ from serving_pools import most_tokens_per_s, node, pool, random_pool
 from strata.serving.allocate import allocate
 from strata.serving.allocation import Stage, faults, score
 from strata.serving.appraisal import Appraiser
+from strata.serving.auto import MID_SHARE
 from strata.serving.bound import bound_tokens_per_s, fluid_bound
 from strata.serving.goal import Goal, Weighing
 from strata.serving.pool import Capacity, Pool
@@ -158,6 +159,27 @@ def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_
         if counts or len(members) == one.num_layers:
             members = []
     assert allocate(one, has_floor=True).worth.tokens_per_s >= least * (1 - 1e-9)
+
+
+@given(seeds, st.integers(1, 14), st.sampled_from([Goal.BOTH, Goal.THROUGHPUT, Goal.LATENCY]), st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, equal):
+    one = random_pool(seed, num_nodes=n, layers=12, equal=equal)
+    found, programme = allocate(one, goal=goal).worth, allocate(one, "dp", goal=goal).worth
+    weighing = Weighing.of(goal)
+    values = [
+        weighing.value(worth.tokens_per_s, worth.tokens_per_s * worth.decode_s) if worth.tokens_per_s else 0.0
+        for worth in (found, programme)
+    ]
+    assert values[0] >= values[1] - 1e-6
+
+
+@given(seeds, st.integers(9, 16))
+@settings(max_examples=15, deadline=None)
+def test_a_plan_with_a_floor_gives_most_of_the_tokens_of_the_seeds_programme(seed, n):
+    one = random_pool(seed, num_nodes=n, layers=12)
+    most = allocate(one, "dp", goal=Goal.THROUGHPUT).worth.tokens_per_s
+    assert allocate(one, has_floor=True).worth.tokens_per_s >= MID_SHARE * most * (1 - 1e-9)
 
 
 def test_a_floor_is_not_kept_by_giving_up_regions():

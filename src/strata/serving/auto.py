@@ -12,9 +12,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from strata.serving.allocation import Pipeline, pipeline
+from strata.serving.allocation import Pipeline, pipeline, score
 from strata.serving.appraisal import Appraiser, Ring
 from strata.serving.cuts import best_cuts
+from strata.serving.dynamic import least_latency, most_throughput
 from strata.serving.goal import Goal, Weighing
 from strata.serving.pool import Pool
 from strata.serving.room import roomiest
@@ -31,6 +32,8 @@ POLISHED = 1e-6
 """Differences of values that are none at the end, where pipelines that move fewer layers are preferred."""
 SMALL_SHARE = 0.98
 """Of the most tokens/s a small pool gives, what a plan with a floor gives at least."""
+MID_NODES, MID_SHARE = 16, 0.8
+"""The same of pools of so many nodes, and of the best start's tokens/s; SMALL_SHARE where that is one pipeline."""
 
 
 def auto(
@@ -54,7 +57,21 @@ def auto(
             other, again, more = _searched(appraiser, Weighing.of(goal), is_over, moves)
             rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
     rings.sort(key=lambda ring: min(ring.members))
-    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings], tried, wanted
+    found = [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    if goal is not Goal.GOODPUT and len(pool.nodes) <= FEW_NODES and not is_over():
+        found = _not_below_seed(pool, goal, found, has_floor=has_floor)
+    return found, tried, wanted
+
+
+def _not_below_seed(pool: Pool, goal: Goal, found: list[Pipeline], *, has_floor: bool) -> list[Pipeline]:
+    """Return what was found, or the seed's dynamic programme where that is worth more."""
+    other = least_latency(pool) if goal is Goal.LATENCY else most_throughput(pool)
+    (rate, decode_s), (seed_rate, seed_decode_s) = score(pool, found), score(pool, other)
+    weighing = Weighing.of(goal, has_floor=has_floor)
+    if not other or (has_floor and seed_rate < rate):  # what is above the floor stays there
+        return found
+    value, seed_value = weighing.value(rate, rate * decode_s), weighing.value(seed_rate, seed_rate * seed_decode_s)
+    return other if seed_value > value + POLISHED else found
 
 
 def _searched(
@@ -62,7 +79,10 @@ def _searched(
 ) -> tuple[list[Ring], int, int]:
     pool, starts = appraiser.pool, [_as_they_come(appraiser)]
     if has_floor:
-        weighing = replace(weighing, least_rate=_sums(starts[0])[0])
+        most = _most(appraiser, is_over) if MOST_NODES < len(pool.nodes) <= MID_NODES else []
+        share = SMALL_SHARE if len(most) == 1 else MID_SHARE
+        weighing = replace(weighing, least_rate=max(_sums(starts[0])[0], share * _sums(most)[0]))
+        starts.append(most)
     if len(pool.nodes) <= MOST_NODES:
         plans = undominated_plans(appraiser)
         if has_floor:
@@ -114,6 +134,16 @@ def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], 
     if not best:  # Only one order of the ends holds the model.
         ring = appraiser.value(roomiest(appraiser.pool)[0])
         best = [ring] if ring else []
+    return best
+
+
+def _most(appraiser: Appraiser, is_over: Callable[[], bool]) -> list[Ring]:
+    """Return the cuts of the most tokens/s."""
+    best: list[Ring] = []
+    for order in _orders(appraiser):
+        best = max(best, _cut_at(appraiser, order, 1.0, 0.0), key=lambda rings: _sums(rings)[0])
+        if is_over():
+            break
     return best
 
 
