@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -66,6 +67,8 @@ def cluster(decisions: int, seed: int, output: str) -> None:
             rng = np.random.default_rng(seed)
             index = Index.of(synthetic_cluster(nodes, rng, busy=BUSY))
             claims = [gang.claim for gang in synthetic_trace(decisions, rng, rate_per_s=1.0)]
+            gc.collect()
+            gc.freeze()  # as the extender does with what it has listed
             found = pace(index, claims, profiles, cpu=time.process_time, wall=time.perf_counter)
             row = {"nodes": nodes, **_quantiles("", found.extender_cpu_s)}
             extender.append({**row, **_quantiles("wall_", found.extender_wall_s), "trust": "measured"})
@@ -75,6 +78,7 @@ def cluster(decisions: int, seed: int, output: str) -> None:
                 extender[-1] |= _quantiles("http_", trips.names_s)
                 full = {"full_bytes": trips.full_bytes, "full_ms": 1e3 * median(trips.full_decide_s)}
                 extender[-1] |= {**full, "http_full_ms": 1e3 * median(trips.full_s)}
+            gc.unfreeze()
             advance(done + 1)
         done = len(SIZES)
         for rate in RATES_PER_S:

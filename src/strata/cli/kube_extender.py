@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from strata.errors import need
+
+SWITCH_S: Final = 0.0005
+"""How long an answer waits for threads that read watches; Python's own 5 ms are as long as one may take."""
 
 
 @click.command()
@@ -23,8 +28,10 @@ def extender(host: str, port: int, kubeconfig: str | None) -> None:
     """
     for module in ("lightkube", "starlette", "uvicorn"):
         need(module, extra="cluster")
+    import gc
     import logging
     import random
+    import sys
 
     from strata.cluster.book import Book
     from strata.cluster.extender_app import make_frame
@@ -46,10 +53,23 @@ def extender(host: str, port: int, kubeconfig: str | None) -> None:
         with live.lock:
             return live.book.profiles
 
+    is_settled = False
+
+    def unready() -> str:
+        nonlocal is_settled
+        why = live.unready()
+        if not why and not is_settled:
+            # What was listed stays: looking through it for cycles again and again would cost answers milliseconds.
+            gc.collect()
+            gc.freeze()
+            is_settled = True
+        return why
+
+    sys.setswitchinterval(SWITCH_S)
     with listen(host, port) as listener:
         click.echo(f"extender answers at port {listener.getsockname()[1]}")
         live.start(in_thread=True)
         try:
-            serve(make_frame(index, profiles, unready=live.unready), listener, drain_s=5.0)
+            serve(make_frame(index, profiles, unready=unready), listener, drain_s=5.0)
         finally:
             live.stop()
