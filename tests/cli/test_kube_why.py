@@ -13,8 +13,9 @@ from strata.cluster import kinds
 from strata.cluster.book import Book
 from strata.cluster.crd.compute_claim import claim_status
 from strata.cluster.gather import book_of, from_files
-from strata.cluster.placed import GANG, MANAGED, PLACEMENT, encode
+from strata.cluster.placed import COUNTED, GANG, INJECTED, MANAGED, PLACEMENT, WAITING, encode
 from strata.cluster.schema import bundled_profiles
+from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.waiting import job_claim
 from strata.cluster.why import decide
 
@@ -108,6 +109,20 @@ def test_a_bare_pod_that_was_placed_says_where(written):
     said = data(written(placed), "bare")
     assert (said["source"], said["is_routed"], said["devices"]) == ("recorded", True, 2)
     assert said["pods"][0]["node"] == placement.pods[0].node
+
+
+def test_a_pod_behind_the_gate_says_what_it_still_waits_for(written):
+    waiting = Placement("pytorch-nvidia", (PodPlace("", ()),), 8, float("inf"), model=A100)
+    said = {WAITING: encode(waiting), INJECTED: "pytorch-nvidia", COUNTED: f"{RESOURCE[A100]}=8"}
+    gated = pod("gated", labels={MANAGED: "true"}, annotations=said, resource=RESOURCE[A100], count=8)
+    taker = pod("taker", on="n1", resource=RESOURCE[A100], count=1)
+    found = data(written(gated, taker), "gated")
+    assert (found["source"], found["is_routed"]) == ("now", False)
+    assert {one["node"]: one["reason"] for one in found["nodes"]} == {
+        "n0": "devices-busy",
+        "n1": "devices-busy",
+        "n2": "no-profile",
+    }
 
 
 def test_what_is_not_ours_is_said_not_to_be(written):
