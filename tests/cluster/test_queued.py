@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+import time
 
 import pytest
 
@@ -177,3 +179,30 @@ def test_the_jobs_own_words_count_and_its_key_is_the_gangs():
     update = action.body["status"]["admissionChecks"][0]["podSetUpdates"][0]
     assert update["annotations"][GANG] in world.book.placements
     assert world.free == 4
+
+
+class Listing:
+    """An API server that lists what it was given, and has nothing to tell after."""
+
+    def __init__(self, **objects_of):
+        self.objects_of = objects_of
+
+    def list(self, kind, **_more):
+        return self.objects_of[kind.plural], "1"
+
+    def watch(self, kind, **_more):
+        return iter(())
+
+
+def test_it_listens_by_itself_and_says_while_it_does_not_know():
+    world = World()
+    check = {**admission_check(), "status": {"conditions": [ACTIVE]}}
+    world.queued = Queued()
+    world.queued.start(Listing(workloads=[workload("train")], admissionchecks=[check]), rng=random.Random(1))
+    until = time.monotonic() + 10
+    while (why := world.queued.unready()) and time.monotonic() < until:
+        assert why.startswith("not listed yet: ")
+    actions = world.step()
+    world.queued.stop()
+    assert states(actions) == {"job-train": "Ready"}
+    assert Queued().unready() == ""

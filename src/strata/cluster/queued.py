@@ -6,6 +6,8 @@ What a workload was given is held in the book until its job shows it: other chec
 from __future__ import annotations
 
 import logging
+import queue
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +17,8 @@ from strata.cluster.actions import Action
 from strata.cluster.book import Book
 from strata.cluster.flavors import ADMISSION_CHECK
 from strata.cluster.kinds import Object, ObjectKind, meta, name_of, namespace_of
-from strata.cluster.kube.watch import Listed, News
+from strata.cluster.kube.api import Api
+from strata.cluster.kube.watch import Listed, News, Watcher
 from strata.errors import BadFile
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,22 @@ class Queued:
     workloads: dict[str, Object] = field(default_factory=dict)
     _answered: dict[str, tuple[str, float]] = field(default_factory=dict)
     _holding: set[str] = field(default_factory=set)
+    _news: queue.SimpleQueue[News] = field(default_factory=queue.SimpleQueue)
+    _watchers: list[Watcher] = field(default_factory=list)
+
+    def start(self, api: Api, *, rng: random.Random) -> None:
+        """Listen to an API server; what is heard is taken at the next step."""
+        self._watchers = [Watcher(api, kind, self._news.put, rng=rng).start() for kind in WATCHED]
+
+    def stop(self) -> None:
+        """Stop listening."""
+        for watcher in self._watchers:
+            watcher.stop()
+
+    def unready(self) -> str:
+        """Return why nothing should be placed yet: what workloads hold is not known. Empty where it is."""
+        waits = [kind.plural for kind, one in zip(WATCHED, self._watchers, strict=False) if not one.is_synced]
+        return f"not listed yet: {', '.join(waits)}" if waits else ""
 
     def hear(self, news: News) -> None:
         """Take what was heard of our kinds; anything else passes."""
@@ -51,6 +70,8 @@ class Queued:
 
     def step(self, book: Book, now_s: float, *, stamp: str) -> Iterator[Action]:
         """Yield what to say to Kueue now, the oldest workload first. stamp: as the API server writes the time."""
+        while not self._news.empty():
+            self.hear(self._news.get())
         for check in self.checks.values():
             if active := kueue.activation(check, stamp=stamp):
                 yield active
