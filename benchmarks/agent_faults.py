@@ -26,9 +26,10 @@ from typing import Any
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
+from strata.cluster.agent.presence import Presence
 from strata.cluster.agent.publish import publish
 from strata.cluster.agent.run import Live
-from strata.cluster.agent.sources import POLL_S, watch_bus
+from strata.cluster.agent.sources import POLL_S, watch_errors, watch_presence
 from strata.cluster.agent.watch import BusWatch
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint
@@ -76,9 +77,13 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
     server = Server()
 
     def watch(live: Live) -> None:
-        watch_bus(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+        watch_errors(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
 
-    live = Live(Agent(rng=rng), publish=partial(publish, apply=server.apply), meters=Meters(), sources=(watch,))
+    def see(live: Live) -> None:
+        watch_presence(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+
+    sources = (watch, see)
+    live = Live(Agent(rng=rng), publish=partial(publish, apply=server.apply), meters=Meters(), sources=sources)
     live.start()
     live.put(Collected(Fingerprint("node", devices)))
     server.seen.get(timeout=WAIT_S)
@@ -102,12 +107,15 @@ def cost_of_a_look(num_devices: int, looks: int = 5000) -> float:
     """CPU seconds of one look at all devices' files."""
     with tempfile.TemporaryDirectory() as folder:
         make_tree(Path(folder), num_devices)
-        watch = BusWatch(map(address, range(num_devices)), root=Path(folder))
+        addresses = [address(i) for i in range(num_devices)]
+        watch, presence = BusWatch(addresses, root=Path(folder)), Presence(addresses, root=Path(folder))
         start = time.process_time()
         for _ in range(looks):
             watch.poll(0.0)
+            presence.poll(0.0)
         spent = time.process_time() - start
         watch.close()
+        presence.close()
     return spent / looks
 
 

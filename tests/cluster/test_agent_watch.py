@@ -7,6 +7,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from strata.cluster.agent import trace, xid
-from strata.cluster.agent.sources import listen_for_xids, watch_bus
-from strata.cluster.agent.watch import GONE_LOOKS, BusWatch, Fault
+from strata.cluster.agent.presence import LOOKS, Presence
+from strata.cluster.agent.sources import listen_for_xids, watch_errors, watch_presence
+from strata.cluster.agent.watch import BusWatch, Fault
 
 CARD = "0000:3b:00.0"
 
@@ -38,15 +40,18 @@ def add_card(root: Path, address: str = CARD, **files: str | bytes) -> Path:
 
 @pytest.fixture
 def watching() -> Iterator[Callable[..., BusWatch]]:
-    made: list[BusWatch] = []
+    with ExitStack() as stack:
 
-    def start(root: Path, *addresses: str) -> BusWatch:
-        made.append(BusWatch(addresses or (CARD,), root=root))
-        return made[-1]
+        def start(root: Path, *addresses: str) -> BusWatch:
+            return stack.enter_context(closing(BusWatch(addresses or (CARD,), root=root)))
 
-    yield start
-    for one in made:
-        one.close()
+        yield start
+
+
+@pytest.fixture
+def seeing() -> Iterator[Callable[..., Presence]]:
+    with ExitStack() as stack:
+        yield lambda root, *more: stack.enter_context(closing(Presence((CARD, *more), root=root)))
 
 
 def test_errors_of_before_the_watch_are_nothing_new(tmp_path: Path, watching: Callable[..., BusWatch]) -> None:
@@ -95,28 +100,28 @@ def test_a_counter_that_cannot_be_read_tells_nothing(
 
 
 def test_a_card_that_answers_with_all_ones_has_dropped_off(
-    tmp_path: Path, watching: Callable[..., BusWatch]
+    tmp_path: Path, seeing: Callable[..., Presence]
 ) -> None:
     folder = add_card(tmp_path)
-    watch = watching(tmp_path)
+    watch = seeing(tmp_path)
     (folder / "config").write_bytes(b"\xff\xff\xff\xff")
     told = [watch.poll(float(i)) for i in range(1, 6)]
-    assert told == [[]] * (GONE_LOOKS - 1) + [[Fault(float(GONE_LOOKS), "lost", CARD)]] + [[]] * (5 - GONE_LOOKS)
+    assert told == [[]] * (LOOKS - 1) + [[Fault(float(LOOKS), "lost", CARD)]] + [[]] * (5 - LOOKS)
 
 
-def test_a_card_that_is_reset_is_not_lost(tmp_path: Path, watching: Callable[..., BusWatch]) -> None:
+def test_a_card_that_is_reset_is_not_lost(tmp_path: Path, seeing: Callable[..., Presence]) -> None:
     folder = add_card(tmp_path)
-    watch = watching(tmp_path)
+    watch = seeing(tmp_path)
     for i in range(4):
-        (folder / "config").write_bytes(b"\xff\xff\xff\xff" if i % GONE_LOOKS == 0 else b"\xde\x10")
+        (folder / "config").write_bytes(b"\xff\xff\xff\xff" if i % LOOKS == 0 else b"\xde\x10")
         assert watch.poll(float(i)) == []
 
 
-def test_a_card_that_may_sleep_is_not_woken(tmp_path: Path, watching: Callable[..., BusWatch]) -> None:
+def test_a_card_that_may_sleep_is_not_woken(tmp_path: Path, seeing: Callable[..., Presence]) -> None:
     folder = add_card(tmp_path, config=b"\xff\xff")
     (folder / "power").mkdir()
     (folder / "power/control").write_text("auto\n")
-    watch = watching(tmp_path)
+    watch = seeing(tmp_path)
     assert [watch.poll(float(i)) for i in range(4)] == [[]] * 4
 
 
@@ -219,7 +224,7 @@ def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[
             stopped.set()
 
     os.write(writer, line("0000:00:1f.6", FATAL) + line(CARD, NONFATAL))  # the first is a network card
-    watch_bus(
+    watch_errors(
         lambda: (CARD,),
         put,
         stopped=stopped,
@@ -235,6 +240,24 @@ class NVMLError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(str(value))
         self.value = value
+
+
+def test_a_card_that_drops_off_is_told_whatever_vendor_made_it(tmp_path: Path) -> None:
+    folder = add_card(tmp_path)
+    stopped, told = threading.Event(), list[Fault]()
+    looks = iter(range(1000))
+
+    def addresses() -> tuple[str, ...]:
+        if next(looks) == 3:
+            (folder / "config").write_bytes(b"\xff\xff")
+        return (CARD,)
+
+    def put(fault: Fault) -> None:
+        told.append(fault)
+        stopped.set()
+
+    watch_presence(addresses, put, stopped=stopped, clock=lambda: 7.0, root=tmp_path, poll_s=0.001)
+    assert told == [Fault(7.0, "lost", CARD)]
 
 
 @dataclass

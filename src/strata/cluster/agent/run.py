@@ -23,7 +23,14 @@ from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
 from strata.cluster.agent.serve import frame
-from strata.cluster.agent.sources import Collect, ask_tools, listen_for_xids, run_benchmarks, watch_bus
+from strata.cluster.agent.sources import (
+    Collect,
+    ask_tools,
+    listen_for_xids,
+    run_benchmarks,
+    watch_errors,
+    watch_presence,
+)
 from strata.cluster.agent.watch import Fault
 from strata.cluster.kube.api import ApiFailed
 from strata.errors import StrataError
@@ -180,7 +187,10 @@ def run(
         ask_tools(collect, live.put, every_s=every_s, look=live.look, stopped=live.stopped, clock=live.clock)
 
     def watch(live: Live) -> None:
-        watch_bus(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+        watch_errors(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+
+    def see(live: Live) -> None:
+        watch_presence(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
 
     def listen(live: Live) -> None:
         listen_for_xids(nvml.load, live.put, stopped=live.stopped, clock=live.clock)
@@ -199,7 +209,7 @@ def run(
         agent,
         publish=publish,
         meters=Meters(),
-        sources=(ask, watch, listen, benchmark),
+        sources=(ask, watch, see, listen, benchmark),
         on_end=partial(os.kill, os.getpid(), signal.SIGTERM),
     )
     live.start()

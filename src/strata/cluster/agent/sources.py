@@ -17,6 +17,7 @@ from typing import Any, Final
 from strata.cluster.agent import probe, trace, xid
 from strata.cluster.agent.benchmark import is_idle
 from strata.cluster.agent.collect import Collected
+from strata.cluster.agent.presence import Presence
 from strata.cluster.agent.watch import BusWatch
 from strata.errors import StrataError
 from strata.fleet.fingerprint import Device, Fingerprint
@@ -59,8 +60,12 @@ def ask_tools(
         look.clear()
 
 
-def watch_bus(
-    addresses: Callable[[], tuple[str, ...]],
+Addresses = Callable[[], tuple[str, ...]]
+"""Where on the bus the devices are, as far as they are known by now."""
+
+
+def watch_errors(
+    addresses: Addresses,
     put: Put,
     *,
     stopped: threading.Event,
@@ -68,7 +73,7 @@ def watch_bus(
     root: Path = Path("/sys"),
     poll_s: float = POLL_S,
 ) -> None:
-    """Follow the bus errors of the devices at `addresses()`, which may change."""
+    """Follow the bus errors of devices, by the kernel's counters and, where it may be had, its trace."""
     tracing, bus = trace.start(root), BusWatch((), root=root)
     try:
         while not stopped.is_set():
@@ -88,6 +93,28 @@ def watch_bus(
         bus.close()
         if tracing is not None:
             tracing.close()
+
+
+def watch_presence(
+    addresses: Addresses,
+    put: Put,
+    *,
+    stopped: threading.Event,
+    clock: Clock,
+    root: Path = Path("/sys"),
+    poll_s: float = POLL_S,
+) -> None:
+    """Follow whether devices are on the bus."""
+    presence = Presence((), root=root)
+    try:
+        while not stopped.wait(poll_s):
+            if (wanted := addresses()) != presence.addresses:
+                presence.close()
+                presence = Presence(wanted, root=root)
+            for fault in presence.poll(clock()):
+                put(fault)
+    finally:
+        presence.close()
 
 
 def listen_for_xids(
