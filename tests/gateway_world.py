@@ -169,16 +169,21 @@ class FakeEngine(Host):
         self.status = 200
         self.polled = asyncio.Event()
         self.pause_at = -1
+        self.owner = "somebody"
+        self.delta: dict[str, Any] = {}
 
     async def answer(self, path: str, body: bytes) -> httpx.Response:
         if path == "/v1/models":
             self.polled.set()
-            return httpx.Response(200, json={"data": [{"id": "llama"}]})
+            return httpx.Response(200, json={"data": [{"id": "llama", "owned_by": self.owner}]})
         if self.status != 200:
             return httpx.Response(self.status, json={"error": {"message": "no", "code": "engine's own"}})
         asked = json.loads(body)
-        count = asked.get("max_tokens", 8)
+        count = asked.get("max_tokens") or asked.get("max_completion_tokens") or 8
         prompt = asked.get("prompt") or asked["messages"][-1]["content"]
+        if asked.get("continue_final_message"):
+            assert asked["add_generation_prompt"] is False
+            prompt = asked["messages"][-2]["content"] + prompt
         text, is_chat = foretold(prompt, count), path.endswith("chat/completions")
         usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
         if asked.get("stream"):
@@ -198,7 +203,8 @@ class FakeEngine(Host):
                 raise httpx.ReadError("reset")
             self.chunks_left -= 1
             choice = {"index": 0, "finish_reason": None}
-            choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
+            role = {} if number else {"role": "assistant"}
+            choice |= {"delta": {"content": letter} | role | self.delta} if is_chat else {"text": letter}
             yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [choice]}).encode()
         last = {"index": 0, "finish_reason": "length", "text": "", "delta": {}}
         yield b"data: %s\n\n" % json.dumps({"id": "theirs", "choices": [last]}).encode()

@@ -168,6 +168,60 @@ def test_a_chat_that_has_begun_ends_with_an_error_event_as_nobody_else_can_go_on
     assert events_of(answer.content)[-1]["error"]["code"] == "engine-lost"
 
 
+def chats(*, owners, engine=None, **more):
+    """Two chats, one of which breaks off after three letters; their bodies, and what was asked of engines."""
+
+    async def scenario(world):
+        for one, owner in zip(world.engines, owners, strict=True):
+            one.owner = owner
+            world.hands.broken[one.name].set()  # asks again what it is
+            one.polled.clear()
+            await one.polled.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for name, value in (engine or {}).items():
+            setattr(world.engines[0], name, value)
+        world.engines[0].chunks_left = 3
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True} | more
+        answers = [await world.ask("chat/completions", **body) for _ in range(2)]
+        return [answer.content for answer in answers], asked_of(world)
+
+    return run(scenario)
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_a_chat_goes_on_on_an_engine_that_takes_an_open_message(limit):
+    bodies, asked = chats(owners=("vllm", "vllm"), **{"max_tokens": None, limit: 8})
+    (again,) = [one for one in asked if "continue_final_message" in one]
+    assert again["messages"] == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": foretold("hi", 3)},
+    ]
+    assert again["max_tokens"] == 5
+    for body in bodies:
+        assert text_of(body) == foretold("hi", 8)
+        roles = [
+            c["delta"]["role"] for one in events_of(body)[:-1] for c in one["choices"] if "role" in c["delta"]
+        ]
+        assert roles == ["assistant"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"owners": ("vllm", "somebody")},
+        {"owners": ("vllm", "vllm"), "presence_penalty": 1},
+        {"owners": ("vllm", "vllm"), "engine": {"delta": {"reasoning_content": "hm"}}},
+    ],
+)
+def test_a_chat_that_would_not_be_the_same_ends_with_an_error_event(case):
+    bodies, asked = chats(**case)
+    assert not any("continue_final_message" in one for one in asked)
+    (broken,) = [body for body in bodies if text_of(body) != foretold("hi", 8)]
+    assert text_of(broken) == foretold("hi", 3)
+    assert events_of(broken)[-1]["error"]["code"] == "engine-lost"
+
+
 def test_a_chat_that_the_scheduler_takes_back_does_not_begin_anew_elsewhere():
     async def scenario(world):
         ticket = None

@@ -114,7 +114,7 @@ async def _serve_backend(
     model = backend.model
     while not model:
         found = await models_of(backend, client)
-        model = found[0] if found else ""
+        model = found[0].name if found else ""
         if not model:
             await asyncio.sleep(ASK_AGAIN_S)
     driver = _engines(gateway, settings, model, client, clock)

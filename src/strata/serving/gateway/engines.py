@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -39,6 +39,9 @@ BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
 EVENT_BYTES: Final = 2**20
 DOCUMENT_BYTES: Final = 2**26
+CONTINUES: Final = "vllm"
+"""What engines call the owner of their models that go on with an answer of a chat, where they are told to
+(`continue_final_message` of vLLM's chat API; read in its documentation, not run here)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,16 @@ def read_backend(text: str) -> Backend:
     return Backend(url.rstrip("/").removesuffix("/v1"), model, int(slots))
 
 
+class Model(NamedTuple):
+    """What an engine says it serves, and who it says owns it."""
+
+    name: str
+    owner: str = ""
+
+
 class Engines:
     """The engines that serve one model. `urls` by node id. `broken` is set of one that broke a request off.
+    `continues`: those that go on with an answer of a chat.
 
     silence_s: longest wait for anything of an answer; long, as an answer without stream is silent to its end.
     """
@@ -82,6 +93,7 @@ class Engines:
         self.client, self.urls = client, urls
         self.default_tokens, self.silence_s, self._sleep = default_tokens, silence_s, sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
+        self.continues = set[str]()
 
     def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request with its length as far as it can be guessed. Raises Fault for what JSON has not."""
@@ -108,7 +120,7 @@ class Engines:
         if url is None:
             return Ended(error=f"{node_id} has gone", suspect=node_id)
         ask, ticket.num_resumed = ticket.ask, ticket.num_generated
-        if ticket.num_generated and not _may_go_on(ask):
+        if ticket.num_generated and not self._may_go_on(ticket, node_id in self.continues):
             why = "the engine broke off, and no other can go on from the middle of this answer"
             return Ended(fault=Fault(502, why, "engine-lost"), is_clean=True)
         path = "/v1/chat/completions" if ask.kind == "chat" else "/v1/completions"
@@ -135,9 +147,26 @@ class Engines:
         except (httpx.HTTPError, ValueError) as error:
             self.broken[node_id].set()
             fault = None
-            if ticket.num_generated and not _may_go_on(ask):  # or it would wait for another in vain
+            others = self.continues - {node_id}
+            if ticket.num_generated and not self._may_go_on(
+                ticket, bool(others)
+            ):  # or it would wait for another in vain
                 fault = Fault(502, f"the engine broke off: {type(error).__name__}", "engine-lost")
             return Ended(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
+
+    def _may_go_on(self, ticket: Ticket, continues: bool) -> bool:
+        """Return whether prompt and text so far ask an engine for the rest of the same text.
+
+        As one prompt of a plain completion; as a chat whose last message is open, where the engine takes such. Not
+        where counts or masks over the whole answer (penalties, grammars, log probabilities) would begin anew. A
+        chat's template may cut white space off the end of a message.
+        """
+        ask = ticket.ask
+        if ask.extra:
+            return False
+        if ask.kind == "completion":
+            return not ask.tokens
+        return continues and ticket.is_plain and not ticket.text[-1:].isspace()
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Do nothing: an engine ends a request whose connection closes."""
@@ -171,7 +200,8 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
         if broken.is_set():
             broken.clear()
             is_joined = False
-        if await models_of(backend, engines.client):
+        if models := await models_of(backend, engines.client):
+            (engines.continues.add if models[0].owner == CONTINUES else engines.continues.discard)(node_id)
             if is_joined:
                 said = driver.post(Beat(node_id, incarnation, driver.running_on(node_id)))
             else:
@@ -184,13 +214,13 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
                 await broken.wait()
 
 
-async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[str]:
+async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[Model]:
     """Return what an engine says it serves; nothing where it does not answer."""
     try:
         answer = await client.get(f"{backend.url}/v1/models", timeout=POLL_TIMEOUT_S)
         answer.raise_for_status()
-        return [str(one["id"]) for one in answer.json()["data"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        return [Model(str(one["id"]), str(one.get("owned_by", ""))) for one in answer.json()["data"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.info("%s: %s: %s", backend.url, type(error).__name__, error)
         return []
 
@@ -200,19 +230,17 @@ def _body(ticket: Ticket) -> dict[str, Any]:
     body.pop("priority", None)  # ours: queues here, not there
     if ticket.ask.is_stream:
         body["stream_options"] = {"include_usage": True} | (body.get("stream_options") or {})
-    if ticket.num_generated:
+    if not ticket.num_generated:
+        return body
+    if ticket.ask.kind == "completion":
         body["prompt"] = ticket.ask.text + ticket.text
-        body["max_tokens"] = max(1, ticket.signal.max_tokens - ticket.num_generated)
+    else:
+        body["messages"] = [*body["messages"], {"role": "assistant", "content": ticket.text}]
+        body |= {"add_generation_prompt": False, "continue_final_message": True}
+    if ticket.ask.max_tokens is not None:
+        body.pop("max_completion_tokens", None)
+        body["max_tokens"] = max(1, ticket.ask.max_tokens - ticket.num_generated)
     return body
-
-
-def _may_go_on(ask: Ask) -> bool:
-    """Return whether prompt and text so far, sent as one prompt, ask for the rest of the same text.
-
-    True of plain completions only: a chat's template is the engine's, and counts or masks over the whole answer
-    (penalties, grammars, log probabilities) would begin anew.
-    """
-    return ask.kind == "completion" and not ask.tokens and not ask.extra
 
 
 async def _relay(
@@ -231,7 +259,11 @@ async def _relay(
                 is_first = False
                 first_token()
             finish = choices[0].get("finish_reason") or finish
-            text = choices[0].get("text") or (choices[0].get("delta") or {}).get("content") or ""
+            delta = choices[0].get("delta") or {}
+            if ticket.num_resumed:
+                delta.pop("role", None)  # the message has begun
+            ticket.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
+            text = choices[0].get("text") or delta.get("content") or ""
             if text:
                 ticket.text += text
                 ticket.num_generated += 1

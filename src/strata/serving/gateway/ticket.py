@@ -91,6 +91,8 @@ class Ticket:
         self.generated: list[int] = []
         self.text = ""
         """What an engine wrote so far, for another to go on from."""
+        self.is_plain = True
+        """Whether that is all an engine wrote: no calls of tools, no reasoning beside it."""
         self.num_generated = self.num_resumed = 0
         self.first_s: float | None = None
         self.finish: str | None = None
