@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cluster_builders import A100, B3
 from cluster_builders import node as node_state
 from strata.cluster.crd.compute_node import compute_node
 from strata.cluster.placed import MANAGED
+from strata.fleet.fingerprint import Probe
 
 RESOURCE = {A100: "nvidia.com/gpu", B3: "huawei.com/Ascend910"}
 AT = "2026-11-21T10:00:00Z"
@@ -23,9 +26,22 @@ def node(
     return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": spec, "status": status}
 
 
-def devices(name: str, model: str = A100, count: int = 8, **more: Any) -> dict[str, Any]:
-    """The ComputeNode of a node with like devices."""
-    return dict(compute_node(node_state(name, model, count, **more).fingerprint, at=AT))
+def devices(
+    name: str,
+    model: str = A100,
+    count: int = 8,
+    *,
+    rate: float | None = None,
+    rates: Mapping[int, float] | None = None,
+    rate_at_s: float = 0.0,
+    **more: Any,
+) -> dict[str, Any]:
+    """The ComputeNode of a node with like devices; `rate` of a probe, other for those of `rates`."""
+    found = node_state(name, model, count, **more).fingerprint
+    if rate is not None:
+        each = [replace(one, probe=Probe(rate_at_s, (rates or {}).get(one.index, rate))) for one in found.devices]
+        found = replace(found, devices=tuple(each))
+    return dict(compute_node(found, at=AT))
 
 
 def asks(**words: Any) -> dict[str, str]:

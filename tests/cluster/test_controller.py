@@ -238,3 +238,34 @@ def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(i
     let_in = cluster.objects["Pod", "web"]
     assert let_in["spec"]["schedulingGates"] == [{"name": "others"}]
     assert "n1" in annotations_of(let_in)["ai.compute/placement"]
+
+
+def test_a_job_goes_only_where_its_own_spec_lets_it_also_when_it_is_routed_anew() -> None:
+    cluster = Cluster(n1=A100, n2=A100, n3=A100)
+    for name, zone in (("n1", "a"), ("n2", "b"), ("n3", "b")):
+        node = objects.node(name, taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
+        node["metadata"]["labels"]["zone"] = zone
+        cluster.put(kinds.NODE, node)
+    job = objects.job("train", devices=8)
+    job["spec"]["template"]["spec"] |= {
+        "nodeSelector": {"zone": "b"},
+        "tolerations": [{"key": "team", "operator": "Exists"}],
+    }
+    cluster.put(kinds.JOB, job)
+    cluster.step()
+    (first,) = cluster.nodes("train")
+    assert first in ("n2", "n3")
+    cluster.put(kinds.NODE, merged(cluster.objects["Node", first], {"spec": {"unschedulable": True}}))
+    cluster.put(kinds.JOB, merged(cluster.job("train"), {"spec": {"suspend": True}}))
+    cluster.step()
+    assert cluster.nodes("train") == ({"n2": "n3", "n3": "n2"}[first],)
+
+
+def test_a_job_without_a_toleration_is_told_of_the_taint() -> None:
+    cluster = Cluster()
+    cluster.put(kinds.NODE, objects.node("n1", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]))
+    cluster.put(kinds.COMPUTE_NODE, objects.devices("n1"))
+    cluster.put(kinds.JOB, objects.job("train", devices=1))
+    cluster.step()
+    status = cluster.objects["ComputeClaim", "job-train"]["status"]
+    assert status["nodes"][0]["reason"] == "node-tainted"

@@ -32,6 +32,14 @@ from strata.errors import need
     help="Share of the nodes that may be out at a time; one always may.",
 )
 @click.option(
+    "--slow-window",
+    type=click.FloatRange(1, 86400),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a device must lag behind its own kind to count as slow.",
+)
+@click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
     help="Folder below which jobs' ai.compute/checkpoint-dir are, mounted here as in their pods.",

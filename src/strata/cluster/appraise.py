@@ -35,13 +35,13 @@ def appraise(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> 
     room on the one asked for.
     """
     found = [one for one in demands(index, claim, profiles) if isinstance(one, Demand)]
-    own = _of(index, [one for one in found if not one.is_substitute])
+    own = _of(index, claim, [one for one in found if not one.is_substitute])
     if (own.token == 0).any() or claim.substitution != "allow":
         return own
-    return _of(index, found)
+    return _of(index, claim, found)
 
 
-def _of(index: Index, demands_: Sequence[Demand]) -> Appraisal:
+def _of(index: Index, claim: Claim, demands_: Sequence[Demand]) -> Appraisal:
     count = len(index.nodes)
     token, score = np.full(count, TOKENS.index("no-devices")), np.zeros(count)
     node = index.groups["node"]
@@ -55,7 +55,7 @@ def _of(index: Index, demands_: Sequence[Demand]) -> Appraisal:
             share = demand.cores_share or 0.0
             one = fraction_values(index, rows, memory_bytes=demand.memory_bytes, cores_share=share).max(axis=1)
         fits = one > -np.inf
-        is_open = open_rows(index, rows, demand.profile)
+        is_open = open_rows(index, rows, demand.profile, claim)
         said = np.where(is_open, np.where(fits, 0, TOKENS.index("devices-busy")), TOKENS.index("node-closed"))
         worth = np.where(fits & is_open, W_NEAR + one + W_FIT * demand.fit, 0.0)
         # A node has one row a model, so no node is written twice here.

@@ -40,7 +40,7 @@ def choose_like(
 
 def _place(baseline: Baseline, index: Index, claim: Claim, demand: Demand) -> Placement | None:
     rows = index.rows_of_model[demand.model]
-    rows = rows[open_rows(index, rows, demand.profile)]
+    rows = rows[open_rows(index, rows, demand.profile, claim)]
     if not len(rows):
         return None
     free_share, free_bytes = index.free_share[rows].copy(), index.free_bytes[rows].copy()

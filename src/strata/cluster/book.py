@@ -73,6 +73,7 @@ class Book:
         self._on_node: dict[str, set[str]] = {}
         self._index: Index | None = None
         self._dirty: set[str] = set()
+        self._closed: set[str] = set()
 
     @property
     def profiles(self) -> tuple[RuntimeProfile, ...]:
@@ -137,6 +138,12 @@ class Book:
         ]
         for gang in late:
             self.forget(gang)
+
+    def close(self, nodes: set[str]) -> None:
+        """Take these nodes for closed to new pods, and no others."""
+        for node in nodes ^ self._closed:
+            self._touch(node)
+        self._closed = set(nodes)
 
     def _take(self, kind: ObjectKind, key: str, obj: Object | None) -> None:
         if kind == kinds.POD:
@@ -273,7 +280,7 @@ class Book:
             free_share,
             labels=dict(labels),
             taints=tuple(_taint(one) for one in spec.get("taints") or ()),
-            is_schedulable=not spec.get("unschedulable") and _is_ready(status),
+            is_schedulable=name not in self._closed and not spec.get("unschedulable") and _is_ready(status),
             rdma_group=_first(labels, RDMA_LABELS) or str(said.get("rdmaGroup") or ""),
             rack=_first(labels, RACK_LABELS) or str(said.get("rack") or ""),
         )

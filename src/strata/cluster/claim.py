@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from strata.fleet.acu import Need, Norm
 
 Substitution = Literal["never", "ask", "allow"]
 TopologyWish = Literal["none", "prefer", "require"]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a pod's own spec lets it go, as the API server has it.
+
+    terms: of its required node affinity, of which one must hold. tolerations: besides its profile's.
+    """
+
+    selector: Mapping[str, str] = field(default_factory=dict)
+    terms: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +53,4 @@ class Claim:
     topology: TopologyWish = "prefer"
     group_level: Literal["", "node", "rdma", "rack"] = ""
     priority: int = 0
+    where: Where = field(default_factory=Where)

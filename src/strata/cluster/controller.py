@@ -21,7 +21,6 @@ from strata.cluster.book import Book, job_placement
 from strata.cluster.crd.compute_claim import claim_status, pascal, spec_of
 from strata.cluster.kinds import annotations_of, meta
 from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
-from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import choose
 from strata.cluster.snapshot import Placement
 from strata.cluster.waiting import Waiting, waiting_jobs, waiting_pods
@@ -106,10 +105,9 @@ class Controller:
         decision = decide(book.index, one.claim, book.profiles)
         placement = decision.choice
         assert placement is not None, "it was just found"
-        profile = next(profile for profile in book.profiles if profile.name == placement.profile)
         book.assume(one.gang, placement, until_s=now_s + self.policy.assume_s)
         checkpoint, trouble = self._checkpoint(one)
-        yield self._release(one, placement, profile, checkpoint)
+        yield self._release(one, placement, checkpoint)
         if trouble is not None:
             yield Note(one.ref, pascal(trouble.token), str(trouble), is_warning=True)
         yield from self._tell(book, one, told, now_s, decision, stamp)
@@ -144,7 +142,7 @@ class Controller:
         except StrataError as error:
             return "", Reason("checkpoint-unknown", folder[:200], {"what": str(error)[:500]})
 
-    def _release(self, one: Waiting, placement: Placement, profile: RuntimeProfile, checkpoint: str) -> Patch:
+    def _release(self, one: Waiting, placement: Placement, checkpoint: str) -> Patch:
         version = str(meta(one.obj).get("resourceVersion") or "")
         if one.ref.kind.kind == "Pod":
             body = jobs.merge_patch(one.obj, release(one.obj, placement))
@@ -155,9 +153,7 @@ class Controller:
             before = None
         old = nodes_of(before.pods) if before else ()
         templates = [
-            _template(one, each, placement, profile, old=old, checkpoint=checkpoint)
-            if each.has_devices
-            else each.template
+            _template(one, each, placement, old=old, checkpoint=checkpoint) if each.has_devices else each.template
             for each in jobs.pod_sets(one.obj)
         ]
         body = jobs.with_templates(one.obj, templates)
@@ -184,12 +180,14 @@ def _template(
     one: Waiting,
     each: jobs.PodSet,
     placement: Placement,
-    profile: RuntimeProfile,
     *,
     old: Sequence[str],
     checkpoint: str,
 ) -> dict[str, Any]:
-    """Return a template with its way: only what the API server lets be changed while a job is suspended."""
+    """Return a template with its way: only what the API server lets be changed while a job is suspended.
+
+    The rest the webhook adds to each pod, by the annotation, and gives it up with the pod.
+    """
     template: dict[str, Any] = copy.deepcopy(dict(each.template))
     metadata = template.setdefault("metadata", {})
     labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
@@ -210,11 +208,6 @@ def _template(
     metadata["labels"], metadata["annotations"] = labels, annotations
     spec = template.setdefault("spec", {})
     spec["affinity"] = on_nodes(spec, nodes_of(placement.pods), instead_of=old)
-    if profile.node_selector:
-        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **profile.node_selector}
-    if profile.tolerations:
-        there = spec.get("tolerations") or []
-        spec["tolerations"] = [*there, *(dict(new) for new in profile.tolerations if new not in there)]
     return template
 
 

@@ -1,25 +1,35 @@
-"""The API server followed into a book: one thread a kind listens, one reads what they heard."""
+"""The API server followed into a book: one thread a kind listens, one reads what they heard.
+
+A node whose agent has not been heard of for `STALE_S`, by our own clock, gets no new gangs: nobody knows how its
+devices are. Whether the machine is alive is the kubelet's business.
+"""
 
 from __future__ import annotations
 
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
+from strata.cluster import kinds
 from strata.cluster.book import WATCHED, Book
-from strata.cluster.kinds import ObjectKind
+from strata.cluster.kinds import ObjectKind, name_of
 from strata.cluster.kube.api import Api
 from strata.cluster.kube.watch import Listed, News, Watcher
 
+STALE_S: Final = 180.0
+"""Six heartbeats of the agent."""
+
 _PUMP_S: Final = 0.5
+_LOOK_S: Final = 5.0
 
 
 class Live:
     """A book that follows an API server. Hold `lock` while reading `book`; an index taken from it may be kept.
 
-    heard: called with everything that is heard before the book is told, in the thread that pumps.
+    received_s: when each node's agent was heard of last. fresh: nodes heard of since somebody cleared it.
     """
 
     def __init__(
@@ -27,16 +37,18 @@ class Live:
         api: Api,
         book: Book,
         *,
-        kinds: Sequence[ObjectKind] = WATCHED,
+        watched: Sequence[ObjectKind] = WATCHED,
         rng: random.Random,
-        heard: Callable[[News], None] = lambda news: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.book, self.lock = book, threading.RLock()
-        self._heard = heard
+        self.book, self.lock, self.clock = book, threading.RLock(), clock
+        self.received_s: dict[str, float] = {}
+        self.fresh: set[str] = set()
+        self._looked_s = float("-inf")
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._missing = set(kinds)
+        self._missing = set(watched)
         self._stop = threading.Event()
-        self._watchers = {kind: Watcher(api, kind, self._news.put, rng=rng) for kind in kinds}
+        self._watchers = {kind: Watcher(api, kind, self._news.put, rng=rng) for kind in watched}
         self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
 
     def start(self, *, in_thread: bool) -> None:
@@ -59,18 +71,36 @@ class Live:
         try:
             news = [self._news.get(timeout=timeout_s)]
         except queue.Empty:
-            return False
-        while not self._news.empty():
+            news = []
+        while news and not self._news.empty():
             news.append(self._news.get())
         with self.lock:
             for one in news:
-                self._heard(one)
+                self._hear(one)
                 if isinstance(one, Listed):
                     self.book.listed(one.kind, one.objects)
                     self._missing.discard(one.kind)
                 else:
                     self.book.changed(one.kind, one.obj, is_gone=one.type == "DELETED")
-        return True
+            self._close_silent()
+        return bool(news)
+
+    def _hear(self, news: News) -> None:
+        """Note when a node's agent is heard of: what an agent says the time is plays no part."""
+        if news.kind != kinds.COMPUTE_NODE:
+            return
+        now_s = self.clock()
+        for obj in news.objects if isinstance(news, Listed) else (news.obj,):
+            before = self.book.compute_nodes.get(name_of(obj))
+            if before is None or _said(obj) != _said(before):
+                self.received_s[name_of(obj)] = now_s
+                self.fresh.add(name_of(obj))
+
+    def _close_silent(self) -> None:
+        now_s = self.clock()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self.book.close({name for name, at_s in self.received_s.items() if now_s - at_s > STALE_S})
 
     def unready(self) -> str:
         """Return why the book should not be trusted, empty where it may be."""
@@ -82,3 +112,9 @@ class Live:
     def _follow(self) -> None:
         while not self._stop.is_set():
             self.pump(_PUMP_S)
+
+
+def _said(obj: Any) -> Any:
+    """Return what changes whenever an agent publishes, and not when others write conditions."""
+    status = obj.get("status") or {}
+    return status.get("observedAt"), status.get("devices")

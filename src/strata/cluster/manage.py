@@ -25,6 +25,7 @@ from strata.cluster.live import Live
 from strata.cluster.manager import Manager
 from strata.cluster.pages import make_pages
 from strata.cluster.schema import bundled_profiles
+from strata.cluster.window import Window
 from strata.server import serve
 
 LEASE: Final = "strata-controller"
@@ -39,6 +40,7 @@ def run(
     identity: str | None,
     drain: Drain,
     isolate_at_most: float,
+    slow_window: float,
     checkpoints: Path | None,
     kubeconfig: str | None,
 ) -> None:
@@ -58,13 +60,14 @@ def run(
         lambda leads: None,
         rng=rng,
     )
-    live = Live(api, Book(bundled_profiles()), rng=rng, heard=lambda news: manager.hear(news))
+    live = Live(api, Book(bundled_profiles()), rng=rng)
     manager = Manager(
         live,
         Actor(api, clock=time.time, new_id=lambda: uuid.uuid4().hex[:12], instance=me),
         Controller(checkpoint_of=checkpoint_of),
         is_leader=lambda: elector.is_leader,
         policy=Policy(drain=drain, share=isolate_at_most),
+        window=Window(slow_window),
     )
     ended: list[BaseException] = []
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from strata.cluster import jobs, kinds
 from strata.cluster.act import Actor, Failure
@@ -20,8 +20,7 @@ from strata.cluster.book import Book
 from strata.cluster.controller import Controller
 from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.healing import Policy, View, heal, stamp
-from strata.cluster.kinds import name_of
-from strata.cluster.kube.watch import Listed, News
+from strata.cluster.kinds import meta
 from strata.cluster.live import Live
 from strata.cluster.standing import Mark, marks_of
 from strata.cluster.waiting import ref_of
@@ -34,8 +33,8 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 5.0
 """A turn is made so often even where nothing is heard: times pass too."""
 TURN_S: Final = 0.25
-LOOK_S: Final = 10.0
-"""How often slow devices are looked for; each is judged over minutes."""
+LOOKS: Final = 30
+"""How often slow devices are looked for within the window they are judged by."""
 
 
 class Meters:
@@ -79,7 +78,7 @@ NOW: Final = {
 
 
 class Manager:
-    """live: not started, `heard` being this one's `hear`. is_leader: asked before every turn and every action."""
+    """is_leader: asked before every turn and every action."""
 
     def __init__(
         self,
@@ -89,16 +88,15 @@ class Manager:
         *,
         is_leader: Callable[[], bool],
         policy: Policy,
+        window: Window,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.live, self.actor, self.controller, self.is_leader = live, actor, controller, is_leader
         self.policy, self.clock = policy, clock
         self.meters = Meters()
         self.stopped = threading.Event()
-        self._window, self._looked, self._looked_s = Window(), Looked(), float("-inf")
-        self._received_s: dict[str, float] = {}
+        self._window, self._looked, self._looked_s = window, Looked(), float("-inf")
         self._marks: dict[str, Mark] | None = None
-        self._fresh: set[str] = set()
         self._turned_s = float("-inf")
 
     def run(self) -> None:
@@ -111,7 +109,7 @@ class Manager:
                 self._marks, has_news = None, True
                 self.meters.show(leads=0.0)
             elif has_news or self.clock() - self._turned_s >= IDLE_S:
-                has_news = self.turn()
+                has_news = self.turn() or self._look()
 
     def turn(self) -> bool:
         """Decide and act once; return whether there is more to do at once."""
@@ -144,29 +142,12 @@ class Manager:
             self.meters.turns.observe(time.perf_counter() - begun)
         return is_cut
 
-    def hear(self, news: News) -> None:
-        """Note when a node's fingerprint came, by our clock."""
-        if news.kind != kinds.COMPUTE_NODE:
-            return
-        now_s = self.clock()
-        for obj in news.objects if isinstance(news, Listed) else (news.obj,):
-            name = name_of(obj)
-            before = self.live.book.compute_nodes.get(name)
-            if before is None or _observed(obj) != _observed(before):
-                self._received_s[name] = now_s
-                self._fresh.add(name)
-
     def _healed(self, book: Book, now_s: float) -> Iterator[Action]:
         if self._marks is None:
             self._marks, notes = marks_of(book.nodes, now_s)
             yield from notes
-        for name in self._fresh & book.fingerprints.keys():
-            self._window.add(book.fingerprints[name], self._received_s[name])
-        self._fresh.clear()
-        if now_s - self._looked_s >= LOOK_S:
-            self._looked, self._looked_s = self._window.look(now_s), now_s
         view = View(
-            book.nodes, book.compute_nodes, book.fingerprints, self._received_s, book.placements, self._looked
+            book.nodes, book.compute_nodes, book.fingerprints, self.live.received_s, book.placements, self._looked
         )
         healing = heal(view, self._marks, now_s, policy=self.policy)
         self._marks = dict(healing.marks)
@@ -178,6 +159,20 @@ class Manager:
         yield from healing.actions
         for gang in healing.moves:
             yield from _moved(book, gang)
+
+    def _look(self) -> bool:
+        """Look for slow devices where it is time to; return whether any were found, or are well again.
+
+        Between turns: with tens of thousands of devices it takes most of a second.
+        """
+        book, now_s = self.live.book, self.clock()
+        for name in self.live.fresh & book.fingerprints.keys():
+            self._window.add(book.fingerprints[name], self.live.received_s[name])
+        self.live.fresh.clear()
+        if now_s - self._looked_s < self._window.window_s / LOOKS:
+            return False
+        before, self._looked, self._looked_s = self._looked, self._window.look(now_s), now_s
+        return before.slow != self._looked.slow
 
     def _failed(self, failure: Failure) -> None:
         action = failure.action
@@ -194,18 +189,14 @@ def _moved(book: Book, gang: str) -> Iterator[Action]:
     if obj is not None:
         kind = jobs.kind_of(obj)
         assert kind is not None, "only kinds with suspend are kept"
-        if not jobs.is_suspended(obj):
+        if not jobs.is_suspended(obj) and not jobs.is_finished(obj):
             ref = ref_of(obj, kind)
             reason = Reason("gang-moved", ref.name, {})
-            yield Patch(ref, jobs.suspension(obj, wanted=True))
+            # With its version, so that it is done and told once, whatever the watch still has to say.
+            version = str(meta(obj).get("resourceVersion") or "")
+            yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
             yield Note(ref, pascal(reason.token), str(reason), is_warning=True)
         return
     for key in book.pods_of(gang):
         namespace, _, name = key.partition("/")
         yield Remove(Ref(kinds.POD, name, namespace), "evict")
-
-
-def _observed(obj: Any) -> Any:
-    """Return what changes whenever an agent publishes, and not when others write conditions."""
-    status = obj.get("status") or {}
-    return status.get("observedAt"), status.get("devices")

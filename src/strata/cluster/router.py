@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from strata.cluster.affinity import unmet
 from strata.cluster.claim import Claim
 from strata.cluster.exchange import Demand, Refusal, demands
 from strata.cluster.fraction import place_fractions
@@ -19,7 +20,7 @@ from strata.cluster.index import Index, Ints
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.scoring import LEVEL_BYTES_PER_S, NEARNESS, W_FIT, W_NEAR
 from strata.cluster.shape import bits
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.snapshot import NodeState, Placement, PodPlace
 
 _FARTHEST: Final = {"": "any", "node": "node", "rdma": "rdma", "rack": "rack"}
 
@@ -66,7 +67,7 @@ def choose(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Ch
 def place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
     """Return the best placement on cards of one model, or None where the gang does not fit."""
     rows = index.rows_of_model[demand.model]
-    rows = rows[open_rows(index, rows, demand.profile)]
+    rows = rows[open_rows(index, rows, demand.profile, claim)]
     farthest, does_mind = _FARTHEST[claim.group_level], claim.topology != "none"
     if demand.memory_bytes is not None:
         return _fractions(index, rows, claim, demand, farthest=farthest)
@@ -126,28 +127,38 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthe
     )
 
 
-def open_rows(index: Index, rows: Ints, profile: RuntimeProfile) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which rows a profile's pods may go to: schedulable, taints tolerated, labels as selected."""
-    tolerated = np.array([untolerated(taints, profile) == "" for taints in index.taint_sets] or [True])
+def open_rows(
+    index: Index, rows: Ints, profile: RuntimeProfile, claim: Claim
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which rows a claim's pods may go to: schedulable, taints tolerated, labels as asked."""
+    tolerations = (*profile.tolerations, *claim.where.tolerations)
+    tolerated = np.array([untolerated(taints, tolerations) == "" for taints in index.taint_sets] or [True])
     is_open: np.ndarray[tuple[int], np.dtype[np.bool_]] = index.is_open[rows] & tolerated[index.taint_set[rows]]
-    if profile.node_selector:
-        wanted = profile.node_selector.items()
-        labels = (index.nodes[index.rows[row].node].labels for row in rows)
-        is_open &= np.array([all(some.get(key) == value for key, value in wanted) for some in labels], dtype=bool)
+    if profile.node_selector or claim.where.selector or claim.where.terms:
+        nodes = (index.nodes[index.rows[row].node] for row in rows)
+        is_open &= np.array([unlabelled(node, profile, claim) == "" for node in nodes], dtype=bool)
     return is_open
 
 
-def untolerated(taints: Sequence[str], profile: RuntimeProfile) -> str:
-    """Return the first taint (`key=value:effect`) that keeps a profile's pods away; empty where there is none."""
+def unlabelled(node: NodeState, profile: RuntimeProfile, claim: Claim) -> str:
+    """Return the first label a node lacks that the profile or the pod's own spec asks for; empty for none."""
+    for key, value in profile.node_selector.items():
+        if node.labels.get(key) != value:
+            return f"{key}={value}"
+    return unmet(claim.where, node.name, node.labels)
+
+
+def untolerated(taints: Sequence[str], tolerations: Sequence[Mapping[str, str]]) -> str:
+    """Return the first taint (`key=value:effect`) that keeps pods away; empty where there is none."""
     for taint in taints:
         pair, _, effect = taint.rpartition(":")
         key, _, value = pair.partition("=")
         if effect == "PreferNoSchedule":
             continue
-        for one in profile.tolerations:
-            if one.get("effect", effect) != effect or one.get("key", key) != key:
+        for one in tolerations:
+            if (one.get("effect") or effect) != effect or (one.get("key") or key) != key:
                 continue
-            if one.get("operator", "Equal") == "Exists" or one.get("value", "") == value:
+            if one.get("operator", "Equal") == "Exists" or (one.get("value") or "") == value:
                 break
         else:
             return taint

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Ref
-from strata.cluster.admission.claims import CLAIM, claim_of_pod, claim_of_waiting
+from strata.cluster.admission.claims import CLAIM, allowed, claim_of_pod, claim_of_waiting
 from strata.cluster.annotations import PREFIX
 from strata.cluster.claim import Claim
 from strata.cluster.crd.compute_claim import claim_of
@@ -61,23 +61,25 @@ def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
     template: Mapping[str, Any] = sets[0].template if sets else {}
     said = {**annotations_of(template), **annotations_of(obj)}
     metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": said}
+    like = {"metadata": metadata, "spec": template.get("spec") or {}}
     if CLAIM in said:
-        claim = named_claim(claims, {"metadata": metadata}, str(obj.get("kind")))
+        claim = named_claim(claims, like, str(obj.get("kind")))
         has_size = claim.pods > 1
     else:
-        claim = claim_of_pod({"metadata": metadata, "spec": template.get("spec") or {}})
+        claim = claim_of_pod(like)
         has_size = GANG_SIZE in said
     return claim if has_size else replace(claim, pods=max(1, sum(one.pods for one in sets)))
 
 
 def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
-    """Return the claim an object names, as its own. Raises BadFile where there is none, or it cannot be read."""
+    """Return the claim that a pod, or a job as one, names, as its own. Raises BadFile."""
     name, namespace = annotations_of(obj)[CLAIM], namespace_of(obj)
     if f"{namespace}/{name}" not in claims:
         where = f"{kind} {namespace}/{name_of(obj)}"
         fault = Fault(where, f"there is no ComputeClaim {name[:80]!a} in namespace {namespace}", where=CLAIM)
         raise BadFile([fault], hint="kubectl get computeclaims")
-    return replace(claim_of(claims[f"{namespace}/{name}"]), name=name_of(obj), namespace=namespace)
+    claim = claim_of(claims[f"{namespace}/{name}"])
+    return replace(claim, name=name_of(obj), namespace=namespace, where=allowed(obj))
 
 
 def waiting_jobs(all_jobs: Mapping[str, Object], claims: Mapping[str, Object]) -> Iterator[Waiting]:

@@ -15,7 +15,7 @@ from strata.cluster.exchange import Demand
 from strata.cluster.fraction import fraction_values
 from strata.cluster.index import Index
 from strata.cluster.profile import RuntimeProfile
-from strata.cluster.router import Choice, choose, open_rows, untolerated
+from strata.cluster.router import Choice, choose, open_rows, unlabelled, untolerated
 from strata.cluster.scoring import W_FIT, W_NEAR, values
 from strata.cluster.snapshot import Cluster, Placement
 from strata.decision import Alternative, Decision, Reason, Trust, digest, worst
@@ -114,7 +114,7 @@ def verdicts(index: Index, claim: Claim, choice: Choice) -> Iterator[Alternative
                 index, rows, memory_bytes=demand.memory_bytes, cores_share=demand.cores_share or 0.0
             )
             many, one = np.isfinite(each).sum(axis=1), each.max(axis=1)
-        is_open = open_rows(index, rows, demand.profile)
+        is_open = open_rows(index, rows, demand.profile, claim)
         for row, pods, worth, may in zip(rows.tolist(), many.tolist(), one.tolist(), is_open, strict=True):
             room[row] = pods if may else 0
             single[row] = W_NEAR + worth + W_FIT * demand.fit
@@ -148,11 +148,10 @@ def _full(index: Index, row: int, claim: Claim, demand: Demand) -> Reason:
     node = index.nodes[index.rows[row].node]
     if not node.is_schedulable:
         return Reason("node-closed", node.name, {})
-    if taint := untolerated(node.taints, demand.profile):
+    if taint := untolerated(node.taints, (*demand.profile.tolerations, *claim.where.tolerations)):
         return Reason("node-tainted", node.name, {"taint": taint})
-    for key, value in demand.profile.node_selector.items():
-        if node.labels.get(key) != value:
-            return Reason("node-unlabelled", node.name, {"label": f"{key}={value}"})
+    if label := unlabelled(node, demand.profile, claim):
+        return Reason("node-unlabelled", node.name, {"label": label})
     kind = index.kinds.kinds[index.kind[row]]
     total = len(index.rows[row].devices)
     unwell = total - kind.usable.bit_count()

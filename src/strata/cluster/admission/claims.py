@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from strata.cluster import jobs
+from strata.cluster import affinity, jobs
 from strata.cluster.admission.form import check_pod, where_of
 from strata.cluster.admission.vendors import counted, vendor_of
 from strata.cluster.annotations import PREFIX, has_claim, read_claim
-from strata.cluster.claim import Claim
+from strata.cluster.claim import Claim, Where
 from strata.cluster.kinds import Object, annotations_of, labels_of, meta, name_of, namespace_of
 from strata.cluster.placed import (
     COUNTED,
@@ -28,6 +29,7 @@ from strata.cluster.placed import (
     VISIBLE,
     WAITING,
     decode,
+    nodes_of,
 )  # fmt: skip
 from strata.errors import BadFile, Fault
 from strata.fleet.acu import Need
@@ -64,7 +66,16 @@ def claim_of_pod(pod: Object) -> Claim:
         claim = claim if claim.accelerator else replace(claim, vendor=vendor_of(resource))
     if faults:
         raise BadFile(faults, hint=f'{PREFIX}vram: 16Gi, or {PREFIX}devices: "2"')
-    return claim
+    return replace(claim, where=allowed(pod))
+
+
+def allowed(pod: Object) -> Where:
+    """Return where a pod's own spec lets it go, without what a placement before narrowed it to."""
+    before: tuple[str, ...] = ()
+    if text := annotations_of(pod).get(PLACEMENT):
+        with suppress(BadFile):  # somebody's own writing: then nothing was narrowed by us
+            before = nodes_of(decode(text, where=where_of(pod)).pods)
+    return affinity.where_of(pod.get("spec") or {}, placed_on=before)
 
 
 def claim_of_waiting(pod: Object) -> Claim:
