@@ -120,14 +120,14 @@ def _figures(row: dict[str, Any], *keys: str) -> list[str]:
 
 
 def _show(console: Console, answer: dict[str, Any]) -> None:
-    console.print("filter and prioritize for one pod, names only, from JSON to JSON [ms]; gangs placed a second:")
+    console.print("filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:")
     body = [
         [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]
         for row, gangs in zip(answer["extender"], answer["gangs_per_s"].values(), strict=True)
     ]
     console.print(rows(["nodes", "CPU p50", "p99", "wall p50", "p99", "gangs/s"], body, right=range(6)))
     if "http_p50_ms" in answer["extender"][0]:
-        console.print("the same over HTTP; filter alone where whole nodes are sent, without and over HTTP [ms]:")
+        console.print("over HTTP; and filter alone sent whole nodes, without HTTP and over it [ms]:")
         body = [
             [
                 *_figures(row, "nodes", "http_p50_ms", "http_p99_ms"),
