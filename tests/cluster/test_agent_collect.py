@@ -166,7 +166,8 @@ def test_a_vendor_whose_tool_gives_no_answer_is_named(tmp_path: Path) -> None:
         "npu-smi info": tools.ToolFailed("npu-smi info: no answer within 10 s"),
         "mthreads-gmi": sample("mthreads_gmi_1.14.0.txt"),
     }
-    assert collected(tmp_path, outputs).failed == {"Huawei"}
+    found = collected(tmp_path, outputs)
+    assert (found.answered, found.failed) == ({"Moore Threads"}, {"Huawei"})
 
 
 def test_a_figure_that_is_no_number_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

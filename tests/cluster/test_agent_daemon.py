@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +36,10 @@ def ghost(i: int) -> Device:
     return Device(i, f"n/nvidia-{i}", "unknown", "NVIDIA", 0.0, health=0.0, faults=("lost",))
 
 
-def seen(*devices: Device, failed: frozenset[str] = frozenset(), **more: Any) -> Collected:
-    return Collected(Fingerprint("n", devices, **more), failed=failed)
+def seen(*devices: Device, failed: Iterable[str] = (), without: Iterable[str] = (), **more: Any) -> Collected:
+    """A collection by tools that all answer, but those of some vendors."""
+    answered = {"NVIDIA", "Huawei"} - {*failed, *without}
+    return Collected(Fingerprint("n", devices, **more), answered=frozenset(answered), failed=frozenset(failed))
 
 
 def agent(*devices: Device) -> Agent:
@@ -218,7 +221,7 @@ def test_devices_keep_their_places_and_links_when_a_tool_counts_them_otherwise()
 def test_a_tool_that_gives_no_answer_costs_a_note_and_no_health() -> None:
     made = agent(device(0), device(1))
     for _ in range(5):
-        made.collected(seen(failed=frozenset({"NVIDIA"}), notes=("NVML: no answer within 10 s",)))
+        made.collected(seen(failed=["NVIDIA"], notes=("NVML: no answer within 10 s",)))
     found = made.take(60.0)
     assert states(found) == [("GPU-0", 1.0, ()), ("GPU-1", 1.0, ())]
     assert found is not None
@@ -233,8 +236,17 @@ def test_a_tool_that_gives_no_answer_costs_a_note_and_no_health() -> None:
 def test_only_the_devices_of_the_vendor_that_answers_can_drop_off() -> None:
     npu = Device(0, "n/huawei-0", "Ascend910B3", "Huawei", 64 * 2.0**30)
     made = agent(device(0), npu)
-    made.collected(seen(failed=frozenset({"Huawei"})))
+    made.collected(seen(failed=["Huawei"]))
     assert states(made.now(1.0)) == [("GPU-0", 0.0, ("lost",)), ("n/huawei-0", 1.0, ())]
+
+
+def test_a_driver_that_is_gone_for_a_while_costs_the_health_for_that_while() -> None:
+    made = agent(device(0), device(1))
+    made.collected(seen(without=["NVIDIA"]))
+    assert states(made.take(1.0)) == [("GPU-0", 0.0, ("no-driver",)), ("GPU-1", 0.0, ("no-driver",))]
+    made.published(1.0)
+    made.collected(seen(device(0), device(1)))
+    assert states(made.take(60.0)) == [("GPU-0", 1.0, ()), ("GPU-1", 1.0, ())]
 
 
 def test_a_health_that_is_no_number_is_none() -> None:

@@ -28,6 +28,7 @@ FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 
 WEIGHTS: Final[Mapping[str, float]] = {
     "lost": 0.0,
+    "no-driver": 0.0,
     "remap-failed": 0.0,
     "ecc-uncorrected": 0.0,
     "aer-fatal": 0.0,

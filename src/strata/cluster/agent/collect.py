@@ -26,11 +26,13 @@ Run = Callable[[Sequence[str]], str | None]
 class Collected:
     """A fingerprint, and the counters its health was judged by: give them to a later `collect`.
 
-    failed: vendors whose tool is here but gave no answer, so that nothing is known of their devices.
+    answered: vendors whose tool told of their devices. failed: those whose tool is here but gave no answer, so
+    that nothing is known; of the others there is no tool, or no driver that is loaded.
     """
 
     fingerprint: Fingerprint
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
 
 
@@ -50,6 +52,7 @@ def collect(
     machine = local.probe(root)
     notes: list[str] = []
     found: list[Found] = []
+    answered: set[str] = set()
     failed: set[str] = set()
     sources: Mapping[str, Callable[[], Found | None]] = {
         nvml.VENDOR: lambda: _nvidia(run, load_nvml, machine, notes, now_s),
@@ -65,7 +68,9 @@ def collect(
             notes.append(str(error))
             failed.add(vendor)
         else:
-            found += [one] if one is not None else []
+            if one is not None:
+                answered.add(vendor)
+                found.append(one)
     devices: list[Device] = []
     links: dict[tuple[int, int], str] = {}
     readings: dict[str, Reading] = {}
@@ -90,7 +95,7 @@ def collect(
         tool=", ".join(one.tool for one in found),
         notes=tuple(notes),
     )
-    return Collected(fingerprint, readings, frozenset(failed))
+    return Collected(fingerprint, readings, frozenset(answered), frozenset(failed))
 
 
 def _noted(source: Callable[[], T], notes: list[str]) -> T | None:

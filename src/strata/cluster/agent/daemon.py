@@ -47,6 +47,7 @@ class Agent:
         self._rng = rng
         self._base: Fingerprint | None = None
         self._faults: dict[str, dict[str, float]] = {}  # device: word: until when
+        self._driverless: set[str] = set()
         self._timings: dict[str, Sequence[Timing]] = {}
         self._links: dict[tuple[str, str], float] = {}
         self._probes: dict[str, Probe] = {}
@@ -57,12 +58,18 @@ class Agent:
         self._heartbeat_s = -math.inf
 
     def collected(self, new: Collected) -> None:
-        """Take a collection. A device that a tool which answers shows no more has dropped off: it stays, lost."""
+        """Take a collection. A device that a tool which answers shows no more has dropped off: it stays, lost.
+
+        Where the tool or its driver has gone as a whole, as for an upgrade, its devices are without health until
+        they are seen again.
+        """
         old = self._base
         self._base = new.fingerprint if old is None else _merged(new, old)
         here = {device.uuid for device in new.fingerprint.devices}
-        for device in self._base.devices:
-            if device.uuid not in here and device.vendor not in new.failed:
+        missing = [one for one in self._base.devices if one.uuid not in here and one.vendor not in new.failed]
+        self._driverless = {one.uuid for one in missing if one.vendor not in new.answered}
+        for device in missing:
+            if device.vendor in new.answered:
                 self._faults.setdefault(device.uuid, {})["lost"] = math.inf
 
     def faulted(self, fault: Fault) -> bool:
@@ -138,7 +145,7 @@ class Agent:
         return self._base.devices if self._base is not None else ()
 
     def _judged(self, device: Device, now_s: float) -> Device:
-        words: dict[str, float] = {}
+        words = {"no-driver": math.inf} if device.uuid in self._driverless else {}
         for name in {device.uuid, device.bus_id} - {""}:
             held = self._faults.get(name, {})
             for word in [word for word, until in held.items() if until <= now_s]:
