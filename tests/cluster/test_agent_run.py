@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import signal
 import threading
@@ -212,6 +213,30 @@ def test_a_thread_that_ends_ends_the_agent() -> None:
     assert not live.is_alive()
     with pytest.raises(RuntimeError, match="a bug"):
         live.stop()
+
+
+def test_a_tool_that_hangs_holds_no_fault_back() -> None:
+    told: queue.SimpleQueue[Fingerprint] = queue.SimpleQueue()
+    hangs, answers = threading.Event(), threading.Event()
+    found = [seen(device(0))]
+
+    def collect(now_s: float, before: Any) -> Collected:
+        if not found:
+            hangs.set()
+            answers.wait()
+        return found.pop() if found else seen(device(0))
+
+    def ask(live: Live) -> None:
+        ask_tools(collect, live.put, every_s=0.001, look=live.look, stopped=live.stopped, clock=live.clock)
+
+    live = Live(Agent(rng=random.Random(0)), publish=told.put, meters=Meters(), sources=[ask])
+    live.start()
+    assert told.get(timeout=10.0).devices[0].health == 1.0
+    assert hangs.wait(10.0)
+    live.put(Fault(live.clock(), "xid-79", "GPU-0"))
+    assert told.get(timeout=10.0).devices[0].faults == ("xid-79",)
+    answers.set()
+    live.stop()
 
 
 def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
