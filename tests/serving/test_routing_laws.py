@@ -158,3 +158,18 @@ def test_explanations_name_the_paths_cheapest_first_and_are_few(strategy):
     costs = [row["cost_s"] for row in rows]
     assert costs == sorted(costs)
     assert rows[0]["cost_s"] == pytest.approx(rows[0]["ttft_s"] + 9 * rows[0]["tpot_s"])
+
+
+@given(seeds, st.sampled_from(["auto", "dp"]), calls)
+@settings(max_examples=40, deadline=None)
+def test_after_a_route_the_explanation_is_what_it_was_chosen_among(seed, strategy, sequence):
+    one = router(strategy, random_layout(seed))
+    for _ in play(one, sequence):
+        pass
+    asked = request("asked", 30, 20)
+    before = one.explain(asked, 1e4)
+    route = one.route(asked, 1e4)
+    assert one.explain(asked, 1e4) == before
+    if route is not None and len(before) < 5 and strategy == "auto":
+        (row,) = [row for row in before if row["path"] == " > ".join(stage.node_id for stage in route.stages)]
+        assert (row["ttft_s"], row["tpot_s"]) == (route.ttft_s, route.tpot_s)

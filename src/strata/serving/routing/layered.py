@@ -48,6 +48,18 @@ class Sweep(NamedTuple):
     tables: list[Floats]
 
 
+class Weighed(NamedTuple):
+    """What a choice is made on: the sweep without the way back, what no path from each head is below [H], and what
+    the prices were made of, which booking changes.
+    """
+
+    prices: Prices
+    sweep: Sweep
+    least_s: Floats
+    price: Floats
+    read_s: Floats
+
+
 class DynamicProgrammingRouting:
     """Backwards over the boundaries, every minimum over all servers at once; exact for each request.
 
@@ -66,12 +78,13 @@ class DynamicProgrammingRouting:
         self.book = Book()
         self._read_s = np.zeros(0)
         self._turn = 0
+        self._latest: tuple[tuple[str, float], Weighed] | None = None
         self.arrange(Layout(0))
 
     def arrange(self, layout: Layout) -> None:
         """Take a new layout; what runs keeps its reservations on nodes that are still there."""
         read_s = dict(zip(self.book.index, self._read_s.tolist(), strict=True))
-        self._layout, self.graph = layout, graph_of(layout)
+        self._layout, self.graph, self._latest = layout, graph_of(layout), None
         servers = self.graph.servers
         self.book.arrange(servers)
         self._fill = np.array([one.prefill for one in servers]).reshape(-1, 2)
@@ -90,7 +103,8 @@ class DynamicProgrammingRouting:
         found = self._search(request, now_s)
         if found is None:
             return None
-        route = self._route(found, request, now_s)
+        assert self._latest is not None, "the search weighs"
+        route = self._route(found.nodes, request, now_s, self._latest[1])
         names = tuple(stage.node_id for stage in route.stages)
         self.book.reserve(request.request_id, names, found.nodes, request.kv_tokens, now_s)
         for node, stage in zip(found.nodes, route.stages, strict=True):
@@ -124,30 +138,41 @@ class DynamicProgrammingRouting:
         return Reason("request-too-long", data={"tokens": request.kv_tokens, "most": widest})
 
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
-        """Return the fastest path through each of the best heads now; at most a few. None has to have room."""
-        prices = self._prices(request, now_s)
-        order = np.argsort(self._sweep(prices, self._no_way_back).total_s + prices.tokens * self._nearest_s)
-        none = Found((), np.inf, np.inf)
-        found = [self._ring(head, prices, none) for head in order[:EXPLAINED].tolist()]
+        """Return a fast path with room through each of the best heads now, at most a few, and what it costs.
+
+        The way back counts in the cost, not in the choice of the path. Of the request that was routed last, at
+        that time, it is what the route was chosen among.
+        """
+        is_latest = self._latest is not None and self._latest[0] == (request.request_id, now_s)
+        weighed = self._latest[1] if self._latest and is_latest else self._weigh(request, now_s)
+        prices, least_s = weighed.prices, weighed.least_s
         answer: list[dict[str, float | str]] = []
-        for one in sorted((one for one in found if one.total_s < np.inf), key=lambda one: one.total_s):
-            route = self._route(one, request, now_s)
-            path = " > ".join(f"{stage.node_id}[{stage.first}:{stage.end}]" for stage in route.stages)
+        for head in np.argsort(least_s)[:EXPLAINED].tolist():
+            if least_s.item(head) == np.inf:
+                break
+            route = self._route(self._trace(head, weighed.sweep), request, now_s, weighed)
             answer.append(
                 {
-                    "path": path,
+                    "path": " > ".join(stage.node_id for stage in route.stages),
                     "state": "open",
-                    "cost_s": one.total_s,
+                    "cost_s": route.ttft_s + (prices.tokens - 1) * route.tpot_s,
                     "ttft_s": route.ttft_s,
                     "tpot_s": route.tpot_s,
                 }
             )
-        return answer
+        return sorted(answer, key=lambda row: row["cost_s"])
 
-    def _search(self, request: RequestSignal, now_s: float) -> Found | None:
+    def _weigh(self, request: RequestSignal, now_s: float) -> Weighed:
         prices = self._prices(request, now_s)
         sweep = self._sweep(prices, self._no_way_back)
         least_s = sweep.total_s + prices.tokens * self._nearest_s
+        found = Weighed(prices, sweep, least_s, self._price.copy(), self._read_s.copy())
+        self._latest = (request.request_id, now_s), found
+        return found
+
+    def _search(self, request: RequestSignal, now_s: float) -> Found | None:
+        weighed = self._weigh(request, now_s)
+        prices, sweep, least_s = weighed.prices, weighed.sweep, weighed.least_s
         bound_s = float(least_s.min(initial=np.inf))
         if bound_s == np.inf:
             return None
@@ -207,15 +232,15 @@ class DynamicProgrammingRouting:
         ties = (seconds <= least_s * TIE).nonzero()[0]
         return int(ties[self._turn % len(ties)])
 
-    def _route(self, found: Found, request: RequestSignal, now_s: float) -> Route:
+    def _route(self, nodes: Iterable[int], request: RequestSignal, now_s: float, weighed: Weighed) -> Route:
         """Return a path as a route, with the times a request that is not booked on it yet would see."""
         layout, servers, prompt = self._layout, self.graph.servers, request.prefill_tokens
         stages, ttft_s, tpot_s, first = [], 0.0, 0.0, 0
-        for node in found.nodes:
+        for node in nodes:
             one = servers[node]
             share = (one.end - first) / (one.end - one.first)
-            fixed_s, fill_s, step_s = self._price[:, node].tolist()
-            wait_s = self._share.item(node) * max(self._read_s.item(node) - now_s, 0.0)
+            fixed_s, fill_s, step_s = weighed.price[:, node].tolist()
+            wait_s = self._share.item(node) * max(weighed.read_s.item(node) - now_s, 0.0)
             ttft_s += share * (fixed_s + prompt * fill_s + wait_s)
             tpot_s += share * step_s
             stages.append(Stage(one.node_id, first, one.end))

@@ -10,7 +10,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
-from strata.serving.routing.pipelines import Floats, PipelineRouter, Times, steps_left
+from strata.serving.routing.pipelines import Bools, Floats, PipelineRouter, Times, steps_left
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex
 from strata.serving.routing.reading import Reading
 from strata.units import show_time
@@ -44,11 +44,13 @@ class LeastWorkRouting(PipelineRouter):
         self.prefixes = PrefixIndex()
         self.reading = Reading()
         self._turn = 0
+        self._latest: tuple[tuple[str, float], tuple[Times, Floats, Bools]] | None = None
         super().__init__()
 
     def arrange(self, layout: Layout) -> None:
         """Take a new layout; prompts still to be read, and prefixes, stay known of pipelines that stay."""
         super().arrange(layout)
+        self._latest = None
         self.prefixes.arrange(self.pipelines)
         self.reading.arrange(self.pipelines)
 
@@ -58,11 +60,12 @@ class LeastWorkRouting(PipelineRouter):
         if not is_open.any():
             return None
         times, cost = self._foresee(request, now_s)
+        self._latest = (request.request_id, now_s), (times, cost, is_open.copy())
         if request.ttft_goal_s < math.inf:
             is_open &= times.ttft_s <= np.where(self.running > 0, GOAL_MARGIN, 1.0) * request.ttft_goal_s
         if request.tpot_goal_s < math.inf:
             is_open &= times.step_s <= np.where(self.running > 0, STEP_MARGIN, 1.0) * request.tpot_goal_s
-        cost[~is_open] = np.inf
+        cost = np.where(is_open, cost, np.inf)
         best = cost.min()
         if best == np.inf:
             return None
@@ -94,9 +97,14 @@ class LeastWorkRouting(PipelineRouter):
         """Return what a request would see of each pipeline, the wait for earlier prompts included."""
         return self._foresee(request, now_s)[0]
 
-    def cost(self, request: RequestSignal, now_s: float) -> Floats:
-        """Return the cost of a request on each pipeline [P]."""
-        return self._foresee(request, now_s)[1]
+    def weighed(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats, Bools]:
+        """Return what a request would see of each pipeline, what it would cost there, and where there is room [P].
+
+        Of the request that was routed last, at that time, they are those of the choice.
+        """
+        if self._latest and self._latest[0] == (request.request_id, now_s):
+            return self._latest[1]
+        return *self._foresee(request, now_s), self.has_room(request)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request or meet its goals, were it idle."""

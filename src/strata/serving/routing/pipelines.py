@@ -132,24 +132,27 @@ class PipelineRouter:
 
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
         """Return what each pipeline would cost a request now, those with room first; at most a few."""
-        cached, ttft_s, step_s = self.times(request, now_s)
-        cost, is_full = self.cost(request, now_s), ~self.has_room(request)
+        (cached, ttft_s, step_s), cost, has_room = self.weighed(request, now_s)
         return [
             {
                 "path": " > ".join(self._names[p]),
-                "state": "full" if is_full[p] else "open",
-                "cost_s": float(cost[p]),
-                "ttft_s": float(ttft_s[p]),
-                "tpot_s": float(step_s[p]),
-                "cached_tokens": float(cached[p]),
+                "state": "open" if has_room.item(p) else "full",
+                "cost_s": cost.item(p),
+                "ttft_s": ttft_s.item(p),
+                "tpot_s": step_s.item(p),
+                "cached_tokens": cached.item(p),
             }
-            for p in np.lexsort((cost, is_full))[:EXPLAINED].tolist()
+            for p in np.lexsort((cost, ~has_room))[:EXPLAINED].tolist()
         ]
 
+    def weighed(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats, Bools]:
+        """Return what a request would see of each pipeline, its cost there, and where there is room [P]."""
+        times = self.times(request, now_s)
+        return times, times.ttft_s + steps_left(request) * times.step_s, self.has_room(request)
+
     def cost(self, request: RequestSignal, now_s: float) -> Floats:
-        """Return the seconds until a request's last token on each pipeline [P]."""
-        _, ttft_s, step_s = self.times(request, now_s)
-        return ttft_s + steps_left(request) * step_s
+        """Return the cost of a request on each pipeline [P]: the seconds until its last token, or more."""
+        return self.weighed(request, now_s)[1]
 
     def has_room(self, request: RequestSignal) -> Bools:
         """Return which pipelines have a slot and the KV memory of the whole request left [P]."""
