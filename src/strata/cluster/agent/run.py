@@ -127,7 +127,7 @@ class Live:
         if isinstance(event, Collected):
             self.agent.collected(event)
         elif isinstance(event, Fault):
-            self.meters.fault(event.word)
+            self.meters.fault(event.word or "unknown")
             if self.agent.faulted(event):
                 log.warning("fault %s of %s", event.word, event.device)
                 self._waiting.append(event.at_s)
