@@ -44,6 +44,7 @@ from strata.errors import need
     type=click.Path(path_type=Path),
     help="Folder below which jobs' ai.compute/checkpoint-dir are, mounted here as in their pods.",
 )
+@click.option("--kueue", is_flag=True, help="Answer Kueue's AdmissionChecks; needs deploy/components/kueue.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def controller(**told: Any) -> None:
     """Route suspended jobs of ours and let them go; taint nodes with broken or slow devices and move their jobs.
@@ -61,7 +62,6 @@ def controller(**told: Any) -> None:
     from strata.server import listen
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
     with listen(told.pop("host"), told.pop("port")) as listener:
         click.echo(f"controller answers at port {listener.getsockname()[1]}")
         run(listener, **told)

@@ -24,6 +24,7 @@ from strata.cluster.kube.lease import Candidate, Elector
 from strata.cluster.live import Live
 from strata.cluster.manager import Manager
 from strata.cluster.pages import make_pages
+from strata.cluster.queued import Queued
 from strata.cluster.schema import bundled_profiles
 from strata.cluster.window import Window
 from strata.server import serve
@@ -42,6 +43,7 @@ def run(
     isolate_at_most: float,
     slow_window: float,
     checkpoints: Path | None,
+    kueue: bool,
     kubeconfig: str | None,
 ) -> None:
     """Run until SIGTERM or SIGINT. Raises what ended the deciding thread, and MissingPart without a cluster."""
@@ -61,6 +63,7 @@ def run(
         rng=rng,
     )
     live = Live(api, Book(bundled_profiles()), rng=rng)
+    queued = Queued() if kueue else None
     manager = Manager(
         live,
         Actor(api, clock=time.time, new_id=lambda: uuid.uuid4().hex[:12], instance=me),
@@ -68,6 +71,7 @@ def run(
         is_leader=lambda: elector.is_leader,
         policy=Policy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
+        queued=queued,
     )
     ended: list[BaseException] = []
 
@@ -80,11 +84,15 @@ def run(
 
     deciding = threading.Thread(target=decide, name="decide", daemon=True)
     live.start(in_thread=False)
+    if queued:
+        queued.start(api, rng=rng)
     elector.start()
     deciding.start()
     frame = make_pages(manager.meters.render, requests=manager.meters.http, unready=live.unready)
     with contextlib.ExitStack() as last:
         last.callback(live.stop)
+        if queued:
+            last.callback(queued.stop)
         last.callback(elector.stop)  # what was begun is ended first, while it still leads
         last.callback(deciding.join, _JOIN_S)
         last.callback(manager.stopped.set)

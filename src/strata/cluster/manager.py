@@ -20,10 +20,11 @@ from strata.cluster.book import Book
 from strata.cluster.controller import Controller
 from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.healing import Policy, View, heal, stamp
-from strata.cluster.kinds import meta
+from strata.cluster.kinds import meta, name_of
 from strata.cluster.live import Live
+from strata.cluster.queued import Queued
 from strata.cluster.standing import Mark, marks_of
-from strata.cluster.waiting import ref_of
+from strata.cluster.waiting import is_queued, ref_of
 from strata.cluster.window import Looked, Window
 from strata.decision import Reason
 from strata.prometheus import Registry
@@ -78,7 +79,7 @@ NOW: Final = {
 
 
 class Manager:
-    """is_leader: asked before every turn and every action."""
+    """is_leader: asked before every turn and every action. queued: what Kueue asks, None where it is not there."""
 
     def __init__(
         self,
@@ -89,14 +90,16 @@ class Manager:
         is_leader: Callable[[], bool],
         policy: Policy,
         window: Window,
+        queued: Queued | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.live, self.actor, self.controller, self.is_leader = live, actor, controller, is_leader
-        self.policy, self.clock = policy, clock
+        self.policy, self.queued, self.clock = policy, queued, clock
         self.meters = Meters()
         self.stopped = threading.Event()
         self._window, self._looked, self._looked_s = window, Looked(), float("-inf")
         self._marks: dict[str, Mark] | None = None
+        self._uids: dict[str, str] = {}
         self._turned_s = float("-inf")
 
     def run(self) -> None:
@@ -104,7 +107,7 @@ class Manager:
         has_news = True
         while not self.stopped.is_set():
             has_news = self.live.pump(0.5) or has_news
-            if self.live.unready() or not self.is_leader():
+            if self._unready() or not self.is_leader():
                 # Another leads, and changes what this one remembers.
                 self._marks, has_news = None, True
                 self.meters.show(leads=0.0)
@@ -115,7 +118,11 @@ class Manager:
         """Decide and act once; return whether there is more to do at once."""
         now_s, begun = self.clock(), time.perf_counter()
         book = self.live.book
-        actions = itertools.chain(self._healed(book, now_s), self.controller.step(book, now_s, stamp=stamp(now_s)))
+        actions = itertools.chain(
+            self._healed(book, now_s),
+            self.queued.step(book, now_s, stamp=stamp(now_s)) if self.queued else (),
+            self.controller.step(book, now_s, stamp=stamp(now_s)),
+        )
         is_cut = False
 
         def until_late() -> Iterator[Action]:
@@ -143,9 +150,15 @@ class Manager:
         return is_cut
 
     def _healed(self, book: Book, now_s: float) -> Iterator[Action]:
+        uids = {name: str(meta(node).get("uid") or "") for name, node in book.nodes.items()}
         if self._marks is None:
             self._marks, notes = marks_of(book.nodes, now_s)
             yield from notes
+        else:
+            # A node that was made anew under its old name is another.
+            same = {name for name in self._marks if uids.get(name) == self._uids.get(name)}
+            self._marks = {name: self._marks[name] for name in same}
+        self._uids = uids
         view = View(
             book.nodes, book.compute_nodes, book.fingerprints, self.live.received_s, book.placements, self._looked
         )
@@ -158,7 +171,30 @@ class Manager:
         )
         yield from healing.actions
         for gang in healing.moves:
-            yield from _moved(book, gang)
+            yield from self._moved(book, gang, now_s)
+
+    def _unready(self) -> str:
+        return self.live.unready() or (self.queued.unready() if self.queued else "")
+
+    def _moved(self, book: Book, gang: str, now_s: float) -> Iterator[Action]:
+        """Hold a gang back whose devices are broken: it is routed anew once its pods are gone."""
+        obj = book.jobs.get(gang)
+        if obj is None:
+            for key in book.pods_of(gang):
+                namespace, _, name = key.partition("/")
+                yield Remove(Ref(kinds.POD, name, namespace), "evict")
+            return
+        kind = jobs.kind_of(obj)
+        assert kind is not None, "only kinds with suspend are kept"
+        ref, reason = ref_of(obj, kind), Reason("gang-moved", name_of(obj), {})
+        if is_queued(obj) and self.queued is not None:
+            # Kueue would only let it go again.
+            yield from self.queued.moved(gang, str(reason), stamp=stamp(now_s))
+        elif not jobs.is_suspended(obj) and not jobs.is_finished(obj):
+            # With its version, so that it is done and told once, whatever the watch still has to say.
+            version = str(meta(obj).get("resourceVersion") or "")
+            yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
+            yield Note(ref, pascal(reason.token), str(reason), is_warning=True)
 
     def _look(self) -> bool:
         """Look for slow devices where it is time to; return whether any were found, or are well again.
@@ -181,22 +217,3 @@ class Manager:
         log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, failure.error, failure.what)
         if isinstance(action, Patch):
             self.live.book.forget(str(action.ref))
-
-
-def _moved(book: Book, gang: str) -> Iterator[Action]:
-    """Hold a gang back whose devices are broken: the controller routes it anew once its pods are gone."""
-    obj = book.jobs.get(gang)
-    if obj is not None:
-        kind = jobs.kind_of(obj)
-        assert kind is not None, "only kinds with suspend are kept"
-        if not jobs.is_suspended(obj) and not jobs.is_finished(obj):
-            ref = ref_of(obj, kind)
-            reason = Reason("gang-moved", ref.name, {})
-            # With its version, so that it is done and told once, whatever the watch still has to say.
-            version = str(meta(obj).get("resourceVersion") or "")
-            yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
-            yield Note(ref, pascal(reason.token), str(reason), is_warning=True)
-        return
-    for key in book.pods_of(gang):
-        namespace, _, name = key.partition("/")
-        yield Remove(Ref(kinds.POD, name, namespace), "evict")
