@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -84,8 +84,10 @@ class DynamicProgrammingRouting:
     def arrange(self, layout: Layout) -> None:
         """Take a new layout; what runs keeps its reservations on nodes that are still there."""
         read_s = dict(zip(self.book.index, self._read_s.tolist(), strict=True))
-        self._layout, self.graph, self._latest = layout, graph_of(layout), None
+        self.graph, self._latest = graph_of(layout), None
         servers = self.graph.servers
+        names = [one.node_id for one in servers]
+        self._hop = layout.lines(names, names)
         self.book.arrange(servers)
         self._fill = np.array([one.prefill for one in servers]).reshape(-1, 2)
         self._share = np.array([(one.end - one.first) / layout.num_layers for one in servers])
@@ -232,24 +234,24 @@ class DynamicProgrammingRouting:
         ties = (seconds <= least_s * TIE).nonzero()[0]
         return int(ties[self._turn % len(ties)])
 
-    def _route(self, nodes: Iterable[int], request: RequestSignal, now_s: float, weighed: Weighed) -> Route:
+    def _route(self, nodes: Sequence[int], request: RequestSignal, now_s: float, weighed: Weighed) -> Route:
         """Return a path as a route, with the times a request that is not booked on it yet would see."""
-        layout, servers, prompt = self._layout, self.graph.servers, request.prefill_tokens
+        servers, hop, prompt = self.graph.servers, self._hop.item, request.prefill_tokens
+        price, read_s, share_of = weighed.price.item, weighed.read_s.item, self._share.item
         stages, ttft_s, tpot_s, first = [], 0.0, 0.0, 0
         for node in nodes:
             one = servers[node]
             share = (one.end - first) / (one.end - one.first)
-            fixed_s, fill_s, step_s = weighed.price[:, node].tolist()
-            wait_s = self._share.item(node) * max(weighed.read_s.item(node) - now_s, 0.0)
-            ttft_s += share * (fixed_s + prompt * fill_s + wait_s)
-            tpot_s += share * step_s
+            wait_s = share_of(node) * max(read_s(node) - now_s, 0.0)
+            ttft_s += share * (price(0, node) + prompt * price(1, node) + wait_s)
+            tpot_s += share * price(2, node)
             stages.append(Stage(one.node_id, first, one.end))
             first = one.end
-        for a, b in pairwise(stages):
-            hop = layout.hop(a.node_id, b.node_id)
-            ttft_s += hop.at(prompt)
-            tpot_s += hop.at(1)
-        back_s = layout.hop(stages[-1].node_id, stages[0].node_id).at(1)
+        for a, b in pairwise(nodes):
+            fixed_s, per_token_s = hop(0, a, b), hop(1, a, b)
+            ttft_s += fixed_s + per_token_s * prompt
+            tpot_s += fixed_s + per_token_s
+        back_s = hop(0, nodes[-1], nodes[0]) + hop(1, nodes[-1], nodes[0])
         return Route(tuple(stages), 0, ttft_s + back_s, tpot_s + back_s)
 
     def _refresh(self, nodes: Iterable[int]) -> None:
