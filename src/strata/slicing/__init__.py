@@ -1,0 +1,1 @@
+"""Slicing: one accelerator, several tenants, a quota that holds."""
