@@ -53,7 +53,9 @@ def commands_shown(text):
             yield shlex.split(line)
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md", "docs/planning.md", "docs/files.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "README.zh-CN.md", "docs/planning.md", "docs/files.md", "docs/cluster.md"]
+)
 def test_commands_shown_exist_with_their_options(name):
     shown = list(commands_shown((ROOT / name).read_text(encoding="utf-8")))
     assert shown
