@@ -30,6 +30,7 @@ from strata.cluster.kube.api import ApiFailed
 from strata.cluster.manage import LEASE
 from strata.cluster.manager import Meters as ControllerMeters
 from strata.cluster.placed import MANAGED
+from strata.fleet.slices import LIBRARY
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAMESPACE = "strata-system"
@@ -203,6 +204,30 @@ def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
         expected |= {(kind.plural, "list"), (kind.plural, "watch"), (f"{kind.plural}/status", "patch")}
     assert may == expected
     assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kueue.WORKLOAD.group}
+
+
+FRACTIONS = "components/fractions"
+
+
+def test_fractions_are_in_unless_they_are_taken_out():
+    root, overlay = DEPLOY, DEPLOY / "overlays/cert-manager"
+    for folder in (root, overlay):
+        said = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        assert [(folder / one).resolve() for one in said["components"]] == [DEPLOY / FRACTIONS]
+
+
+def test_the_quota_library_is_put_where_pods_with_fractions_mount_it_from():
+    (part,) = documents(DEPLOY / FRACTIONS / "kustomization.yaml")
+    (patch,) = part["patches"]
+    assert patch["target"] == {"kind": "DaemonSet", "name": "strata-agent"}
+    ((one,), volume) = (operation["value"] for operation in yaml.safe_load(patch["patch"]))
+    (mount,) = one["volumeMounts"]
+    assert (mount["name"], mount.get("readOnly", False)) == (volume["name"], False)
+    assert volume["hostPath"]["path"] == str(Path(LIBRARY).parent)
+    command = kube.get_command(click.Context(kube), one["args"][1])
+    assert command.make_context(one["args"][1], one["args"][2:]).params["folder"] == Path(mount["mountPath"])
+    assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert one["securityContext"]["allowPrivilegeEscalation"] is False
 
 
 # What each part does to the API server. A right is ((group, resource), verb) or ((group, resource, name), verb).
@@ -387,7 +412,8 @@ def test_kustomize_renders_it(folder):
         one["image"]
         for workload in objects
         if workload["kind"] in ("Deployment", "DaemonSet")
-        for one in workload["spec"]["template"]["spec"]["containers"]
+        for kind in ("initContainers", "containers")
+        for one in workload["spec"]["template"]["spec"].get(kind, ())
     }
     assert images == {"strata:latest"}
     own = {(kind, "strata-webhook") for kind in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")}

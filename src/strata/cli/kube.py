@@ -15,6 +15,7 @@ KUBE: Final[Table] = {
     "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
     "extender": ("strata.cli.kube_extender:extender", "Answer schedulers that ask which nodes a pod may go to."),
     "flavors": ("strata.cli.kube_flavors:flavors", "Print what Kueue counts quota by, for kubectl apply."),
+    "library": ("strata.cli.kube_library:library", "Put the quota library into a folder of this node."),
     "webhook": ("strata.cli.kube_webhook:webhook", "Inject runtimes into pods, and hold jobs back until routed."),
     "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
 }

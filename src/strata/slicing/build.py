@@ -41,6 +41,19 @@ def library(environment: Mapping[str, str] = os.environ) -> Path:
     return kept
 
 
+def install(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Put the library into a folder, which is made if need be, and return its path there.
+
+    Raises UsageError where the folder cannot be written, and what `library` raises.
+    """
+    from strata.files import write_bytes  # not at the top: the wheel's hook has no pydantic
+
+    there = folder / NAME
+    write_bytes(there, library(environment).read_bytes())
+    there.chmod(0o644)  # whoever a pod runs as has to load it
+    return there
+
+
 def compiler(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command of a C compiler: `CC`, else the first there is. Raises MissingPart without one."""
     if platform.system() != "Linux":
