@@ -360,5 +360,5 @@ def test_the_live_agent_publishes_a_bus_error_and_stops_at_sigterm(
             root=tmp_path,
         )
     assert [one.devices[0].faults for one in told] == [(), ("aer-fatal",)]
-    assert pages["/healthz"] == "ok\n"
+    assert pages["/healthz"] == "ok"
     assert 'strata_agent_faults_total{fault="aer-fatal"} 1' in pages["/metrics"]

@@ -9,6 +9,7 @@ import pytest
 
 import cluster_objects as objects
 from cluster_builders import A100, B3, PROFILES
+from merge_patches import merged
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Action, Apply, Note, Patch, Remove
 from strata.cluster.admission.mutability import forbidden_template
@@ -52,18 +53,6 @@ class Cluster:
     def nodes(self, name: str) -> tuple[str, ...]:
         placement = job_placement(self.job(name))
         return nodes_of(placement.pods) if placement else ()
-
-
-def merged(obj: Any, body: Any) -> Any:
-    if not isinstance(body, dict):
-        return copy.deepcopy(body)
-    result = dict(obj) if isinstance(obj, dict) else {}
-    for key, value in body.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
 
 
 def notes(actions: list[Action]) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merge_patches import merged
 from strata.cluster import jobs
 
 TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
@@ -45,19 +46,6 @@ def train_job() -> dict[str, Any]:
 
 
 ALL = [job(parallelism=2, completions=2), job_set(), pytorch_job(), ray_job(), train_job()]
-
-
-def merged(obj: Any, body: Any) -> Any:
-    """RFC 7386, as an API server does it."""
-    if not isinstance(body, dict):
-        return copy.deepcopy(body)
-    result = dict(obj) if isinstance(obj, dict) else {}
-    for key, value in body.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,16 @@ from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from strata.cluster.index import Index
+from strata.cluster.pages import REALMS, page_routes
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.verbs import Verbs
 from strata.errors import UsageError
 from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import CONTENT_TYPE, Registry
+from strata.prometheus import Registry
 
 LIMITS: Final = Limits(body_bytes=128 * 2**20, connections=64)
 """Five thousand whole nodes of 25 KB; their names are about 100 KB."""
@@ -65,16 +66,6 @@ def make_frame(
             pass
         return JSONResponse({})
 
-    async def metrics(_request: Request) -> Response:
-        return PlainTextResponse(registry.render(), headers={"content-type": CONTENT_TYPE})
-
-    async def readyz(_request: Request) -> Response:
-        why = "stopping" if frame.is_draining else unready()
-        return PlainTextResponse(why or "ok", 503 if why else 200)
-
-    async def healthz(_request: Request) -> Response:
-        return PlainTextResponse("ok")
-
     app = Starlette(
         routes=[
             Route("/v1/filter", answering("filter", verbs.filter), methods=["POST"]),
@@ -83,11 +74,8 @@ def make_frame(
             Route("/volcano/prioritize", answering("node-order", verbs.node_order), methods=["POST"]),
             Route("/volcano/onSessionOpen", nothing, methods=["POST"]),
             Route("/volcano/onSessionClose", nothing, methods=["POST"]),
-            Route("/metrics", metrics),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
+            *page_routes(registry.render, unready=lambda: "stopping" if frame.is_draining else unready()),
         ]
     )
-    realms = [Realm("/"), *(Realm(path, drains=False) for path in ("/metrics", "/healthz", "/readyz"))]
-    frame = Frame(app, realms=realms, limits=limits, requests=requests)
+    frame = Frame(app, realms=[Realm("/"), *REALMS], limits=limits, requests=requests)
     return frame

@@ -20,15 +20,16 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from strata.cluster.admission.certs import Pair
 from strata.cluster.admission.keeper import LOOK_S, show
 from strata.cluster.kinds import Object
+from strata.cluster.pages import REALMS, page_routes
 from strata.errors import StrataError
 from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import CONTENT_TYPE, Registry
+from strata.prometheus import Registry
 
 log = logging.getLogger(__name__)
 
@@ -89,15 +90,8 @@ def make_frame(
         meters.seconds.observe(clock() - started, kind=kind)
         return JSONResponse(said)
 
-    async def readyz(request: Request) -> Response:
-        why = unready() or ("there is no certificate yet" if look and not meters.renewals.values[()] else "")
-        return PlainTextResponse(why or "ok", status_code=503 if why else 200)
-
-    async def healthz(request: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def metrics(request: Request) -> Response:
-        return Response(meters.registry.render(), headers={"content-type": CONTENT_TYPE})
+    def unshown() -> str:
+        return unready() or ("there is no certificate yet" if look and not meters.renewals.values[()] else "")
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -114,19 +108,10 @@ def make_frame(
 
     routes = [
         Route("/mutate", mutate, methods=["POST"]),
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
-        Route("/metrics", metrics),
+        *page_routes(meters.registry.render, unready=unshown),
     ]
-    realms = [
-        Realm("/"),
-        Realm("/healthz", drains=False),
-        Realm("/readyz", drains=False),
-        Realm("/metrics", drains=False),
-    ]
-    return Frame(
-        Starlette(routes=routes, lifespan=lifespan), realms=realms, limits=LIMITS, requests=meters.requests
-    )
+    app = Starlette(routes=routes, lifespan=lifespan)
+    return Frame(app, realms=[Realm("/"), *REALMS], limits=LIMITS, requests=meters.requests)
 
 
 async def _renew(tls: ssl.SSLContext, look: Callable[[], Pair], meters: Meters) -> None:

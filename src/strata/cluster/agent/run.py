@@ -22,7 +22,6 @@ from strata.cluster.agent import nvml
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
-from strata.cluster.agent.serve import frame
 from strata.cluster.agent.sources import (
     Collect,
     ask_tools,
@@ -182,6 +181,7 @@ def run(
     root: Path,
 ) -> None:
     """Run the agent and answer HTTP until SIGTERM or SIGINT. Raises what ended a thread."""
+    from strata.cluster.pages import make_pages
 
     def ask(live: Live) -> None:
         ask_tools(collect, live.put, every_s=every_s, look=live.look, stopped=live.stopped, clock=live.clock)
@@ -214,6 +214,11 @@ def run(
     )
     live.start()
     try:
-        serve(frame(live.meters, live.is_alive), listener, drain_s=0.0)
+        frame = make_pages(
+            live.meters.render,
+            requests=live.meters.http,
+            unwell=lambda: "" if live.is_alive() else "it hangs",
+        )
+        serve(frame, listener, drain_s=0.0)
     finally:
         live.stop()
