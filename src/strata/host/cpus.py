@@ -1,0 +1,140 @@
+"""The CPUs of this machine: which share a core, a last-level cache, a NUMA node, and how fast they may run.
+
+References
+----------
+Linux Documentation/ABI: stable/sysfs-devices-system-cpu; Documentation/admin-guide/pm/cpufreq.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from strata.fleet import local
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One online CPU. `core`: the CPUs of its core, itself included; `llc`: counted from 0 over the machine.
+
+    governor: "" where the kernel has no cpufreq; frequencies 0 there.
+    """
+
+    number: int
+    node: int = 0
+    llc: int = 0
+    core: tuple[int, ...] = ()
+    governor: str = ""
+    floor_hz: float = 0.0
+    top_hz: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """All online CPUs, by number."""
+
+    all: tuple[Cpu, ...]
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the CPUs' numbers."""
+        return tuple(cpu.number for cpu in self.all)
+
+    @cached_property
+    def nodes(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each NUMA node that has some."""
+        return _grouped((cpu.node, cpu.number) for cpu in self.all)
+
+    @cached_property
+    def llcs(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each last-level cache."""
+        return _grouped((cpu.llc, cpu.number) for cpu in self.all)
+
+    @cached_property
+    def cores(self) -> tuple[tuple[int, ...], ...]:
+        """Return the CPUs of each core, in order of their first."""
+        return tuple(dict.fromkeys(cpu.core or (cpu.number,) for cpu in self.all))
+
+    @property
+    def has_smt(self) -> bool:
+        """Return whether any core has two CPUs."""
+        return any(len(core) > 1 for core in self.cores)
+
+
+def simple(number: int, *, nodes: int = 1, smt: bool = False) -> Cpus:
+    """Return a machine of `number` like CPUs, one cache a node; with `smt` two neighbours share a core."""
+    per_node = max(1, number // nodes)
+    return Cpus(
+        tuple(
+            Cpu(
+                cpu,
+                min(cpu // per_node, nodes - 1),
+                min(cpu // per_node, nodes - 1),
+                (cpu - cpu % 2, cpu - cpu % 2 + 1) if smt else (cpu,),
+            )
+            for cpu in range(number)
+        )
+    )
+
+
+def probe(root: Path = Path("/sys")) -> Cpus:
+    """Read the online CPUs below a sysfs root. What the kernel does not show counts as one node and one cache."""
+    folder = root / "devices/system/cpu"
+    online = local.cpu_list(_text(folder / "online")) or tuple(
+        sorted(int(one.name[3:]) for one in folder.glob("cpu[0-9]*"))
+    )
+    node_of = {cpu: node for node, cpus in local.probe(root).cpus.items() for cpu in cpus}
+    caches: dict[tuple[int, ...], int] = {}
+    return Cpus(tuple(_cpu(folder / f"cpu{number}", number, node_of.get(number, 0), caches) for number in online))
+
+
+def show(cpus: Iterable[int]) -> str:
+    """Return CPUs as the kernel writes them: `0-3,8`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int]) -> Cpu:
+    shared: tuple[int, ...] = ()
+    for index in sorted((folder / "cache").glob("index[0-9]*")):
+        shared = local.cpu_list(_text(index / "shared_cpu_list")) or shared  # the last one is the last level
+    core = local.cpu_list(_text(folder / "topology/core_cpus_list")) or local.cpu_list(
+        _text(folder / "topology/thread_siblings_list")
+    )
+    # Where no cache is shown, a NUMA node stands for one.
+    llc = caches.setdefault(shared or (-1 - node,), len(caches))
+    return Cpu(
+        number,
+        node,
+        llc,
+        core or (number,),
+        _text(folder / "cpufreq/scaling_governor"),
+        _hz(folder / "cpufreq/scaling_min_freq"),
+        _hz(folder / "cpufreq/cpuinfo_max_freq"),
+    )
+
+
+def _hz(path: Path) -> float:
+    said = _text(path)
+    return int(said) * 1e3 if said.isdecimal() else 0.0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # an attribute this kernel has not, or a CPU that is just going offline
+        return ""
+
+
+def _grouped(pairs: Iterable[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for key, cpu in pairs:
+        found.setdefault(key, []).append(cpu)
+    return {key: tuple(cpus) for key, cpus in sorted(found.items())}

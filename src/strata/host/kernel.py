@@ -1,0 +1,69 @@
+"""What this kernel offers to a scheduling policy: cgroups, frequency, memory bandwidth, interrupts, sched_ext.
+
+References
+----------
+Linux Documentation: admin-guide/cgroup-v2.rst, filesystems/resctrl.rst, core-api/irq/irq-affinity.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strata.fleet.local import cpu_list
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What can be asked of the kernel here, and in which state it is.
+
+    cgroup_root: where cgroup v2 is mounted, "" where it is not. controllers: those it offers at its root.
+    memory_nodes: NUMA nodes with memory. resctrl_domains: cache or memory ids whose bandwidth can be capped.
+    has_bandwidth_monitor: whether resctrl counts memory traffic. irqs: movable interrupts and where they may land.
+    scx: the state of sched_ext, "" where the kernel has none.
+    """
+
+    cgroup_root: str = ""
+    controllers: frozenset[str] = frozenset()
+    has_cpu_idle: bool = False
+    memory_nodes: tuple[int, ...] = ()
+    resctrl_domains: tuple[int, ...] = ()
+    has_bandwidth_monitor: bool = False
+    irqs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    scx: str = ""
+    has_nvidia: bool = False
+
+
+def probe(root: Path = Path("/")) -> Kernel:
+    """Read what the kernel offers, below a root with proc and sys. What cannot be read is not offered."""
+    cgroup = root / "sys/fs/cgroup"
+    controllers = _text(cgroup / "cgroup.controllers")
+    resctrl = root / "sys/fs/resctrl"
+    return Kernel(
+        "/sys/fs/cgroup" if (cgroup / "cgroup.controllers").exists() else "",
+        frozenset(controllers.split()),
+        any(cgroup.glob("*/cpu.idle")),
+        cpu_list(_text(root / "sys/devices/system/node/has_memory")),
+        tuple(int(one) for one in re.findall(r"(\d+)=", _line(_text(resctrl / "schemata"), "MB:"))),
+        any((resctrl / "mon_data").glob("*/mbm_total_bytes")),
+        {
+            int(folder.name): cpus
+            for folder in sorted((root / "proc/irq").glob("[0-9]*"))
+            if (cpus := cpu_list(_text(folder / "smp_affinity_list")))
+        },
+        _text(root / "sys/kernel/sched_ext/state"),
+        (root / "proc/driver/nvidia").exists(),
+    )
+
+
+def _line(text: str, start: str) -> str:
+    return next((line for line in text.splitlines() if line.strip().startswith(start)), "")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # not mounted, not built in, or no right
+        return ""

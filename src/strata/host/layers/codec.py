@@ -1,0 +1,219 @@
+"""Policies from and to the JSON of scx_layered, losing nothing: unknown keys are kept and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, Final
+
+from strata.errors import BadFile, Fault, UsageError
+from strata.files import read_text
+from strata.host.layers import forms
+from strata.host.layers.policy import KINDS, MATCHERS, Kind, Layer, Match
+
+LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something in a file that scx_layered refuses to read. `path` as in `[0].kind.Open.weight`."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A policy as far as it could be read; None stands for a layer that could not."""
+
+    layers: tuple[Layer | None, ...]
+    troubles: tuple[Trouble, ...]
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers keys given twice, which serde refuses and Python's reader forgets."""
+
+    doubled: tuple[str, ...] = ()
+
+
+def load(path: str) -> Read:
+    """Read a policy file. Raises UsageError (no such file) or BadFile (no JSON), never for what it says."""
+    text = read_text(path)
+    try:
+        return read(json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant))
+    except json.JSONDecodeError as error:
+        raise BadFile([Fault(path, f"not JSON: {error.msg}", error.lineno, error.colno)]) from None
+    except RecursionError:
+        raise BadFile([Fault(path, "not usable JSON: nested too deeply")]) from None
+    except ValueError as error:  # NaN, or an integer of thousands of digits
+        raise BadFile([Fault(path, f"not JSON: {error}")]) from None
+
+
+def parse(data: Any) -> tuple[Layer, ...]:
+    """Return the layers of JSON data. Raises UsageError with all that scx_layered would refuse to read."""
+    found = read(data)
+    layers = tuple(layer for layer in found.layers if layer is not None)
+    if found.troubles:
+        raise UsageError("\n".join(f"{trouble.path}: {trouble.message}" for trouble in found.troubles))
+    return layers
+
+
+def read(data: Any) -> Read:
+    """Return the layers of JSON data, and all that scx_layered would refuse to read."""
+    if not isinstance(data, list):
+        return Read((), (Trouble("", "a policy should be a list of layers"),))
+    troubles: list[Trouble] = []
+    layers = tuple(_layer(item, f"[{index}]", troubles) for index, item in enumerate(data))
+    return Read(layers, tuple(troubles))
+
+
+def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
+    """Return the JSON data of a policy: what is not the default, in the order of config.rs."""
+    return [_dump_layer(layer) for layer in layers]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        found.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _layer(data: Any, path: str, troubles: list[Trouble]) -> Layer | None:
+    if not isinstance(data, dict):
+        troubles.append(Trouble(path, "a layer should be an object"))
+        return None
+    before = len(troubles)
+    _told_twice(data, path, LAYER_KEYS, troubles)
+    name = _value(data, "name", forms.text, path, troubles)
+    comment = _value(data, "comment", forms.optional(forms.text), path, troubles, default=None)
+    template = None
+    if data.get("template") is not None:
+        template = _match(data["template"], f"{path}.template", troubles)
+    matches = _matches(data, path, troubles)
+    kind = _kind(data, path, troubles)
+    if len(troubles) > before or kind is None:
+        return None
+    unknown = {key: value for key, value in data.items() if key not in LAYER_KEYS}
+    return Layer(name, matches, kind, comment, template, unknown)
+
+
+def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tuple[tuple[Match, ...], ...]:
+    blocks = data.get("matches")
+    if not isinstance(blocks, list):
+        said = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
+        troubles.append(Trouble(f"{path}.matches", said))
+        return ()
+    found = []
+    for index, block in enumerate(blocks):
+        where = f"{path}.matches[{index}]"
+        if not isinstance(block, list):
+            troubles.append(Trouble(where, "should be a list of conditions"))
+            continue
+        some = [_match(one, f"{where}[{number}]", troubles) for number, one in enumerate(block)]
+        found.append(tuple(one for one in some if one is not None))
+    return tuple(found)
+
+
+def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
+    if not isinstance(data, dict) or len(data) != 1:
+        troubles.append(Trouble(path, 'a condition should be an object of one key, as {"CommPrefix": "pt_"}'))
+        return None
+    ((kind, value),) = data.items()
+    form = MATCHERS.get(kind)
+    if form is None:
+        troubles.append(Trouble(f"{path}.{kind}", f"no such condition{_meant(kind, MATCHERS)}"))
+        return None
+    try:
+        return Match(kind, form(value))
+    except ValueError as error:
+        troubles.append(Trouble(f"{path}.{kind}", str(error)))
+        return None
+
+
+def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> Kind | None:
+    said = data.get("kind")
+    if not isinstance(said, dict) or len(said) != 1:
+        message = "should be an object of one key: Confined, Grouped or Open"
+        troubles.append(Trouble(f"{path}.kind", message if "kind" in data else "required key is missing"))
+        return None
+    ((name, body),) = said.items()
+    made, where = KINDS.get(name), f"{path}.kind.{name}"
+    if made is None:
+        troubles.append(Trouble(where, f"no such kind{_meant(name, KINDS)}"))
+        return None
+    if not isinstance(body, dict):
+        troubles.append(Trouble(where, "should be an object"))
+        return None
+    before = len(troubles)
+    known = {one.name: one for one in _known(made)}
+    _told_twice(body, where, known, troubles)
+    values = {
+        key: _value(body, key, one.metadata["form"], where, troubles)
+        for key, one in known.items()
+        if key in body or one.default is MISSING
+    }
+    unknown = {key: value for key, value in body.items() if key not in known}
+    return made(**values, unknown=unknown) if len(troubles) == before else None
+
+
+def _value(
+    data: Mapping[str, Any], key: str, form: forms.Form, path: str, troubles: list[Trouble], *, default: Any = ...
+) -> Any:
+    if key not in data:
+        if default is ...:
+            troubles.append(Trouble(f"{path}.{key}", "required key is missing"))
+            return None
+        return default
+    try:
+        return form(data[key])
+    except ValueError as error:
+        troubles.append(Trouble(f"{path}.{key}", str(error)))
+        return None
+
+
+def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], troubles: list[Trouble]) -> None:
+    troubles.extend(
+        Trouble(f"{path}.{key}", "key given twice") for key in getattr(data, "doubled", ()) if key in set(known)
+    )
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _known(kind: type[Kind]) -> Sequence[Field[Any]]:
+    return [one for one in fields(kind) if "form" in one.metadata]
+
+
+def _dump_layer(layer: Layer) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": layer.name}
+    if layer.comment is not None:
+        found["comment"] = layer.comment
+    if layer.template is not None:
+        found["template"] = _dump_match(layer.template)
+    found["matches"] = [[_dump_match(match) for match in block] for block in layer.matches]
+    body = {
+        one.name: _plain(getattr(layer.kind, one.name))
+        for one in sorted(_known(type(layer.kind)), key=lambda one: one.default is not MISSING)
+        if getattr(layer.kind, one.name) != one.default
+    }
+    found["kind"] = {type(layer.kind).__name__: {**body, **layer.kind.unknown}}
+    return {**found, **layer.unknown}
+
+
+def _dump_match(match: Match) -> dict[str, Any]:
+    return {match.kind: _plain(match.value)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
