@@ -110,7 +110,13 @@ class Block(nn.Module):  # type: ignore[misc]
         [B, H, T, K], of tokens before them too; causal attention among these where it is left out.
         """
         inside = _Enter.apply(functional.rms_norm(x, x.shape[-1:], self.norms[0]), self.group)
-        q, k, v = torch.einsum("btd,hikd->ibhtk", inside, self.qkv)  # each (B, H, T, K)
+        # One product with the weights as they lie: an einsum over them would copy them every time.
+        heads, _, size, _ = self.qkv.shape
+        q, k, v = (
+            functional.linear(inside, self.qkv.flatten(0, 2))
+            .unflatten(-1, (heads, 3, size))
+            .permute(3, 0, 2, 1, 4)
+        )
         if attend is None:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
