@@ -8,6 +8,7 @@ Standard Base 5.0 has it (Core, 10.7).
 
 from __future__ import annotations
 
+import mmap
 import re
 import struct
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_STRTAB, _DT_VERNEED, _DT_VERNEEDNUM = 5, 0x6FFFFFFE, 0x6FFFFFFF
-_MOST_NAME = 4096
+_MOST_NAME, _MOST_LIBRARIES = 4096, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,16 @@ def read_elf(path: Path) -> Elf | None:
     with path.open("rb") as file:
         if file.read(4) != b"\x7fELF":
             return None
-        data = b"\x7fELF" + file.read()
-    try:
-        if data[4:6] != b"\x02\x01":
-            return Elf(32 if data[4] == 1 else 64, "", {})
-        return _read64(data)
-    except (struct.error, IndexError, ValueError):  # cut off, or nonsense
-        return None
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            try:
+                if data[4:6] != b"\x02\x01":
+                    return Elf(32 if data[4] == 1 else 64, "", {})
+                return _read64(data)
+            except (struct.error, IndexError, KeyError, OverflowError, ValueError):  # cut off, or nonsense
+                return None
 
 
-def _read64(data: bytes) -> Elf:
+def _read64(data: mmap.mmap) -> Elf:
     (table,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
     headers = [struct.unpack_from("<IIQQQQ", data, table + size * number) for number in range(count)]
@@ -65,20 +66,20 @@ def _read64(data: bytes) -> Elf:
     return Elf(64, interpreter, _needs(data, dict(struct.iter_unpack("<QQ", dynamic)), loads))
 
 
-def _needs(data: bytes, tags: dict[int, int], loads: list[tuple[int, int, int]]) -> dict[str, frozenset[str]]:
+def _needs(data: mmap.mmap, tags: dict[int, int], loads: list[tuple[int, int, int]]) -> dict[str, frozenset[str]]:
     if _DT_VERNEED not in tags:
         return {}
     strings = _offset(tags[_DT_STRTAB], loads)
     found: dict[str, frozenset[str]] = {}
     place = _offset(tags[_DT_VERNEED], loads)
-    for _ in range(tags[_DT_VERNEEDNUM]):
+    for _ in range(min(tags[_DT_VERNEEDNUM], _MOST_LIBRARIES)):
         _, count, file, first, following = struct.unpack_from("<HHIII", data, place)
         found[_string(data, strings + file)] = frozenset(_versions(data, place + first, count, strings))
         place += following
     return found
 
 
-def _versions(data: bytes, place: int, count: int, strings: int) -> Iterator[str]:
+def _versions(data: mmap.mmap, place: int, count: int, strings: int) -> Iterator[str]:
     for _ in range(count):
         _, _, _, name, following = struct.unpack_from("<IHHII", data, place)
         yield _string(data, strings + name)
@@ -92,5 +93,8 @@ def _offset(address: int, loads: list[tuple[int, int, int]]) -> int:
     raise ValueError("an address in no segment")
 
 
-def _string(data: bytes, place: int) -> str:
-    return data[place : data.index(b"\0", place, place + _MOST_NAME)].decode()
+def _string(data: mmap.mmap, place: int) -> str:
+    end = data.find(b"\0", place, place + _MOST_NAME)
+    if end < 0:
+        raise ValueError("a name without an end")
+    return data[place:end].decode()
