@@ -125,6 +125,11 @@ class Book:
         one.assumed, one.assumed_until_s = decode(encode(placement), where=gang), until_s
         self._recount(gang)
 
+    def is_assumed(self, gang: str) -> bool:
+        """Return whether a gang's places are held that the API server does not show yet."""
+        found = self._gangs.get(gang)
+        return found is not None and found.assumed is not None
+
     def forget(self, gang: str) -> None:
         """Take back what was assumed: it did not come about."""
         if one := self._gangs.get(gang):

@@ -85,6 +85,8 @@ class Controller:
 
     def _one(self, book: Book, one: Waiting, now_s: float, stamp: str, hopeless: set[str]) -> Iterator[Action]:
         told = self._told[one.gang]
+        if book.is_assumed(one.gang):
+            return  # it was let go, and the watch lags; a second answer would take the first one's place
         if one.claim is None:
             yield from self._tell(book, one, told, now_s, _refused(one), stamp)
             return

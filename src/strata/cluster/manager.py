@@ -20,8 +20,9 @@ from strata.cluster.book import Book
 from strata.cluster.controller import Controller
 from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.healing import Policy, View, heal, stamp
-from strata.cluster.kinds import meta, name_of
+from strata.cluster.kinds import annotations_of, meta, name_of
 from strata.cluster.live import Live
+from strata.cluster.placed import GANG
 from strata.cluster.queued import Queued
 from strata.cluster.standing import Mark, marks_of
 from strata.cluster.waiting import is_queued, ref_of
@@ -215,5 +216,12 @@ class Manager:
         with self.meters.lock:
             self.meters.failures.inc(action=type(action).__name__.lower(), what=failure.what)
         log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, failure.error, failure.what)
-        if isinstance(action, Patch):
-            self.live.book.forget(str(action.ref))
+        # Without an answer it may have been done, or still be: its places are held until it shows, or their time.
+        if isinstance(action, Patch) and 400 <= failure.error.status < 500:
+            self.live.book.forget(_gang_of(self.live.book, action.ref))
+
+
+def _gang_of(book: Book, ref: Ref) -> str:
+    """Return the gang of a job or a gated pod; that of a pod with a generated name is not called after it."""
+    pod = book.gated.get(f"{ref.namespace}/{ref.name}") if ref.kind == kinds.POD else None
+    return str(ref) if pod is None else annotations_of(pod).get(GANG) or str(ref)
