@@ -1,0 +1,255 @@
+#include "cuda.h"
+
+#include <stdlib.h>
+
+/* Memory of alloc nodes is taken at launch, and kept by the device's graphs until it is trimmed. */
+struct Node {
+    CUdeviceptr address;
+    int64_t bytes;
+    int device, is_freed_inside;
+    struct Node *next;
+};
+struct Graph {
+    struct Node *nodes;
+};
+
+static int64_t reserved[MAX_DEVICES], used[MAX_DEVICES];
+
+static CUresult add_alloc(void **node, struct Graph *graph, struct AllocNode *params)
+{
+    if (params->pool.location.type != LOCATION_DEVICE || params->bytes == 0)
+        return INVALID_VALUE;
+    struct Node *made = calloc(1, sizeof *made);
+    lock();
+    *made = (struct Node){fresh((int64_t)params->bytes), (int64_t)params->bytes, params->pool.location.id, 0, graph->nodes};
+    graph->nodes = made;
+    unlock();
+    params->address = made->address;
+    *node = made;
+    return OK;
+}
+
+static CUresult add_free(void **node, struct Graph *graph, CUdeviceptr address)
+{
+    for (struct Node *each_node = graph->nodes; each_node; each_node = each_node->next)
+        if (each_node->address == address) {
+            each_node->is_freed_inside = 1;
+            *node = each_node;
+            return OK;
+        }
+    return INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphCreate(struct Graph **graph, unsigned flags)
+{
+    (void)flags;
+    ENTER(visit);
+    *graph = calloc(1, sizeof **graph);
+    return OK;
+}
+
+EXPORT CUresult cuGraphDestroy(struct Graph *graph)
+{
+    (void)graph; /* its executable may outlive it: left to the process's end */
+    ENTER(visit);
+    return OK;
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(void **node, struct Graph *graph, const void *after, size_t count,
+                                       struct AllocNode *params)
+{
+    (void)after, (void)count;
+    ENTER(visit_slowly);
+    return add_alloc(node, graph, params);
+}
+
+EXPORT CUresult cuGraphAddMemFreeNode(void **node, struct Graph *graph, const void *after, size_t count,
+                                      CUdeviceptr address)
+{
+    (void)after, (void)count;
+    ENTER(visit);
+    return add_free(node, graph, address);
+}
+
+static CUresult add_node(void **node, struct Graph *graph, struct NodeParams *params)
+{
+    if (params->type == NODE_MEM_ALLOC)
+        return add_alloc(node, graph, &params->alloc);
+    if (params->type == NODE_MEM_FREE)
+        return add_free(node, graph, params->freed);
+    return OK;
+}
+
+EXPORT CUresult cuGraphAddNode(void **node, struct Graph *graph, const void *after, size_t count,
+                               struct NodeParams *params)
+{
+    (void)after, (void)count;
+    ENTER(visit_slowly);
+    return add_node(node, graph, params);
+}
+
+EXPORT CUresult cuGraphAddNode_v2(void **node, struct Graph *graph, const void *after, const void *edges, size_t count,
+                                  struct NodeParams *params)
+{
+    (void)after, (void)edges, (void)count;
+    ENTER(visit_slowly);
+    return add_node(node, graph, params);
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(struct Graph **exec, struct Graph *graph, unsigned long long flags)
+{
+    (void)flags;
+    ENTER(visit);
+    *exec = graph;
+    return OK;
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(struct Graph **exec, struct Graph *graph, void *params)
+{
+    (void)params;
+    ENTER(visit);
+    *exec = graph;
+    return OK;
+}
+
+EXPORT CUresult cuGraphExecDestroy(struct Graph *exec)
+{
+    (void)exec;
+    ENTER(visit);
+    return OK;
+}
+
+static CUresult launch_graph(struct Graph *graph)
+{
+    CUresult result = OK;
+    lock();
+    for (struct Node *node = graph->nodes; node && result == OK; node = node->next) {
+        if (find(node->address, GRAPHED))
+            result = INVALID_VALUE; /* not freed since the last launch */
+        used[node->device] += node->bytes;
+        int64_t more = used[node->device] - reserved[node->device];
+        if (result == OK && more > 0) {
+            if (hold(node->device, more))
+                reserved[node->device] += more;
+            else
+                result = OUT_OF_MEMORY;
+        }
+        if (result != OK)
+            used[node->device] -= node->bytes;
+        else
+            add(node->address, GRAPHED, node->device, node->bytes);
+    }
+    for (struct Node *node = graph->nodes; node; node = node->next) {
+        struct Thing *live = find(node->address, GRAPHED);
+        if (node->is_freed_inside && live)
+            graphs_return(live);
+    }
+    unlock();
+    if (result == OK && current() >= 0)
+        launch(current());
+    return result;
+}
+
+int64_t graphs_return(struct Thing *allocation)
+{
+    int64_t bytes = allocation->bytes;
+    used[allocation->device] -= bytes;
+    take(allocation);
+    return bytes;
+}
+
+EXPORT CUresult cuGraphLaunch(struct Graph *exec, CUstream stream)
+{
+    (void)stream;
+    ENTER(visit);
+    return launch_graph(exec);
+}
+
+EXPORT CUresult cuGraphLaunch_ptsz(struct Graph *exec, CUstream stream)
+{
+    (void)stream;
+    ENTER(visit);
+    return launch_graph(exec);
+}
+
+EXPORT CUresult cuGraphUpload(struct Graph *exec, CUstream stream)
+{
+    (void)exec, (void)stream;
+    ENTER(visit);
+    return OK;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    ENTER(visit);
+    lock();
+    unhold(device, reserved[device] - used[device]);
+    reserved[device] = used[device];
+    unlock();
+    return OK;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+    ENTER(visit);
+    lock();
+    *(uint64_t *)value = (uint64_t)(attribute < 2 ? used[device] : reserved[device]);
+    unlock();
+    return OK;
+}
+
+EXPORT CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                               unsigned shared, CUstream stream, void **params, void **extra)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)params, (void)extra;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
+
+EXPORT CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                    unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)params, (void)extra;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
+
+EXPORT CUresult cuLaunchKernelEx(const void *config, void *f, void **params, void **extra)
+{
+    (void)config, (void)f, (void)params, (void)extra;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
+
+EXPORT CUresult cuLaunchKernelEx_ptsz(const void *config, void *f, void **params, void **extra)
+{
+    (void)config, (void)f, (void)params, (void)extra;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
+
+EXPORT CUresult cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                          unsigned bz, unsigned shared, CUstream stream, void **params)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)params;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
+
+EXPORT CUresult cuLaunchCooperativeKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                               unsigned bz, unsigned shared, CUstream stream, void **params)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)params;
+    ENTER(visit);
+    launch(current());
+    return OK;
+}
