@@ -26,9 +26,8 @@ def library(environment: Mapping[str, str] = os.environ) -> Path:
 
     Raises MissingPart where it is not here and cannot be compiled, StrataError where compiling it fails.
     """
-    brought = Path(__file__).parent / NAME
-    if brought.is_file():
-        return brought
+    if found := brought():
+        return found
     command = compiler(environment)
     kept = _cache(environment) / "strata" / "quota" / _digest(command) / NAME
     if not kept.is_file():
@@ -39,6 +38,12 @@ def library(environment: Mapping[str, str] = os.environ) -> Path:
             message = f"the quota library cannot be kept: {error}"
             raise MissingPart(message, hint="XDG_CACHE_HOME=FOLDER, one that can be written") from error
     return kept
+
+
+def brought() -> Path | None:
+    """Return the library the wheel brought, if it did."""
+    path = Path(__file__).parent / NAME
+    return path if path.is_file() else None
 
 
 def install(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
