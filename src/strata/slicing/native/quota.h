@@ -1,0 +1,178 @@
+/* libstrata_quota: a cooperative memory and compute quota between a program and its accelerator's driver.
+ *
+ * Preloaded into a program, the library stands at the driver's three doors (doors.c), charges what is
+ * allocated to a ledger shared by every process of the slice (ledger.c), and hands everything else on untouched.
+ * It is no security boundary. No accelerator headers are needed to build it; it links libc alone.
+ */
+#ifndef STRATA_QUOTA_H
+#define STRATA_QUOTA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- Wrappers -------------------------------------------------------------------------------------------
+ *
+ * QUOTA_WRAP(CUDA, cuMemFree_v2, int, (uint64_t pointer)) {
+ *     int result = REAL(cuMemFree_v2)(pointer);
+ *     ...
+ * }
+ * exports the symbol, puts a row into the table of doors (table.c) and declares what REAL() calls: the driver's
+ * function, found by the door the program came through or, for a program linked to the driver, behind us.
+ * Where the driver has no such function, REAL() is a stub that returns the library's code for "not found".
+ */
+enum quota_library { CUDA, NVML, RUNTIME, ACL, NUM_LIBRARIES }; /* libcuda.so.1, libnvidia-ml.so.1, libruntime.so, libascendcl.so */
+
+struct quota_wrap {
+    const char *name;
+    size_t length;
+    void *wrapper;
+    _Atomic(void *) real; /* the driver's function; NULL until its library was seen */
+    enum quota_library library;
+    int since; /* the driver version (12000 is 12.0) from which this is what its base name means; 0: always */
+};
+
+#define QUOTA_EXPORT __attribute__((visibility("default")))
+
+#define QUOTA_WRAP_SINCE(library_, since_, symbol, result, parameters)                                                \
+    QUOTA_EXPORT result symbol parameters;                                                                            \
+    typedef result(*type_of_##symbol) parameters;                                                                     \
+    static struct quota_wrap wrap_##symbol __attribute__((used, section("quota_wraps"), aligned(8))) = {              \
+        #symbol, sizeof(#symbol) - 1, (void *)symbol, NULL, library_, since_};                                        \
+    QUOTA_EXPORT result symbol parameters
+
+#define QUOTA_WRAP(library_, symbol, result, parameters) QUOTA_WRAP_SINCE(library_, 0, symbol, result, parameters)
+
+#define REAL(symbol) ((type_of_##symbol)quota_real(&wrap_##symbol))
+
+void *quota_real_slow(struct quota_wrap *wrap);
+
+static inline void *quota_real(struct quota_wrap *wrap) {
+    void *real = atomic_load_explicit(&wrap->real, memory_order_acquire);
+    return __builtin_expect(real != NULL, 1) ? real : quota_real_slow(wrap);
+}
+
+/* A driver function that we call but do not wrap; NULL where the driver lacks it. Looked up once:
+ *     static struct quota_call get_device = {"cuCtxGetDevice", CUDA, NULL};
+ *     int (*real)(int *) = (int (*)(int *))quota_call(&get_device);                                           */
+struct quota_call {
+    const char *name;
+    enum quota_library library;
+    _Atomic(void *) real;
+};
+void *quota_call(struct quota_call *call);
+
+/* ---- The ledger's file ----------------------------------------------------------------------------------
+ *
+ * Little endian, fixed size, mapped shared by every process of the slice. All zero is a valid empty ledger without
+ * a header; whoever comes first writes the header. Offsets (bytes), the same for every reader:
+ *        0  magic "STRATAQL", then u32 version, u32 num_slots, u32 num_rows, u32 slots_used (high-water mark)
+ *     4096  rows[64], 64 bytes each: u64 key (0: unused), u64 limit_bytes (0: none), u32 ordinal (the device's
+ *           number in the process that came first), u32 vendor (0 NVIDIA, 1 Ascend), u32 cores_percent (0: none),
+ *           u32 unused, u64 cores_ready_ns (CLOCK_MONOTONIC)
+ *     8192  owners[1024], u64 each: bits 0-1 state (0 free, 1 live, 2 being swept), bits 2-23 pid,
+ *           bits 24-63 the process's start time, clock ticks since boot (field 22 of /proc/PID/stat)
+ *    16384  held[64][1024], u64 each, by row then slot: bits 0-51 bytes, bits 52-63 requests not decided yet
+ *   540672  end
+ * What a device's slice uses is the sum of `held` bytes over the slots whose owner is live *and exists*: /proc/PID/stat has
+ * that start time and is no zombie (state Z or X, num_threads at most 1). Readers need not sweep; the library does.
+ */
+#define LEDGER_MAGIC "STRATAQL"
+#define LEDGER_VERSION 1
+#define LEDGER_SLOTS 1024
+#define LEDGER_ROWS 64
+
+struct ledger_row {
+    _Atomic uint64_t key;
+    _Atomic uint64_t limit_bytes;
+    _Atomic uint32_t ordinal;
+    _Atomic uint32_t vendor;
+    _Atomic uint32_t cores_percent;
+    uint32_t unused;
+    _Atomic uint64_t cores_ready_ns;
+    uint64_t padding[3];
+};
+
+struct ledger_file {
+    _Atomic uint64_t magic;
+    _Atomic uint32_t version, num_slots, num_rows, slots_used;
+    char header_padding[4096 - 24];
+    struct ledger_row rows[LEDGER_ROWS];
+    _Atomic uint64_t owners[LEDGER_SLOTS];
+    _Atomic uint64_t held[LEDGER_ROWS][LEDGER_SLOTS];
+};
+_Static_assert(offsetof(struct ledger_file, rows) == 4096, "readers rely on it");
+_Static_assert(offsetof(struct ledger_file, owners) == 8192, "readers rely on it");
+_Static_assert(offsetof(struct ledger_file, held) == 16384, "readers rely on it");
+_Static_assert(sizeof(struct ledger_file) == 540672, "readers rely on it");
+
+/* ---- Charging -------------------------------------------------------------------------------------------
+ *
+ * Rows: a device is a row of the ledger, found by its key so that processes that number devices differently (by
+ * CUDA_VISIBLE_DEVICES) meet. Two numbers are no rows and every ledger_ function takes them: */
+#define ROW_UNLIMITED (-1) /* no limit asked for: everything is granted, nothing is counted */
+#define ROW_CLOSED (-2)    /* a limit that cannot be kept, and the policy is closed: nothing is granted */
+
+enum quota_vendor { NVIDIA, ASCEND, NUM_VENDORS };
+
+/* The row of this process's device `ordinal`. `key_of` names the device (never 0) and is asked once; where it
+ * answers 0, the device cannot be named now and its ordinal is its name for this call. */
+int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordinal));
+
+/* Charge before the driver is asked; false: the slice is full, answer with the driver's own out-of-memory. */
+bool ledger_reserve(int row, uint64_t bytes);
+/* Give back after the driver has freed, or has refused. */
+void ledger_release(int row, uint64_t bytes);
+/* Charge what the driver has taken already; may pass the limit. */
+void ledger_force(int row, uint64_t bytes);
+/* 0: no limit. */
+uint64_t ledger_limit(int row);
+/* What living processes of the slice hold now. */
+uint64_t ledger_used(int row);
+
+/* What a driver takes for `bytes`: 2 MiB pages above 1 MiB, 512-byte pieces of a shared page up to there. */
+static inline uint64_t quota_round(uint64_t bytes) {
+    uint64_t unit = bytes > (1u << 20) ? 2u << 20 : 512u;
+    uint64_t rounded = (bytes + unit - 1) & ~(unit - 1);
+    return rounded < bytes ? bytes : rounded;
+}
+
+/* FNV-1a, never 0: names devices. */
+uint64_t quota_hash(const void *bytes, size_t length);
+
+/* ---- What is held, by address or handle (pointers.c) ---------------------------------------------------- */
+enum quota_space { MEMORY, ARRAYS, GRAPHS, GRAPH_EXECS, HANDLES, NUM_SPACES }; /* whose numbers cannot be mistaken for each other */
+
+struct quota_piece {
+    uint64_t bytes; /* charged */
+    void *context;  /* whose end frees it, or NULL */
+    int32_t row;
+    uint32_t kind; /* the wrapper's own mark */
+};
+
+/* false: no memory for the record; the caller gives the piece back to the driver. An older piece is replaced. */
+bool pointers_put(enum quota_space space, uint64_t address, struct quota_piece piece);
+/* Take before the driver frees (afterwards the address may be another thread's already), put back if it refuses. */
+bool pointers_take(enum quota_space space, uint64_t address, struct quota_piece *piece);
+bool pointers_find(enum quota_space space, uint64_t address, struct quota_piece *piece);
+/* Take every piece of `space` in `context` and release its charge. */
+void pointers_drop_context(enum quota_space space, void *context);
+
+/* ---- Limits of this process (config.c) and what it says (log.c) ----------------------------------------- */
+#define QUOTA_MOST_DEVICES 64
+
+struct quota_limits {
+    bool off;    /* STRATA_QUOTA=off, or no limit set at all */
+    bool closed; /* what cannot be kept refuses everything (STRATA_QUOTA_FAIL=closed, the default) */
+    bool broken; /* a limit could not be read */
+    const char *ledger;
+    uint64_t memory_bytes[QUOTA_MOST_DEVICES]; /* 0: none */
+    uint32_t cores_percent[QUOTA_MOST_DEVICES]; /* 0: none */
+};
+const struct quota_limits *quota_limits(void);
+
+/* One line on stderr, `strata-quota: ...`, a given line at most once a process. */
+void quota_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
