@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import subprocess
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,13 +19,17 @@ from admission_builders import (
     placement,
     pod,
 )  # fmt: skip
+from cluster_builders import A100, B3, claim, node
 from strata.cluster.admission.code import COPY
 from strata.cluster.admission.inject import inject, release
 from strata.cluster.admission.mutability import forbidden
+from strata.cluster.index import Index
 from strata.cluster.placed import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode
 from strata.cluster.profile import RuntimeProfile
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.router import choose
+from strata.cluster.snapshot import Cluster, Placement, PodPlace
 from strata.errors import BadFile
+from strata.fleet.fingerprint import Fingerprint
 from strata.fleet.slices import Slice, slices_from_environment
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -140,6 +145,19 @@ def test_every_pod_of_a_gang_goes_to_its_own_place():
     anywhere = injected(pod(), gang)
     assert hosts(anywhere) == [[["n1", "n2"]]]
     assert "ASCEND_VISIBLE_DEVICES" not in env(anywhere)
+
+
+def test_a_variable_has_the_numbers_of_the_vendors_own_tool():
+    """On a node of two vendors each tool counts from 0."""
+    both = node("n1", A100, 2).fingerprint.devices + node("n2", B3, 2).fingerprint.devices
+    free = tuple(one.memory_bytes for one in both)
+    state = replace(node("n1", A100, 4), fingerprint=Fingerprint("n1", both), free_bytes=free)
+    for asked in (claim(2, accelerator=B3), claim(None, accelerator=B3, memory_bytes=2.0**30, is_fractional=True)):
+        found = choose(Index.of(Cluster((state,))), asked, [NVIDIA, ASCEND]).placement
+        assert found is not None
+        assert set(found.pods[0].devices) <= {2, 3}
+        numbers = env(injected(pod(), decode(encode(found), where="pod")))["ASCEND_VISIBLE_DEVICES"]
+        assert set(numbers.split(",")) <= {"0", "1"}
 
 
 def test_affinity_is_added_to_every_alternative_the_user_gave():

@@ -18,7 +18,7 @@ PLACES = st.lists(
 )
 PLACEMENTS = st.builds(
     lambda pods, memory, share, level, can_p2p: Placement(
-        "a.b-c", tuple(PodPlace(node, tuple(devices), memory) for node, devices in pods),
+        "a.b-c", tuple(PodPlace(node, tuple(devices), memory, tuple(devices[::-1])) for node, devices in pods),
         1, float("inf"), model="M", level=level, can_p2p=can_p2p,
         cores_share=share if memory is not None and pods else None,
     ),
@@ -48,7 +48,8 @@ def changed(**said):
         changed(p2p=1), changed(devices="2"), changed(devices=True), changed(memory=0), changed(memory=2**60),
         changed(cores=1.1), changed(cores="x"), changed(pods=[["N1", [0]]]), changed(pods=[["a/../b", [0]]]),
         changed(pods=[["", [0]]]), changed(pods=[["n", [-1]]]), changed(pods=[["n", ["0"]]]),
-        changed(pods=[["n"]]),
+        changed(pods=[["n"]]), changed(pods=[["n", [0], [0, 1]]]), changed(pods=[["n", [0], [-1]]]),
+        changed(pods=[["n", [0], [0], [0]]]),
         changed(pods=[["n", [1024]]]), changed(pods=[["n\n", [0]]]), changed(x="y" * 300_000),
     ],
 )  # fmt: skip

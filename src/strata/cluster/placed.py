@@ -68,7 +68,9 @@ def encode(placement: Placement) -> str:
         "devices": placement.devices_per_pod,
         "level": placement.level,
         "p2p": placement.can_p2p,
-        "pods": [[pod.node, list(pod.devices)] for pod in placement.pods],
+        "pods": [
+            [pod.node, list(pod.devices), *([list(pod.numbers)] if pod.numbers else [])] for pod in placement.pods
+        ],
     }
     if placement.pods and placement.pods[0].memory_bytes is not None:
         said["memory"] = int(placement.pods[0].memory_bytes)
@@ -101,12 +103,15 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
     if cores is not None and not 0 <= float(cores) <= 1:
         raise ValueError("cores is no share")
     pods = []
-    for node, devices in said["pods"]:
+    for node, devices, *rest in said["pods"]:
+        (numbers,) = rest or ((),)
         if not _NODE.fullmatch(node) if has_nodes else node != "":
             raise ValueError("no node's name")
-        if any(not 0 <= _whole(device) < 1024 for device in devices):
+        if any(not 0 <= _whole(device) < 1024 for device in (*devices, *numbers)):
             raise ValueError("no device's number")
-        pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory)))
+        if rest and len(numbers) != len(devices):
+            raise ValueError("not a number for each device")
+        pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory), tuple(numbers)))
     if said["level"] not in _LEVELS or not isinstance(said["p2p"], bool):
         raise ValueError("level or p2p")
     if not _NAME.fullmatch(said["profile"]) or not _NAME.fullmatch(said["model"]):

@@ -80,8 +80,8 @@ def place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
         shape = index.kinds.shapes[kind.shape]
         cut = shape.cut(kind.free, demand.devices, many)
         assert cut is not None, "the split fits its rows"
-        node = index.nodes[index.rows[row].node].name
-        pods += [PodPlace(node, tuple(index.rows[row].devices[i] for i in bits(one))) for one in cut.subsets]
+        devices = index.rows[row].devices
+        pods += [_place(index, row, tuple(devices[i] for i in bits(one))) for one in cut.subsets]
         slowest = min(slowest, shape.slowest(sum(cut.subsets)))
         can_p2p = can_p2p and shape.can_p2p
     level = index.level_of(row for row, _ in split.pods)
@@ -107,11 +107,7 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthe
     if spots is None:
         return None
     pods = [
-        PodPlace(
-            index.nodes[index.rows[spot.row].node].name,
-            (index.rows[spot.row].devices[spot.device],),
-            demand.memory_bytes,
-        )
+        _place(index, spot.row, (index.rows[spot.row].devices[spot.device],), demand.memory_bytes)
         for spot in spots.spots
     ]
     # Pods that share devices are not expected to talk: nearness is no part of the choice, so it counts in full.
@@ -125,6 +121,12 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthe
         cores_share=share,
         score=W_NEAR + spots.value / claim.pods + W_FIT * demand.fit,
     )
+
+
+def _place(index: Index, row: int, devices: tuple[int, ...], memory_bytes: float | None = None) -> PodPlace:
+    node = index.nodes[index.rows[row].node]
+    numbers = tuple(node.fingerprint.devices[i].index for i in devices)
+    return PodPlace(node.name, devices, memory_bytes, () if numbers == devices else numbers)
 
 
 def open_rows(

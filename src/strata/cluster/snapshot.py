@@ -43,11 +43,15 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """Where one pod of a gang goes: a node, its devices, and the memory of each where it is a fraction."""
+    """Where one pod of a gang goes: a node, its devices, and the memory of each where it is a fraction.
+
+    devices: places in the node's fingerprint. numbers: the vendor's own of them; empty where they are the same.
+    """
 
     node: str
     devices: tuple[int, ...]
     memory_bytes: float | None = None
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,7 @@ def _only(placement: Placement) -> PodPlace | None:
 
 
 def _numbers(place: PodPlace) -> str:
-    return ",".join(map(str, place.devices))
+    return ",".join(map(str, place.numbers or place.devices))
 
 
 def _meant(said: str, known: str) -> str:
