@@ -1,0 +1,102 @@
+"""One layer's fields: keys that are dropped or not read, ranges, and values that do not do what they say."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from strata.host.layers.codec import LAYER_KEYS
+from strata.host.layers.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, Kind, Open, Sized
+from strata.host.lint.finding import At, Finding, found
+
+LONG_SLICE_US: Final = 1_000_000
+"""No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
+_OF: Final = {name: {one.name for one in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
+_ANYWHERE: Final = set().union(*_OF.values())
+
+
+def keys(layers: Sequence[At]) -> Iterator[Finding]:
+    """Yield what is wrong with layers' fields, each by itself."""
+    for at in layers:
+        yield from _unread(at)
+        size = len(at.layer.name.encode())
+        if size >= MAX_NAME or "\0" in at.layer.name:
+            yield found("layer-name-panics", f"{at.path}.name", size=size, limit=MAX_NAME - 1)
+        kind = at.layer.kind
+        if isinstance(kind, Sized):
+            yield from _ranges(at, kind)
+        elif kind.util_peak_half_life_ms:
+            yield found("util-range-wrong", at.key("util_peak_half_life_ms"), why="it needs a util_range")
+        yield from _values(at, kind)
+        yield from _preemption(at, kind)
+
+
+def _unread(at: At) -> Iterator[Finding]:
+    for key in at.layer.unknown:
+        where = "kind" if key in _ANYWHERE else ""
+        yield from _dropped(f"{at.path}.{key}", key, LAYER_KEYS, where=where)
+    name = type(at.layer.kind).__name__
+    for key in at.layer.kind.unknown:
+        others = [kind for kind, known in _OF.items() if key in known]
+        where = " and ".join(others) if others else "the layer itself" if key in LAYER_KEYS else ""
+        yield from _dropped(at.key(key), key, sorted(_OF[name]), where=where)
+    for key in ("idle_smt", "allow_node_aligned"):
+        if getattr(at.layer.kind, key) is not None:
+            yield found("key-deprecated", at.key(key), key=key)
+
+
+def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[Finding]:
+    if where:
+        yield found("key-ignored", path, key=key, where=where)
+        return
+    close = difflib.get_close_matches(key, known, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    yield found("key-unknown", path, key=key, meant=meant)
+
+
+def _ranges(at: At, kind: Any) -> Iterator[Finding]:
+    low, high = kind.util_range
+    if low < 0 or low >= high:
+        yield found("util-range-wrong", at.key("util_range"), why=f"[{low:g}, {high:g}] is not 0 <= low < high")
+    elif high > 1 and not getattr(kind, "util_includes_open_cputime", False):
+        yield found("util-range-unreached", at.key("util_range"), high=f"{high:g}")
+    if kind.cpus_range is not None and kind.cpus_range_frac is not None:
+        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="cpus_range is given too; take one")
+    if kind.cpus_range is not None:
+        fewest, most = kind.cpus_range
+        if fewest > most:
+            why = f"the least, {fewest}, is above the most, {most}"
+            yield found("cpus-range-wrong", at.key("cpus_range"), why=why)
+        elif most == 0 and not isinstance(kind, Grouped):
+            yield found("cpus-range-wrong", at.key("cpus_range"), why="a Confined layer needs a CPU")
+        elif most == 0:
+            yield found("layer-no-cpus", at.key("cpus_range"), name=at.layer.name)
+    if kind.cpus_range_frac is not None and not all(0 <= share <= 1 for share in kind.cpus_range_frac):
+        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="shares go from 0 to 1")
+    elif kind.cpus_range_frac is not None and kind.cpus_range_frac[0] > kind.cpus_range_frac[1]:
+        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="the least is above the most")
+
+
+def _values(at: At, kind: Kind) -> Iterator[Finding]:
+    if kind.perf > MAX_PERF:
+        yield found("perf-too-high", at.key("perf"), perf=kind.perf, limit=MAX_PERF)
+    if kind.weight > MAX_WEIGHT:
+        yield found("weight-clamped", at.key("weight"), weight=kind.weight, limit=MAX_WEIGHT)
+    if not 0.0 <= kind.yield_ignore <= 1.0:
+        does = "gives up the whole slice" if kind.yield_ignore < 0 else "is ignored"
+        yield found("yield-ignore-range", at.key("yield_ignore"), value=f"{kind.yield_ignore:g}", does=does)
+    if kind.slice_us > LONG_SLICE_US:
+        yield found("slice-too-long", at.key("slice_us"), seconds=f"{kind.slice_us / 1e6:g}")
+    if isinstance(kind, Open) and not kind.preempt:
+        yield found("open-limits-early", at.path, name=at.layer.name)
+
+
+def _preemption(at: At, kind: Kind) -> Iterator[Finding]:
+    if kind.preempt:
+        for key in ("disallow_open_after_us", "disallow_preempt_after_us"):
+            if getattr(kind, key) is not None:
+                yield found("preempt-unlimited", at.key(key), key=key)
+    elif kind.preempt_first:
+        yield found("preempt-first-alone", at.key("preempt_first"))
