@@ -122,9 +122,8 @@ static void close_context(CUcontext context)
     lock();
     each(free_if_of, context);
     unhold(context->device, context->bytes);
-    for (int i = 0; i < depth; i++)
-        if (stack[i] == context)
-            stack[i] = NULL;
+    if (current_context() == context)
+        depth--;
     take(context);
     unlock();
 }
