@@ -1,0 +1,350 @@
+"""The fast reader: all lines of a block of text at once, as long as they have the usual form.
+
+A line is accepted only where every part it is read from was found at its place; all others are left to the grammar
+in `lines.py`. Both must give the same events for any line (a test holds them together).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.host.trace.events import NAME_BYTES, Events, Kind, Names, State
+from strata.host.trace.words import (
+    TOP,
+    Mask,
+    Places,
+    Words,
+    digits_before,
+    has_space,
+    number,
+    spaces_before,
+    text,
+    word,
+    words,
+)
+
+PAD: Final = b"\0" * 32
+"""So that the characters before the first and after the last line can be looked at."""
+
+_FAST: Final = {
+    b"sched_switch": (Kind.SWITCH, 9),
+    b"sched_wakeup": (Kind.WAKEUP, 4),
+    b"sched_wakeup_new": (Kind.WAKEUP_NEW, 4),
+    b"sched_waking": (Kind.WAKING, 4),
+    b"sched_migrate_task": (Kind.MIGRATE, 5),
+    b"irq_handler_entry": (Kind.IRQ_ENTRY, 2),
+    b"irq_handler_exit": (Kind.IRQ_EXIT, 2),
+    b"softirq_entry": (Kind.SOFTIRQ_ENTRY, 2),
+    b"softirq_exit": (Kind.SOFTIRQ_EXIT, 2),
+    b"sched_process_fork": (Kind.FORK, 4),
+    b"sched_process_exit": (Kind.EXIT, 4),
+    b"sys_enter_sched_yield": (Kind.YIELD, 0),
+}
+"""What is read here: its kind, and how many `=` its fields have where no name holds one."""
+_SLOW: Final = (b"sched_process_exec", b"cpu_frequency")
+"""What is always left to the grammar: rare, or with fields of any length."""
+_IS_SLOW: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What was read of a block: one event a line, and the lines [bytes] that are still to be read, by index."""
+
+    events: Events
+    rest: dict[int, bytes]
+
+
+class KnownNames:
+    """Finds the indices of many names at once, each given as two words of eight characters."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._hashes = np.zeros(0, np.uint64)  # sorted
+        self._indices = np.zeros(0, np.int32)
+        self._first = np.zeros(0, np.uint64)
+        self._second = np.zeros(0, np.uint64)
+
+    def indices(self, first: Words, second: Words) -> NDArray[np.int32]:
+        """Return the index of each name; -1 for one whose hash is that of another name."""
+        hashes = first * np.uint64(0x9E3779B97F4A7C15) ^ second * np.uint64(0xC2B2AE3D27D4EB4F)
+        where = self._where(hashes)
+        if self._hashes.size == 0 or np.any(self._hashes[where] != hashes):
+            self._learn(hashes, first, second)
+            where = self._where(hashes)
+        is_same = (self._first[where] == first) & (self._second[where] == second)
+        return np.where(is_same, self._indices[where], np.int32(-1))
+
+    def _where(self, hashes: Words) -> NDArray[np.intp]:
+        return np.minimum(np.searchsorted(self._hashes, hashes), max(self._hashes.size - 1, 0))
+
+    def _learn(self, hashes: Words, first: Words, second: Words) -> None:
+        new, at = np.unique(hashes, return_index=True)
+        is_new = ~np.isin(new, self._hashes)
+        new, at = new[is_new], at[is_new]
+        raw = (np.stack([first[at], second[at]], axis=1).tobytes()[i : i + 16] for i in range(0, 16 * len(at), 16))
+        indices = np.array([self._names.index(one.rstrip(b"\0")) for one in raw], np.int32)
+        order = np.argsort(np.concatenate([self._hashes, new]))
+        for name, more in (
+            ("_hashes", new),
+            ("_indices", indices),
+            ("_first", first[at]),
+            ("_second", second[at]),
+        ):
+            setattr(self, name, np.concatenate([getattr(self, name), more])[order])
+
+
+def read_block(raw: bytes, known: KnownNames) -> Block:
+    """Read a block of whole lines, the last with its newline."""
+    padded = PAD + raw + PAD
+    chars = np.frombuffer(padded, np.uint8)
+    at = words(padded)
+    ends = np.flatnonzero(chars == ord("\n"))
+    starts = np.concatenate([np.array([len(PAD)]), ends[:-1] + 1])
+    ends = ends - (chars[ends - 1] == ord("\r"))
+    events = Events.empty(len(ends))
+    is_read = np.zeros(len(ends), bool)
+    if head := _Header.read(chars, at, starts, ends):
+        kind = _kinds(at, head.event_end)
+        equals = np.flatnonzero(chars == ord("="))
+        first = np.searchsorted(equals, head.event_end)
+        num_equals = np.searchsorted(equals, ends[head.line]) - first
+        is_known = kind != _IS_SLOW
+        for one, expected in _FAST.values():
+            is_known &= (kind != one) | (num_equals == expected)
+        head, kind, first = head.only(is_known), kind[is_known], first[is_known]
+        events.time_ns[head.line] = head.time_ns
+        events.cpu[head.line] = head.cpu
+        events.tid[head.line] = np.where(kind != Kind.OTHER, head.tid, -1)
+        fields = _Fields(chars, at, ends, equals, known, events)
+        is_good = np.ones(len(kind), bool)
+        for one, expected in _FAST.values():
+            these = np.flatnonzero(kind == one)
+            if these.size and expected:
+                places = equals[first[these, None] + np.arange(expected)].T
+                is_good[these] = fields.read(one, head.line[these], head.event_end[these], places)
+        events.kind[head.line] = kind
+        is_read[head.line] = is_good
+    rest = np.flatnonzero(~is_read)
+    events.kind[rest] = Kind.OTHER
+    return Block(events, {int(i): padded[starts[i] : ends[i]] for i in rest})
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What stands before the fields of those lines whose header has the usual form; one value a line."""
+
+    line: NDArray[np.intp]
+    time_ns: NDArray[np.int64]
+    cpu: NDArray[np.int64]
+    tid: NDArray[np.int64]
+    event_end: Places
+
+    def only(self, which: Mask) -> _Header:
+        return _Header(
+            *(column[which] for column in (self.line, self.time_ns, self.cpu, self.tid, self.event_end))
+        )
+
+    @classmethod
+    def read(cls, chars: NDArray[np.uint8], at: Words, starts: Places, ends: Places) -> _Header | None:
+        """Read backwards and forwards from the dot of the time, which must be the only such dot of its line."""
+        dots = np.flatnonzero(chars == ord("."))
+        dots = dots[(dots >= len(PAD)) & (dots < len(chars) - len(PAD))]
+        is_ns = chars[dots + 10] == ord(":")
+        dots, is_ns = (column[is_ns | (chars[dots + 7] == ord(":"))] for column in (dots, is_ns))
+        line = np.searchsorted(ends, dots)
+        is_only = np.bincount(line, minlength=len(ends))[line] == 1
+        brackets = np.flatnonzero(chars == ord("]"))
+        colons = np.flatnonzero(chars == ord(":"))
+        if not np.any(is_only) or not len(brackets):
+            return None
+        dots, is_ns, line = dots[is_only], is_ns[is_only], line[is_only]
+
+        seconds, num_seconds = digits_before(at, dots)
+        digits = np.where(is_ns, 9, 6)
+        colon = dots + 1 + digits
+        high, is_fraction = number(at, dots + 1, dots + 7)
+        low, is_low = number(at, colon - 3, colon)
+        fraction = np.where(is_ns, high * 1000 + low, high * 1000)
+        good: Mask = (num_seconds >= 1) & (num_seconds < 8) & is_fraction & (is_low | ~is_ns)
+
+        close = brackets[np.maximum(np.searchsorted(brackets, dots) - 1, 0)]
+        cpu, num_cpu = digits_before(at, close)
+        opening = close - num_cpu - 1
+        good &= (close < dots) & (close > starts[line] + 3) & (num_cpu >= 1) & (num_cpu < 8)
+        good &= (chars[opening] == ord("[")) & (chars[opening - 1] == ord(" "))
+        good &= _is_flags(chars, at, close, dots - num_seconds)
+        tid_end = opening - spaces_before(at, opening)
+        tid, num_tid = digits_before(at, tid_end)
+        before = chars[tid_end - num_tid - 1]
+        # perf writes an exited thread as `:-1  -1/-1`; in tracefs the minus stands between name and number.
+        is_minus_one = (before == ord("-")) & np.isin(chars[tid_end - num_tid - 2], list(b"/ "))
+        good &= (num_tid >= 1) & (num_tid < 8) & (tid_end < opening) & ~is_minus_one
+        good &= np.isin(before, list(b"-/ ")) & (tid_end - num_tid - 1 > starts[line])
+
+        order = np.searchsorted(colons, colon)
+        colons = np.concatenate([colons, np.full(2, len(chars) - 1)])
+        end = colons[np.minimum(order + 1, len(colons) - 1)]
+        has_group = chars[np.minimum(end + 1, len(chars) - 1)] != ord(" ")
+        end = np.where(has_group, colons[np.minimum(order + 2, len(colons) - 1)], end)
+        follows = chars[np.minimum(end + 1, len(chars) - 1)]
+        good &= (
+            (end < ends[line]) & (chars[colon + 1] == ord(" ")) & ((follows == ord(" ")) | (end + 1 >= ends[line]))
+        )
+        good &= chars[end - 1] >= ord("0")
+        return cls(line, seconds * 10**9 + fraction, cpu, tid, end).only(good)
+
+
+def _is_flags(chars: NDArray[np.uint8], at: Words, close: Places, start: Places) -> Mask:
+    """Return where nothing, or one word of four to six characters, stands between `close` and the time."""
+    spaces = spaces_before(at, start)
+    end = start - spaces
+    length = end - close - 2
+    is_word: Mask = (length >= 4) & (length <= 6) & ~has_space(at, end, np.clip(length, 0, 8))
+    is_apart: Mask = (spaces > 0) & (chars[close + 1] == ord(" "))
+    is_usual: Mask = is_apart & ((end == close + 1) | is_word)
+    return is_usual
+
+
+def _kinds(at: Words, end: Places) -> NDArray[np.uint8]:
+    """Return the kinds of events by the last 16 characters of their names, with what stands before."""
+    high, low = at[end - 8], at[end - 16]
+    kinds = np.full(len(end), Kind.OTHER, np.uint8)
+    for name in (*_FAST, *_SLOW):
+        kind = _FAST[name][0] if name in _FAST else _IS_SLOW
+        is_it = high == word(name[-8:])
+        more = name[-16:-8]
+        for before in (b" ", b":"):
+            told = (before + more)[-8:]
+            mask = TOP[len(told)]
+            is_this = is_it & ((low & mask) == word(told.rjust(8, b"\0")))
+            kinds[is_this] = kind
+    return kinds
+
+
+class _Fields:
+    """Reads the fields of one kind of event into the columns; says where they had their usual form."""
+
+    def __init__(
+        self,
+        chars: NDArray[np.uint8],
+        at: Words,
+        ends: Places,
+        equals: Places,
+        known: KnownNames,
+        events: Events,
+    ) -> None:
+        self.chars, self.at, self.ends, self.known, self.events = chars, at, ends, known, events
+
+    def read(self, kind: Kind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        """Read the lines of a kind, `eq[k]` the place of each line's k-th `=`."""
+        if kind is Kind.SWITCH:
+            return self._switch(line, event_end, eq)
+        if kind in (Kind.WAKEUP, Kind.WAKEUP_NEW, Kind.WAKING):
+            return self._wake(line, event_end, eq)
+        if kind is Kind.MIGRATE:
+            return self._migrate(line, event_end, eq)
+        if kind is Kind.FORK:
+            return self._fork(line, event_end, eq)
+        if kind is Kind.EXIT:
+            return self._exit(line, event_end, eq)
+        return self._irq(kind, line, event_end, eq)
+
+    def _is(self, place: Places, told: bytes) -> Mask:
+        """Return where the characters before `place` are `told` (at most 8)."""
+        is_it: Mask = (self.at[place - 8] & TOP[len(told)]) == word(told.rjust(8, b"\0"))
+        return is_it
+
+    def _number(self, start: Places, end: Places, column: NDArray[np.int32], line: NDArray[np.intp]) -> Mask:
+        value, is_number = number(self.at, start, end)
+        column[line] = value
+        return is_number
+
+    def _name(self, start: Places, end: Places, column: NDArray[np.int32], line: NDArray[np.intp]) -> Mask:
+        first, second, is_short = text(self.at, start, end)
+        index = self.known.indices(first, second)
+        column[line] = index
+        return is_short & (index >= 0)
+
+    def _switch(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        events = self.events
+        good: Mask = (eq[0] - event_end == 11) & self._is(eq[0], b"rev_comm") & self._is(eq[1], b"prev_pid")
+        good &= self._is(eq[2], b"rev_prio") & self._is(eq[3], b"ev_state") & self._is(eq[4], b" ")
+        good &= (eq[5] == eq[4] + 1) & (eq[6] == eq[4] + 13) & (self.at[eq[4]] == word(b"==> next"))
+        good &= self._is(eq[6], b"ext_comm") & self._is(eq[7], b"next_pid") & self._is(eq[8], b"ext_prio")
+        good &= self.chars[eq[1] - 9] == ord(" ")
+        good &= self.chars[eq[7] - 9] == ord(" ")
+        good &= self._is(eq[2] - 8, b" p") & self._is(eq[3] - 8, b" pr") & self._is(eq[8] - 8, b" n")
+        good &= self._name(eq[0] + 1, eq[1] - 9, events.comm, line)
+        good &= self._number(eq[1] + 1, eq[2] - 10, events.tid, line)
+        good &= self._name(eq[6] + 1, eq[7] - 9, events.other_comm, line)
+        good &= self._number(eq[7] + 1, eq[8] - 10, events.other, line)
+        good &= self._is_prio(eq[2] + 1, eq[3] - 11) & self._is_prio(eq[8] + 1, self.ends[line])
+        letter, second, length = self.chars[eq[3] + 1], self.chars[eq[3] + 2], eq[4] - eq[3] - 2
+        state = _STATES[letter].copy()
+        is_plus = (length == 2) & (second == ord("+"))
+        state[(letter == ord("R")) & is_plus] = State.PREEMPTED
+        events.arg[line] = state
+        good &= (length == 1) | is_plus
+        return good
+
+    def _is_prio(self, start: Places, end: Places) -> Mask:
+        """Return where a priority stands, which is below zero for deadline threads."""
+        start = start + (self.chars[start] == ord("-"))
+        return number(self.at, start, end)[1]
+
+    def _wake(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        good: Mask = self._comm_and_pid(line, event_end, eq)
+        good &= self._is(eq[3], b"rget_cpu") & self._is(eq[3] - 8, b" ta")
+        good &= self._is_prio(eq[2] + 1, eq[3] - 11)
+        self.events.other[line] = self.events.tid[line]  # the header's: who ran the wakeup
+        good &= self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
+        return good & self._number(eq[3] + 1, self.ends[line], self.events.arg, line)
+
+    def _comm_and_pid(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        good: Mask = (eq[0] - event_end == 6) & self._is(eq[0], b"comm") & self._is(eq[1], b" pid")
+        good &= self._is(eq[2], b" prio")
+        return good & self._name(eq[0] + 1, eq[1] - 4, self.events.comm, line)
+
+    def _migrate(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        good: Mask = self._comm_and_pid(line, event_end, eq) & self._is_prio(eq[2] + 1, eq[3] - 9)
+        good &= self._is(eq[3], b"orig_cpu") & self._is(eq[4], b"dest_cpu")
+        good &= (self.chars[eq[3] - 9] == ord(" ")) & (self.chars[eq[4] - 9] == ord(" "))
+        good &= self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
+        good &= self._number(eq[3] + 1, eq[4] - 9, self.events.other, line)
+        return good & self._number(eq[4] + 1, self.ends[line], self.events.arg, line)
+
+    def _fork(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        events, end = self.events, self.ends[line]
+        good: Mask = (eq[0] - event_end == 6) & self._is(eq[0], b"comm") & self._is(eq[1], b" pid")
+        good &= self._is(eq[2], b"ild_comm") & self._is(eq[2] - 8, b" ch") & self._is(eq[3], b"hild_pid")
+        good &= self._is(eq[3] - 8, b" c")
+        good &= self._name(eq[0] + 1, eq[1] - 4, events.other_comm, line)
+        good &= self._number(eq[1] + 1, eq[2] - 11, events.other, line)
+        good &= self._name(eq[2] + 1, eq[3] - 10, events.comm, line)
+        return good & self._number(eq[3] + 1, end, events.tid, line)
+
+    def _exit(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        good: Mask = self._comm_and_pid(line, event_end, eq) & self._is(eq[3], b"oup_dead")
+        good &= self._is(eq[3] - 8, b" gr") & self._is_prio(eq[2] + 1, eq[3] - 11)
+        return good & self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
+
+    def _irq(self, kind: Kind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+        other, end = self.events.other, self.ends[line]
+        good: Mask = eq[0] - event_end == 5
+        if kind is Kind.IRQ_ENTRY:
+            good &= self._is(eq[0], b"irq") & self._is(eq[1], b" name")
+            good &= self._name(eq[1] + 1, np.minimum(end, eq[1] + 1 + NAME_BYTES), self.events.other_comm, line)
+            return good & self._number(eq[0] + 1, eq[1] - 5, other, line)
+        if kind is Kind.IRQ_EXIT:
+            good &= self._is(eq[0], b"irq") & self._is(eq[1], b" ret")
+            good &= self._is(end, b"handled")
+            return good & self._number(eq[0] + 1, eq[1] - 4, other, line)
+        good &= self._is(eq[0], b"vec") & self._is(eq[1], b"[action") & (self.chars[eq[1] - 8] == ord(" "))
+        return good & self._number(eq[0] + 1, eq[1] - 8, other, line)
+
+
+_STATES: Final = np.array([State.of(bytes([letter])) for letter in range(256)], np.int32)

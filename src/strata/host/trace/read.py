@@ -1,0 +1,134 @@
+"""Reads a trace file: perf or tracefs text, plain or gzip, a block at a time, into columns of bounded size."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import numpy as np
+
+from strata.errors import UsageError
+from strata.host.trace.block import KnownNames, read_block
+from strata.host.trace.events import Events, Kind, Names, Trace
+from strata.host.trace.lines import MAX_LINE, read_line
+
+BLOCK_BYTES: Final = 2**20
+"""What is parsed at once: enough lines to spread NumPy's cost a call, few enough to stay in the cache."""
+MAX_EVENTS: Final = 30_000_000
+"""Events that are kept, at 33 bytes each: 1 GB."""
+_LOST: Final = re.compile(rb"\[LOST (\d+) EVENTS\]|PERF_RECORD_LOST(?:_SAMPLES)?:?\s+lost\s+(\d+)")
+_WRITTEN: Final = re.compile(rb"#\s*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
+_ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_")
+"""Lines that are no events and need not be: comments, the frames of a call chain, headers, perf's own records."""
+_MAGIC: Final = {
+    b"PERFILE2": "perf script -F comm,pid,tid,cpu,time,event,trace --ns -i {path} > trace.txt",
+    b"\x17\x08Dtracing": "trace-cmd report {path} > trace.txt",
+}
+
+
+def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
+    """Read a trace, sorted by time. Raises UsageError for what cannot be read or holds no scheduler event.
+
+    Memory is 33 bytes an event that is kept, and the text of one block.
+    """
+    reader = _Reader(max_events)
+    try:
+        with _opened(path) as stream:
+            for block in _blocks(stream):
+                if not reader.add(block):
+                    break
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    trace = reader.trace()
+    if not len(trace.events.of(Kind.SWITCH)):
+        what = f"none of its {trace.num_events + trace.unparsed} lines is a sched_switch event"
+        raise UsageError(f"{path}: no trace of a scheduler: {what}", hint="strata host record -- YOUR COMMAND")
+    return trace
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
+    magic = stream.read(16) if stream.seekable() else b""
+    for known, command in _MAGIC.items():
+        if magic.startswith(known):
+            stream.close()
+            raise UsageError(f"{path}: a binary trace, not its text", hint=command.format(path=path))
+    if stream.seekable():
+        stream.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.open(stream, "rb"))
+    return cast("BinaryIO", stream)
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks of whole lines; the last line gets the newline it may lack."""
+    left = b""
+    while chunk := stream.read(BLOCK_BYTES):
+        whole, newline, rest = chunk.rpartition(b"\n")
+        if newline:
+            yield left + whole + newline
+            left = rest
+        elif len(left) <= MAX_LINE:  # of a line without end no more is kept than shows that it is none
+            left += chunk
+    if left:
+        yield left + b"\n"
+
+
+class _Reader:
+    """Collects the events of blocks in compact columns."""
+
+    def __init__(self, max_events: int) -> None:
+        self._max_events = max_events
+        self._names = Names()
+        self._known = KnownNames(self._names)
+        self._parts: list[Events] = []
+        self._kept = self._seen = self._unparsed = self._lost = self._overwritten = 0
+
+    def add(self, raw: bytes) -> bool:
+        """Add a block; returns whether there is room for more."""
+        block = read_block(raw, self._known)
+        events = block.events
+        is_event = np.ones(len(events), bool)
+        for index, line in block.rest.items():
+            is_event[index] = self._add_line(events, index, line)
+        self._seen += int(is_event.sum())
+        kept = events.take(events.kind != Kind.OTHER)
+        self._parts.append(kept)
+        self._kept += len(kept)
+        return self._kept < self._max_events
+
+    def _add_line(self, events: Events, index: int, line: bytes) -> bool:
+        if found := _LOST.search(line):
+            self._lost += int(found[1] or found[2])
+            return False
+        row = None if _ASIDE.match(line) else read_line(line, self._names)
+        if row is not None:
+            (
+                events.time_ns[index], events.cpu[index], events.kind[index], events.tid[index],
+                events.other[index], events.arg[index], events.comm[index], events.other_comm[index],
+            ) = row  # fmt: skip
+            return True
+        if found := _WRITTEN.match(line):
+            self._overwritten = max(int(found[2]) - int(found[1]), 0)
+        elif not _ASIDE.match(line):
+            self._unparsed += 1
+        return False
+
+    def trace(self) -> Trace:
+        """Return what was read, in the order of time."""
+        events = Events.join(self._parts)
+        is_cut = len(events) > self._max_events
+        events = events.take(slice(self._max_events)) if is_cut else events
+        backwards = 0
+        if len(events) and np.any(np.diff(events.time_ns) < 0):
+            by_cpu = np.argsort(events.cpu, kind="stable")
+            is_same = np.diff(events.cpu[by_cpu]) == 0
+            backwards = int(np.sum((np.diff(events.time_ns[by_cpu]) < 0) & is_same))
+            events = events.take(np.argsort(events.time_ns, kind="stable"))
+        lost = max(self._lost, self._overwritten)
+        return Trace(events, self._names, self._seen, self._unparsed, lost, backwards, is_cut)
