@@ -22,7 +22,7 @@ HEADER: Final = re.compile(
     rb"[ ]++(?:\([ \d-]+\)[ ]+)?\[(?P<cpu>\d+)\]"  # the thread group, where tracefs records it
     rb"[ ]+(?:[^ \d]\S*[ ]+|\S{4,6}[ ]+)?"  # irq flags of tracefs
     rb"(?P<seconds>\d+)\.(?P<fraction>\d{6}|\d{9}):[ ]+"
-    rb"(?:\d+[ ]+)?(?:\w+:)?(?P<event>\w+)(?P<call>\(|:|$)[ ]*(?P<rest>.*)",
+    rb"(?:\d+[ ]+)?(?:\w+:)?(?P<event>\w+)(?P<call>\(|:|$| ->)[ ]*(?P<rest>.*)",
     re.DOTALL,
 )
 _NAME: Final = rb"(.{0,16}?)"
@@ -78,9 +78,9 @@ def read_line(line: bytes, names: Names) -> Row | None:
     if time_ns >= 2**63 or max(cpu, tid) > MAX_ID:
         return None
     event = header["event"].decode()
-    if event in _YIELDS:
+    if event in _YIELDS and header["call"] != b" ->":
         return Row(time_ns, cpu, Kind.YIELD, tid)
-    if header["call"] == b"(" or event not in _READERS:
+    if header["call"] in (b"(", b" ->") or event not in _READERS:
         return Row(time_ns, cpu, Kind.OTHER)
     row = _READERS[event](header["rest"], Row(time_ns, cpu, Kind.OTHER, tid), names)
     return None if row is None or max(row.cpu, row.tid, row.other, row.arg) > MAX_ID else row

@@ -52,17 +52,20 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
 
 
 def _opened(path: str | Path) -> BinaryIO:
-    stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
-    magic = stream.read(16) if stream.seekable() else b""
+    """Open a plain or gzip file. Raises UsageError for a binary trace, and OSError."""
+    stream: BinaryIO = open(path, "rb")  # noqa: SIM115 (the caller closes it)
+    if not stream.seekable():
+        return stream
+    magic = stream.read(16)
+    stream.seek(0)
     for known, command in _MAGIC.items():
         if magic.startswith(known):
             stream.close()
             raise UsageError(f"{path}: a binary trace, not its text", hint=command.format(path=path))
-    if stream.seekable():
-        stream.seek(0)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.open(stream, "rb"))
-    return cast("BinaryIO", stream)
+    if not magic.startswith(b"\x1f\x8b"):
+        return stream
+    stream.close()
+    return cast("BinaryIO", gzip.open(path, "rb"))
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
