@@ -13,6 +13,7 @@ BENCHES: Final[Table] = {
     "serving": ("strata.cli.bench_serving:serving", "Lay out the pools of a case file; score them neutrally."),
     "routing": ("strata.cli.bench_routing:routing", "Decisions a second of the routers, and a pool at its limit."),
     "cluster": ("strata.cli.bench_cluster:cluster", "How fast pods and gangs are placed, and how well."),
+    "slicing": ("strata.cli.bench_slicing:slicing", "What the quota library adds to a driver's calls."),
     "accuracy": ("strata.cli.bench_accuracy:accuracy", "Predicted against measured step times of real runs."),
     "planning": ("strata.cli.bench_planning:planning", "How long exact planning takes, by number of domains."),
     "simulate": ("strata.cli.bench_simulate:simulate", "How many plans a second the cost model answers."),

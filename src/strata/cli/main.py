@@ -32,6 +32,9 @@ COMMANDS: Final[Table] = {
     "learn": ("strata.cli.learn:learn", "Train Hi-PPO, see how good a policy is, and export one."),
     "serve": ("strata.cli.serve:serve", "Serve requests on pipelines of nodes, or simulate it."),
     "kube": ("strata.cli.kube:kube", "Place accelerator jobs on a Kubernetes cluster of any vendors."),
+    "host": ("strata.cli.host:host", "Why training loses CPU time on a machine, and what to do."),
+    "run": ("strata.cli.run:run", "Run a command under a quota of accelerator memory and compute."),
+    "slices": ("strata.cli.slices:slices", "Who holds what of the accelerators, slice by slice."),
     "kpi": ("strata.cli.kpi:kpi", "The seeds' eleven KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }

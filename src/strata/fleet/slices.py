@@ -23,6 +23,8 @@ LEDGER: Final = "STRATA_LEDGER"
 LIBRARY: Final = "/usr/local/strata/libstrata_quota.so"
 """Where the quota library lies in a container, and what `PRELOAD` names."""
 PRELOAD: Final = "LD_PRELOAD"
+FAIL: Final = "STRATA_QUOTA_FAIL"
+"""`open` or `closed`, the default: whether what cannot be counted is granted or refused."""
 
 HAMI_MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 HAMI_CORES: Final = "CUDA_DEVICE_SM_LIMIT"
@@ -40,23 +42,28 @@ class Slice:
     cores_share: float | None = None
 
 
-def slice_environment(slices: Mapping[int, Slice], *, ledger: str = "", library: str = LIBRARY) -> dict[str, str]:
-    """Return the variables that make the quota library keep limits, by the device's number in the process.
+def slice_environment(
+    slices: Mapping[int, Slice] | Slice, *, ledger: str = "", library: str = LIBRARY
+) -> dict[str, str]:
+    """Return the variables that make the quota library keep limits.
 
-    Raises UsageError for a limit that is none: no bytes, or no share of the cores.
+    slices: by the device's number in the process, or one for every device. Raises UsageError for a limit that is
+    none: no bytes, or no share of the cores.
     """
     env: dict[str, str] = {}
-    for device, one in sorted(slices.items()):
-        if not 0 <= device < _MOST_DEVICES:
+    by_device = {None: slices} if isinstance(slices, Slice) else {**slices}
+    for device, one in by_device.items():
+        if device is not None and not 0 <= device < _MOST_DEVICES:
             raise UsageError(f"device {device} is not from 0 to {_MOST_DEVICES - 1}")
+        end = "" if device is None else f"_{device}"
         if one.memory_bytes is not None:
             if one.memory_bytes <= 0:
                 raise UsageError(f"a limit of {one.memory_bytes} bytes leaves nothing", hint="16Gi")
-            env[f"{MEMORY}_{device}"] = str(one.memory_bytes)
+            env[f"{MEMORY}{end}"] = str(one.memory_bytes)
         if one.cores_share is not None:
             if not 0 < one.cores_share <= 1:
                 raise UsageError(f"{one.cores_share} is no share of the cores", hint="0.3")
-            env[f"{CORES}_{device}"] = str(max(1, round(100 * one.cores_share)))
+            env[f"{CORES}{end}"] = str(max(1, round(100 * one.cores_share)))
     if env:
         env[PRELOAD] = library
         if ledger:

@@ -17,7 +17,10 @@ from strata.errors import MissingPart, StrataError
 
 NAME: Final = "libstrata_quota.so"
 SOURCES: Final = Path(__file__).parent / "native"
-FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-fvisibility=hidden")
+FLAGS: Final = (
+    *("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-pthread"),
+    *("-Wall", "-Wextra", "-fvisibility=hidden"),
+)
 _COMPILERS: Final = ("cc", "gcc", "clang")
 
 

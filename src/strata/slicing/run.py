@@ -1,0 +1,161 @@
+"""A command under a slice: everything is decided first, then this process turns into the command.
+
+No process of ours stays behind, so that signals, exit codes and the terminal are the command's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from strata import units
+from strata.errors import StrataError, UsageError
+from strata.fleet.ledger import Asked
+from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, Slice, slice_environment
+from strata.slicing.program import why_not_held
+from strata.slicing.shelf import free_name, ledger_of, open_shelf, take
+
+MOST_BYTES: Final = 2**52
+"""More than a ledger can count."""
+_LOW_FILES: Final = 64
+"""Scripts number their own files from 3 up; the slice's is kept out of their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is started, and with what. program: where the command was found. file: the slice's, to be kept open."""
+
+    program: Path
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    slice: str
+    file: int
+    warnings: tuple[str, ...]
+
+
+class NoCommand(StrataError):
+    """There is no such command, or it cannot be run: 127 or 126, as shells have it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def prepare(
+    command: Sequence[str],
+    asked: Asked,
+    *,
+    folder: Path,
+    name: str | None,
+    is_open: bool,
+    library: Path,
+    environment: Mapping[str, str],
+    device_bytes: Sequence[int] = (),
+) -> Launch:
+    """Find the command, begin or join its slice, and say what it is started with.
+
+    folder: of slices. name: of the slice; None for one of its own. is_open: what cannot be counted is granted.
+    device_bytes: sizes of the devices there are, as far as they are known. Raises UsageError for what cannot be
+    asked for, NoCommand for a command that is none.
+    """
+    if environment.get(LEDGER):
+        raise UsageError(
+            f"this runs in a slice already ({LEDGER}={environment[LEDGER]}): another would not be counted in it"
+        )
+    if asked.memory_bytes is not None and asked.memory_bytes >= MOST_BYTES:
+        raise UsageError(f"a limit of {units.show_bytes(asked.memory_bytes)} is more than can be counted")
+    if any(mark in str(library) for mark in " :"):
+        raise UsageError(
+            f"{PRELOAD} cannot hold a path with a space or a colon: {library}", hint="install strata elsewhere"
+        )
+    search = environment.get("PATH", os.defpath)
+    program = find_command(command[0], search)
+    limits = Slice(asked.memory_bytes, asked.cores_share)
+    own = {
+        key: value
+        for key, value in environment.items()
+        if not key.startswith((MEMORY, CORES)) and key not in (LEDGER, FAIL)
+    }
+    env = slice_environment(limits if asked.device is None else {asked.device: limits}, library=str(library))
+    warnings = []
+    if why := why_not_held(program, search):
+        warnings.append(f"the quota cannot hold: {why}")
+    if asked.memory_bytes is not None and device_bytes and asked.memory_bytes > max(device_bytes):
+        size = units.show_bytes(max(device_bytes))
+        warnings.append(
+            f"a limit of {units.show_bytes(asked.memory_bytes)} is none: the largest device has {size}"
+        )
+    try:
+        open_shelf(folder)
+        slice_name = free_name(folder, f"run-{os.getpid()}") if name is None else name
+        file = take(folder, slice_name, asked)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}", hint="XDG_RUNTIME_DIR=FOLDER, one of your own") from error
+    env[LEDGER] = str(ledger_of(folder, slice_name))
+    env[PRELOAD] = ":".join(filter(None, (str(library), environment.get(PRELOAD, ""))))
+    if is_open:
+        env[FAIL] = "open"
+    return Launch(program, tuple(command), own | env, slice_name, file, tuple(warnings))
+
+
+def find_command(name: str, search: str) -> Path:
+    """Return where a command is, as a shell finds it. Raises NoCommand."""
+    found = shutil.which(name, path=search)
+    if found is not None:
+        return Path(found)
+    if os.sep in name and Path(name).exists():
+        raise NoCommand(f"{name}: cannot be run", 126)
+    raise NoCommand(f"{name}: no such command", 127)
+
+
+def start(
+    launch: Launch, *, execute: Callable[[str, list[str], dict[str, str]], NoReturn] = os.execve
+) -> NoReturn:
+    """Turn into the command. Raises NoCommand where the kernel refuses it."""
+    # Inherited: the lock on it says that the slice is in use.
+    file = _above(launch.file)
+    # What Python changed for itself and a command would inherit.
+    for name in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(name, signal.SIG_DFL)
+    environment = dict(launch.environment)
+    try:
+        try:
+            execute(str(launch.program), list(launch.arguments), environment)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            execute("/bin/sh", ["/bin/sh", str(launch.program), *launch.arguments[1:]], environment)
+    except OSError as error:
+        os.close(file)
+        raise NoCommand(f"{launch.program}: {error.strerror}", 126) from error
+
+
+def device_bytes() -> list[int]:
+    """Return the memory of each NVIDIA device, without starting one; empty where that cannot be known."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return []
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        return [int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+    except nvml.NVMLError:  # no driver, or one without this figure
+        return []
+
+
+def _above(file: int) -> int:
+    """Return the file under a number that is not one of the first, inherited by what is started."""
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD, _LOW_FILES)
+    except OSError:  # fewer files are allowed
+        os.set_inheritable(file, True)
+        return file

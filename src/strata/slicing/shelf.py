@@ -1,0 +1,138 @@
+"""Where the ledgers of slices lie: a file a slice, in a folder that only its user can read.
+
+Whoever runs under a slice holds a shared lock on its file: `strata run` takes it, and what it turns into inherits
+it. So a file that nobody has locked, and of whose processes none lives, is of a slice that is over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from strata.errors import UsageError
+from strata.fleet.ledger import Asked, new_ledger, read_asked, read_ledger
+from strata.fleet.slices import LEDGER
+
+SUFFIX: Final = ".ledger"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LOCK: Final = ".lock"
+
+
+def shelf_of(environment: Mapping[str, str], *, user: int, shared: Path = Path("/dev/shm")) -> Path:
+    """Return a user's folder: in `XDG_RUNTIME_DIR`, else in the machine's shared memory."""
+    own = Path(environment.get("XDG_RUNTIME_DIR", ""))
+    # The XDG specification has relative paths ignored.
+    return own / "strata" / "slices" if own.is_absolute() else shared / f"strata-{user}"
+
+
+def open_shelf(folder: Path) -> None:
+    """Make a folder that only this user can read, or see that it is one.
+
+    Raises UsageError where it cannot be written, or is somebody else's: in shared memory anybody can have made it.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        message = f"slices cannot be kept in {folder}: {error.strerror}"
+        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that can be written") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        message = f"{folder} is not a folder that only you can read"
+        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one of your own")
+
+
+def ledger_of(folder: Path, name: str) -> Path:
+    """Return the file of a slice. Raises UsageError for what is no name of one."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!a} is no name of a slice: letters, digits, dots and dashes, 63 at most", hint="notebooks"
+        )
+    return folder / f"{name}{SUFFIX}"
+
+
+def ledgers(folder: Path) -> list[Path]:
+    """Return the files of all slices in a folder, by name; none where the folder is not there."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+
+
+def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path("/")) -> list[Path]:
+    """Return the files of all slices a user may see: its own, the one it runs in, and for root everybody's."""
+    folders = [shelf_of(environment, user=user, shared=root / "dev/shm")]
+    if user == 0:
+        folders += sorted([*root.glob("dev/shm/strata-*"), *root.glob("run/user/*/strata/slices")])
+    own = [Path(environment[LEDGER])] if environment.get(LEDGER) else []
+    found = [*own, *(path for folder in folders for path in ledgers(folder))]
+    return list(dict.fromkeys(path for path in found if path.exists()))
+
+
+def take(folder: Path, name: str, asked: Asked) -> int:
+    """Begin a slice, or join the one of that name, and return its file, locked: keep it open to stay in the slice.
+
+    Files of slices that are over go. Raises UsageError where the slice has other limits.
+    """
+    path = ledger_of(folder, name)
+    with _alone(folder):
+        _clear(folder)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.write(file, new_ledger(asked))
+        else:
+            found = read_asked(path)
+            if found is not None and found != asked:
+                os.close(file)
+                raise UsageError(
+                    f"slice {name} has {_said(found)}, and {_said(asked)} is asked for",
+                    hint="another --slice, or the same limits",
+                )
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
+
+def free_name(folder: Path, stem: str) -> str:
+    """Return a name that no slice has, from a stem."""
+    with _alone(folder):
+        _clear(folder)
+    names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+    return next(name for name in names if not ledger_of(folder, name).exists())
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files of slices that are over. What is no ledger is left alone."""
+    for path in ledgers(folder):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not any(one.processes for one in read_ledger(path, name=path.stem)):
+                path.unlink()
+        except (BlockingIOError, UsageError):
+            continue
+        finally:
+            os.close(file)
+
+
+def _said(asked: Asked) -> str:
+    memory = "" if asked.memory_bytes is None else f"{asked.memory_bytes} bytes"
+    cores = "" if asked.cores_share is None else f"{100 * asked.cores_share:.0f} % of the cores"
+    where = "every device" if asked.device is None else f"device {asked.device}"
+    return f"{' and '.join(filter(None, (memory, cores)))} of {where}"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other `strata run` of this user waiting, while slices are begun, joined and cleared away."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
