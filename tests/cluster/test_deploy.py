@@ -255,6 +255,7 @@ USES = {
     | rights(kinds.POD, "create", sub="eviction")
     | rights(kinds.COMPUTE_CLAIM, "create", "patch")
     | rights(kinds.COMPUTE_CLAIM, "patch", sub="status")
+    | rights(kinds.COMPUTE_NODE, "patch")
     | rights(kinds.COMPUTE_NODE, "patch", sub="status")
     | rights(kinds.EVENT, "create", "patch")
     | rights(kinds.LEASE, "create")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cluster_builders import node as node_state
 from strata.cluster.actions import Apply, Note, Patch
-from strata.cluster.healing import Healing, Policy, View, heal
+from strata.cluster.healing import Healing, Policy, View, heal, owned
 from strata.cluster.kinds import COMPUTE_NODE, NODE
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.standing import STANDING, UNHEALTHY, Mark, decode, encode, marks_of
@@ -477,3 +477,12 @@ def test_one_slow_moment_is_not_enough() -> None:
         for name, (rate, power_w) in (WELL | {"x": (300e12 if i != 5 else 1e12, 400.0)}).items():
             window.add(probed(name, rate, power_w, said_s=i * 30.0), T0 + i * 30.0)
     assert window.look(T0 + 300.0).slow == ()
+
+
+def test_a_compute_node_goes_with_its_node() -> None:
+    nodes = {"n1": {"metadata": {"name": "n1", "uid": "u1"}}}
+    compute_nodes = {"n1": {"metadata": {"name": "n1"}}, "n2": {"metadata": {"name": "n2"}}}
+    (patch,) = owned(nodes, compute_nodes)
+    assert patch.body["metadata"]["ownerReferences"][0]["uid"] == "u1"
+    compute_nodes["n1"] = {"metadata": {"name": "n1", **patch.body["metadata"]}}
+    assert not list(owned(nodes, compute_nodes))

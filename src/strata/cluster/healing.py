@@ -138,6 +138,15 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
     return Healing(after, tuple(actions), _moves(view, after, policy.drain), verdict.waiting, tuple(silent))
 
 
+def owned(nodes: Mapping[str, Object], compute_nodes: Mapping[str, Object]) -> Iterator[Patch]:
+    """Yield what makes each ComputeNode go when its Node goes, also where that comes back under the same name."""
+    for name, compute_node in compute_nodes.items():
+        uid = str(meta(nodes[name]).get("uid") or "") if name in nodes else ""
+        if uid and not meta(compute_node).get("ownerReferences"):
+            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+            yield Patch(Ref(COMPUTE_NODE, name), {"metadata": {"ownerReferences": [owner]}})
+
+
 def _seen(
     fingerprint: Fingerprint, slow: Mapping[str, Slow], causes: Mapping[str, str], judged: frozenset[str]
 ) -> Seen:

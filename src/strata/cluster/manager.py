@@ -19,7 +19,7 @@ from strata.cluster.actions import Action, Note, Patch, Ref, Remove
 from strata.cluster.book import Book
 from strata.cluster.controller import Controller
 from strata.cluster.crd.compute_claim import pascal
-from strata.cluster.healing import Policy, View, heal, stamp
+from strata.cluster.healing import Policy, View, heal, owned, stamp
 from strata.cluster.kinds import annotations_of, meta, name_of
 from strata.cluster.live import Live
 from strata.cluster.placed import GANG
@@ -123,6 +123,7 @@ class Manager:
             self._healed(book, now_s),
             self.queued.step(book, now_s, stamp=stamp(now_s)) if self.queued else (),
             self.controller.step(book, now_s, stamp=stamp(now_s)),
+            owned(book.nodes, book.compute_nodes),
         )
         is_cut = False
 
