@@ -127,7 +127,7 @@ class Names:
 
     def index(self, name: bytes) -> int:
         """Return the index of a name, which is new or known."""
-        name = name[:NAME_BYTES]
+        name = name[:NAME_BYTES].rstrip(b"\0")
         found = self._index.get(name)
         if found is None:
             found = self._index[name] = len(self.raw)
