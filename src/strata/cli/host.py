@@ -1,0 +1,18 @@
+"""`strata host`: one table of what concerns the CPU cores of one machine, each imported only when it runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from strata.cli.main import LazyGroup, Table
+
+HOST: Final[Table] = {
+    "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+}
+
+
+@click.group(cls=LazyGroup, table=HOST)
+def host() -> None:
+    """Say why training loses CPU time on this machine, and give threads that matter room."""

@@ -1,0 +1,88 @@
+"""`strata host lint`: what is wrong with a policy of scx_layered, and what it does."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strata.cli.output import emit, output_option
+from strata.errors import GoalMissed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from strata.host.lint.explain import Explained
+    from strata.host.lint.finding import Finding
+    from strata.host.lint.room import Site
+
+
+@click.command()
+@click.argument("file")
+@click.option("--explain", "is_explained", is_flag=True, help="Say in words what the policy does.")
+@click.option("--elsewhere", is_flag=True, help="The policy is for another machine: ask nothing of this one.")
+@output_option
+def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
+    """Find what scx_layered refuses in a policy FILE, and what it takes without a word and does not do.
+
+    CPUs, NUMA nodes and what the kernel can do are those of this machine. Exits 4 if any finding is an error.
+
+    \b
+    strata host lint policy.json
+    strata host lint policy.json --explain --elsewhere
+    """
+    from strata.host.layers.codec import load
+    from strata.host.lint.explain import explain
+    from strata.host.lint.policy import lint as findings_of
+
+    policy = load(file)
+    findings = findings_of(policy, site=None if elsewhere else _here())
+    words = explain([layer for layer in policy.layers if layer is not None]) if is_explained else ()
+    data: dict[str, Any] = {"findings": [finding.to_dict() for finding in findings]}
+    if is_explained:
+        data["layers"] = [{"name": one.name, "who": one.who, "how": list(one.how)} for one in words]
+    emit(data, output, lambda console: _show(console, file, findings, words))
+    errors = sum(finding.severity == "error" for finding in findings)
+    if errors:
+        raise GoalMissed(f"{file}: {errors} {'error' if errors == 1 else 'errors'}")
+
+
+def _here() -> Site:
+    from strata.host import cpus, kernel
+    from strata.host.lint.room import Site
+
+    return Site(cpus.probe(), kernel.probe())
+
+
+def _show(console: Console, file: str, findings: Sequence[Finding], words: Sequence[Explained]) -> None:
+    show_words(console, words)
+    if not findings:
+        console.print(f"{file}: ok")
+    for finding in findings:
+        said = finding.to_dict()
+        place = f"{said['path']}: " if said["path"] else ""
+        console.print(f"{said['severity']}: {said['token']}", style="bold")
+        _line(console, f"{place}{said['sentence']}")
+
+
+def show_words(console: Console, words: Sequence[Explained]) -> None:
+    """Print layers in words."""
+    for index, one in enumerate(words):
+        console.print(f"{index + 1}. {one.name}", style="bold")
+        for sentence in (one.who, *one.how):
+            _line(console, sentence)
+
+
+def _line(console: Console, text: str) -> None:
+    shown = textwrap.fill(
+        text,
+        console.width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    console.print(shown, soft_wrap=True)

@@ -1,0 +1,143 @@
+"""What a policy does, in words: for each layer whom it takes, where they run, and what they may do to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.host.cpus import show
+from strata.host.layers.policy import Confined, Grouped, Kind, Layer, Match, Open
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A layer in words: `who` is one sentence, `how` are several."""
+
+    name: str
+    who: str
+    how: tuple[str, ...]
+
+
+def explain(layers: Sequence[Layer]) -> tuple[Explained, ...]:
+    """Return what each layer of a policy does."""
+    return tuple(
+        Explained(layer.name, who(layer, is_first=index == 0), tuple(_how(layer.kind)))
+        for index, layer in enumerate(layers)
+    )
+
+
+def who(layer: Layer, *, is_first: bool = False) -> str:
+    """Return whom a layer takes, as a sentence."""
+    before = "" if is_first else ", of those that no layer before took"
+    if layer.matches == ((),):
+        return f"Every thread{before}."
+    blocks = [" and ".join(_said(match) for match in block) or "anything" for block in layer.matches]
+    each = f"; one layer like this for each cgroup where {_said(layer.template)}" if layer.template else ""
+    return f"Threads where {'; or '.join(blocks)}{before}{each}."
+
+
+def _quoted(text: str) -> Callable[[Any], str]:
+    return lambda value: text.format(repr(value))
+
+
+def _flagged(yes: str, no: str) -> Callable[[Any], str]:
+    return lambda value: yes if value else no
+
+
+_WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "CgroupPrefix": _quoted("the cgroup's path begins with {}"),
+    "CgroupSuffix": _quoted("the cgroup's path ends with {}"),
+    "CgroupContains": _quoted("the cgroup's path contains {}"),
+    "CgroupRegex": _quoted("the cgroup's path fits {}"),
+    "CommPrefix": _quoted("the thread's name begins with {}"),
+    "CommPrefixExclude": _quoted("the thread's name does not begin with {}"),
+    "PcommPrefix": _quoted("the process's name begins with {}"),
+    "PcommPrefixExclude": _quoted("the process's name does not begin with {}"),
+    "NiceAbove": _quoted("the nice value is above {}"),
+    "NiceBelow": _quoted("the nice value is below {}"),
+    "NiceEquals": _quoted("the nice value is {}"),
+    "UIDEquals": _quoted("the user id is {}"),
+    "GIDEquals": _quoted("the group id is {}"),
+    "PIDEquals": _quoted("the thread is number {}"),
+    "PPIDEquals": _quoted("the parent is process {}"),
+    "TGIDEquals": _quoted("the process is number {}"),
+    "NSPIDEquals": lambda value: f"it is number {value[1]} in pid namespace {value[0]}",
+    "NSEquals": _quoted("the pid namespace is {}"),
+    "CmdJoin": _quoted("the thread labelled itself {}"),
+    "IsGroupLeader": _flagged("it is its process's first thread", "it is not its process's first thread"),
+    "IsKthread": lambda _: "it is a kernel thread",  # whatever the value: finding kthread-inverted
+    "UsedGpuTid": _flagged("the thread used a GPU", "the thread used no GPU"),
+    "UsedGpuPid": _flagged("its process used a GPU", "its process used no GPU"),
+    "AvgRuntime": lambda value: f"it runs {value[0]} to {value[1]} us at a time on average",
+    "HintEquals": _quoted("the thread's hint is {}"),
+    "SystemCpuUtilBelow": lambda value: f"less than {value:.0%} of the machine is busy",
+    "DsqInsertBelow": lambda value: f"less than {value:.0%} of the layer's threads had to queue",
+    "NumaNode": _quoted("it is pinned to NUMA node {}"),
+}
+
+
+def _said(match: Match) -> str:
+    return _WORDS[match.kind](match.value)
+
+
+def _how(kind: Kind) -> Iterator[str]:
+    yield from _where(kind)
+    yield from _turns(kind)
+    if kind.perf:
+        yield f"Its CPUs are asked to run at {min(1.0, kind.perf / 1024):.0%} of their speed or more."
+    if kind.idle_resume_us is not None:
+        yield f"Its CPUs do not sleep deeper than {kind.idle_resume_us} us to wake up from."
+
+
+def _where(kind: Kind) -> Iterator[str]:
+    if isinstance(kind, Open):
+        yield "Runs on CPUs that no layer owns first, and on owned ones that are idle and not protected."
+    else:
+        low, high = kind.util_range
+        yield (f"Owns {_count(kind)}; takes more while they are over {high:.0%} busy, gives back under {low:.0%}.")
+        if isinstance(kind, Grouped):
+            when = " once its own are all busy" if kind.idle_confined else ""
+            yield f"Also runs on idle CPUs of others that are not protected{when}."
+        else:
+            yield "Runs nowhere else."
+        if kind.protected:
+            yield "Nobody else may use its CPUs, even idle ones."
+        if kind.membw_gb is not None:
+            yield f"Gets fewer CPUs while it moves more than {kind.membw_gb:g} GiB/s to and from memory."
+    places = [f"NUMA nodes {show(kind.nodes)}"] * bool(kind.nodes) + [f"caches {show(kind.llcs)}"] * bool(
+        kind.llcs
+    )
+    if places:
+        yield f"Keeps to {' and '.join(places)}."
+    if kind.skip_remote_node:
+        yield "Does not look for idle CPUs on other NUMA nodes."
+    if kind.prev_over_idle_core:
+        yield "Stays on its previous CPU even where the core's other CPU is busy."
+
+
+def _turns(kind: Kind) -> Iterator[str]:
+    if kind.preempt:
+        first = ", on its previous CPU first" if kind.preempt_first else ""
+        yield f"Takes a CPU from threads of layers that do not preempt, where none is idle{first}."
+    if kind.exclusive:
+        yield "Keeps the core's other CPU idle while it runs."
+    if kind.yield_ignore:
+        yield f"A thread that yields keeps {min(1.0, max(0.0, kind.yield_ignore)):.0%} of its slice."
+    if kind.slice_us or kind.fifo:
+        slice_ms = f"{kind.slice_us / 1e3:g} ms at a time" if kind.slice_us else "the default slice at a time"
+        yield f"Runs {slice_ms}{', first come, first served' if kind.fifo else ''}."
+    if kind.min_exec_us:
+        yield f"Each turn counts as {kind.min_exec_us} us or more."
+    yield f"Weighs {min(10_000, kind.weight or 100)} against the other layers where CPUs are short (100 is usual)."
+
+
+def _count(kind: Confined | Grouped) -> str:
+    if kind.cpus_range is not None:
+        fewest, most = kind.cpus_range
+        return f"{fewest} CPUs" if fewest == most else f"{fewest} to {most} CPUs"
+    if kind.cpus_range_frac is not None:
+        least, greatest = kind.cpus_range_frac
+        shares = f"{least:.0%}" if least == greatest else f"{least:.0%} to {greatest:.0%}"
+        return f"{shares} of all CPUs, one at least"
+    return "as many CPUs as it needs"
