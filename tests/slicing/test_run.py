@@ -1,0 +1,236 @@
+"""A command under a slice, up to where this process would turn into it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ledger_builders import MIB
+from strata.errors import UsageError
+from strata.fleet.ledger import Asked
+from strata.slicing import run
+from strata.slicing.run import Launch, NoCommand, device_bytes, prepare, start
+
+ASKED = Asked(64 * MIB, None, None)
+LIBRARY = Path("/opt/libstrata_quota.so")
+SEARCH = os.environ["PATH"]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Prepare a command, and leave its slice at the end."""
+    made = []
+
+    def prepared(
+        *command, asked=ASKED, library=LIBRARY, name=None, is_open=False, device_bytes=(), **environment
+    ) -> Launch:
+        launch = prepare(
+            command or (sys.executable,),
+            asked,
+            folder=tmp_path / "slices",
+            name=name,
+            is_open=is_open,
+            library=library,
+            environment={"PATH": SEARCH, **environment},
+            device_bytes=device_bytes,
+        )
+        made.append(launch.file)
+        return launch
+
+    yield prepared
+    for file in made:
+        os.close(file)
+
+
+def test_a_command_gets_its_limits_the_library_and_the_ledger(make, tmp_path):
+    launch = make("sh", "-c", "true", asked=Asked(64 * MIB, 0.3, 2), HOME="/home/x")
+    ledger = str(tmp_path / "slices" / f"run-{os.getpid()}.ledger")
+    assert launch.environment == {
+        "PATH": SEARCH,
+        "HOME": "/home/x",
+        "STRATA_MEMORY_LIMIT_2": str(64 * MIB),
+        "STRATA_CORES_LIMIT_2": "30",
+        "STRATA_LEDGER": ledger,
+        "LD_PRELOAD": str(LIBRARY),
+    }
+    assert launch.arguments == ("sh", "-c", "true")
+    assert Path(launch.program).name == "sh"
+    assert launch.warnings == ()
+
+
+def test_without_a_device_every_device_is_limited(make):
+    assert make().environment["STRATA_MEMORY_LIMIT"] == str(64 * MIB)
+
+
+def test_another_preloaded_library_stays_behind_ours(make):
+    assert make(LD_PRELOAD="/a.so:/b.so").environment["LD_PRELOAD"] == f"{LIBRARY}:/a.so:/b.so"
+
+
+def test_limits_that_were_there_before_go_and_hamis_stay_behind_ours(make):
+    env = make(STRATA_MEMORY_LIMIT_0="1", STRATA_CORES_LIMIT="5", CUDA_DEVICE_MEMORY_LIMIT_1="1g").environment
+    assert {key for key in env if "LIMIT" in key} == {"STRATA_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_1"}
+
+
+def test_two_runs_have_slices_of_their_own_unless_they_say_a_name(make):
+    assert make().slice != make().slice
+    assert make(name="both").environment["STRATA_LEDGER"] == make(name="both").environment["STRATA_LEDGER"]
+
+
+def test_what_cannot_be_kept_is_refused_unless_it_is_let_open(make):
+    assert "STRATA_QUOTA_FAIL" not in make(STRATA_QUOTA_FAIL="open").environment
+    assert make(is_open=True).environment["STRATA_QUOTA_FAIL"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(0, None, None), "leaves nothing"),
+        (Asked(-1, None, None), "leaves nothing"),
+        (Asked(2**52, None, None), "more than can be counted"),
+        (Asked(MIB, 0.0, None), "no share"),
+        (Asked(MIB, None, 64), "device 64"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_and_begins_no_slice(make, tmp_path, asked, said):
+    with pytest.raises(UsageError, match=said):
+        make(asked=asked)
+    assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_a_slice_in_a_slice_is_refused(make):
+    with pytest.raises(UsageError, match="in a slice already"):
+        make(STRATA_LEDGER="/some/ledger")
+
+
+@pytest.mark.parametrize("path", ["/my folder/lib.so", "/a:b/lib.so"])
+def test_a_path_the_loader_would_split_is_refused(make, path):
+    with pytest.raises(UsageError, match="cannot hold a path"):
+        make(library=Path(path))
+
+
+def test_a_limit_beyond_the_largest_device_is_warned_of(make):
+    assert make(device_bytes=[32 * MIB, 64 * MIB]).warnings == ()
+    (said,) = make(device_bytes=[32 * MIB]).warnings
+    assert "64MiB" in said
+    assert "32MiB" in said
+
+
+def test_a_program_that_loads_nothing_is_warned_of(make, tmp_path):
+    program = tmp_path / "old"
+    program.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(60))
+    program.chmod(0o755)
+    (said,) = make(str(program)).warnings
+    assert "32-bit" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("no-such-command", 127), ("/no/such/file", 127), (__file__, 126), ("/etc", 126)]
+)
+def test_a_command_that_is_none_has_the_code_shells_give_it(make, tmp_path, name, code):
+    with pytest.raises(NoCommand) as told:
+        make(name)
+    assert told.value.code == code
+    assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_a_folder_that_cannot_be_written_is_told(make, tmp_path):
+    (tmp_path / "slices").write_text("in the way")
+    with pytest.raises(UsageError, match="slices"):
+        make()
+
+
+class Replaced(BaseException):
+    """What execve would not come back from."""
+
+
+def replace(calls, refused=()):
+    def execute(path, arguments, environment):
+        calls.append((path, arguments, environment))
+        if path in refused:
+            raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
+        raise Replaced
+
+    return execute
+
+
+def test_the_slice_stays_locked_in_what_is_started(make):
+    launch, calls = make("sh"), []
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(Replaced):
+        start(launch, execute=replace(calls))
+    (new,) = {
+        int(file) for file in set(os.listdir("/proc/self/fd")) - before if Path(f"/proc/self/fd/{file}").exists()
+    }
+    assert new >= 64
+    assert os.get_inheritable(new)
+    assert os.readlink(f"/proc/self/fd/{new}") == launch.environment["STRATA_LEDGER"]
+    os.close(new)
+    assert [(path, arguments) for path, arguments, _ in calls] == [(str(launch.program), ["sh"])]
+
+
+def test_a_script_without_a_first_line_is_the_shells(make, tmp_path):
+    script = tmp_path / "script"
+    script.write_text("true\n")
+    script.chmod(0o755)
+    launch, calls = make(str(script), "x"), []
+    with pytest.raises(Replaced):
+        start(launch, execute=replace(calls, refused=[str(script)]))
+    assert calls[-1][:2] == ("/bin/sh", ["/bin/sh", str(script), "x"])
+    os.close(next(int(f) for f in os.listdir("/proc/self/fd") if int(f) >= 64 and _is(f, launch)))
+
+
+def _is(file, launch):
+    try:
+        return os.readlink(f"/proc/self/fd/{file}") == launch.environment["STRATA_LEDGER"]
+    except OSError:
+        return False
+
+
+def test_where_few_files_are_allowed_the_slice_is_held_all_the_same(make, monkeypatch):
+    def refuse(file, command, argument):
+        raise OSError(errno.EINVAL, "too large")
+
+    launch, calls = make("sh"), []
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    with pytest.raises(Replaced):
+        start(launch, execute=replace(calls))
+    assert os.get_inheritable(launch.file)
+
+
+class Nvml:
+    """An NVML with devices of some sizes, or none at all."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *sizes: int, works: bool = True) -> None:
+        self.sizes, self.works = sizes, works
+
+    def nvmlInit(self):
+        if not self.works:
+            raise self.NVMLError
+
+    def nvmlDeviceGetCount(self):
+        return len(self.sizes)
+
+    def nvmlDeviceGetHandleByIndex(self, number):
+        return number
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return type("Memory", (), {"total": self.sizes[handle]})
+
+
+@pytest.mark.parametrize(("nvml", "sizes"), [(Nvml(5, 7), [5, 7]), (Nvml(works=False), []), (None, [])])
+def test_sizes_of_devices_are_known_where_nvml_tells_them(monkeypatch, nvml, sizes):
+    def find(name):
+        if nvml is None:
+            raise ModuleNotFoundError(name)
+        return nvml
+
+    monkeypatch.setattr(run.importlib, "import_module", find)
+    assert device_bytes() == sizes

@@ -1,0 +1,141 @@
+"""Slices by name: begun, joined, cleared away when nobody is in them, and kept from other users."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import pytest
+
+from ledger_builders import MIB, Ledger
+from strata.errors import UsageError
+from strata.fleet.ledger import SIZE, Asked, read_asked
+from strata.slicing.shelf import every_ledger, free_name, ledger_of, ledgers, open_shelf, shelf_of, take
+
+ASKED = Asked(64 * MIB, None, None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "strata" / "slices"
+    open_shelf(folder)
+    return folder
+
+
+def names(folder):
+    return [path.stem for path in ledgers(folder)]
+
+
+def in_use(folder, name, asked=ASKED):
+    """Be in a slice by a process alone that counts in its ledger, as one is whose parent has gone."""
+    os.close(take(folder, name, asked))
+    made = Ledger(content=ledger_of(folder, name).read_bytes())
+    made.held(made.row(asked.memory_bytes), made.process(), 5)
+    made.write(ledger_of(folder, name))
+
+
+def test_a_folder_of_ones_own_is_in_the_runtime_folder_else_in_shared_memory(tmp_path):
+    assert shelf_of({"XDG_RUNTIME_DIR": "/run/user/7"}, user=7).as_posix() == "/run/user/7/strata/slices"
+    assert shelf_of({"XDG_RUNTIME_DIR": "relative"}, user=7).as_posix() == "/dev/shm/strata-7"
+    assert shelf_of({}, user=7, shared=tmp_path) == tmp_path / "strata-7"
+
+
+def test_only_its_user_can_read_a_folder_and_its_files(folder):
+    assert folder.stat().st_mode & 0o777 == 0o700
+    os.close(take(folder, "mine", ASKED))
+    found = ledger_of(folder, "mine").stat()
+    assert (found.st_mode & 0o777, found.st_size) == (0o600, SIZE)
+
+
+def test_a_folder_others_can_read_is_refused(tmp_path):
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UsageError, match="only you can read"):
+        open_shelf(tmp_path / "open")
+
+
+def test_a_link_somebody_else_may_have_made_is_refused(tmp_path):
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(UsageError, match="only you can read"):
+        open_shelf(tmp_path / "link")
+
+
+def test_where_no_folder_can_be_it_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be kept") as told:
+        open_shelf(tmp_path / "file" / "slices")
+    assert "XDG_RUNTIME_DIR" in told.value.hint
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "-x", "x" * 64, "a b", "ä"])
+def test_a_name_is_a_plain_word(folder, name):
+    with pytest.raises(UsageError, match="no name of a slice"):
+        ledger_of(folder, name)
+
+
+def test_who_comes_second_joins(folder):
+    first = take(folder, "shared", ASKED)
+    second = take(folder, "shared", ASKED)
+    assert os.fstat(first).st_ino == os.fstat(second).st_ino
+    os.close(first)
+    os.close(second)
+
+
+def test_who_asks_for_other_limits_is_told_both(folder):
+    first = take(folder, "shared", ASKED)
+    with pytest.raises(UsageError, match=r"67108864 bytes of every device.*30 % of the cores of device 1"):
+        take(folder, "shared", Asked(None, 0.3, 1))
+    os.close(first)
+    assert names(folder) == ["shared"]
+
+
+def test_when_all_have_left_a_name_is_free_for_other_limits(folder):
+    os.close(take(folder, "shared", ASKED))
+    os.close(take(folder, "shared", Asked(MIB, None, 0)))
+    assert read_asked(ledger_of(folder, "shared")) == Asked(MIB, None, 0)
+
+
+def test_a_slice_lasts_while_one_of_its_processes_does(folder):
+    in_use(folder, "orphan")
+    with pytest.raises(UsageError, match="asked for"):
+        take(folder, "orphan", Asked(MIB, None, None))
+    os.close(take(folder, "other", ASKED))
+    assert "orphan" in names(folder)
+
+
+def test_slices_that_are_over_are_cleared_away_and_nothing_else(folder):
+    kept = take(folder, "kept", ASKED)
+    os.close(take(folder, "over", ASKED))
+    (folder / "garbage.ledger").write_text("no ledger")
+    (folder / "notes.txt").write_text("somebody's")
+    os.close(take(folder, "new", ASKED))
+    assert names(folder) == ["garbage", "kept", "new"]
+    assert (folder / "notes.txt").exists()
+    os.close(kept)
+
+
+def test_the_lock_is_that_of_the_open_file_so_a_copy_of_it_holds_on(folder):
+    file = take(folder, "held", ASKED)
+    copy = os.dup(file)
+    os.close(file)
+    os.close(take(folder, "new", ASKED))
+    assert "held" in names(folder)
+    fcntl.flock(copy, fcntl.LOCK_UN)
+    os.close(copy)
+
+
+def test_a_name_that_is_taken_gets_a_number(folder):
+    first = take(folder, "run-7", ASKED)
+    assert free_name(folder, "run-7") == "run-7-2"
+    os.close(first)
+    assert free_name(folder, "run-7") == "run-7"
+
+
+def test_root_sees_everybodys_slices_and_others_their_own(tmp_path):
+    for place in ("dev/shm/strata-7/a.ledger", "run/user/8/strata/slices/b.ledger", "pod/quota.ledger"):
+        Ledger().write(tmp_path / place)
+    own = {"STRATA_LEDGER": str(tmp_path / "pod/quota.ledger")}
+    assert [path.stem for path in every_ledger({}, user=0, root=tmp_path)] == ["a", "b"]
+    assert [path.stem for path in every_ledger(own, user=7, root=tmp_path)] == ["quota", "a"]
+    assert every_ledger({}, user=9, root=tmp_path) == []
