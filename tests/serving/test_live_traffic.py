@@ -94,6 +94,16 @@ def test_routers_reckon_with_what_was_learned() -> None:
     assert cluster.core.nodes()[0].slots > before
 
 
+def test_whole_engines_serve_on_whatever_is_learned() -> None:
+    cluster = Cluster(node("engine", model="llama", slots=4, kv_tokens=100_000), learns=True)
+    serving = cluster.core.serving()
+    serve(cluster, LEAST, prompt=3000, output=20)
+    cluster.run(90.0)
+    assert cluster.core.demand.prompt_tokens == 3000
+    assert cluster.core.serving() == serving
+    assert cluster.core.status()["reasons"] == []
+
+
 def test_more_than_there_is_room_for_takes_nothing_down() -> None:
     """Planned for fewer sequences at once then: what serves goes on serving."""
     cluster = Cluster("a", "b")

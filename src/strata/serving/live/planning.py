@@ -35,6 +35,8 @@ LEAST_GAIN = 1.05
 def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
+    if plan.nodes and not nodes:  # whole engines serve as they are
+        return Planned(plan.version, ())
     held = {stage.node_id: (stage.first, stage.end) for pipeline in plan.current for stage in pipeline}
     if plan.wanted_tokens_per_s < math.inf:
         demand = replace(demand, rate_per_s=plan.wanted_tokens_per_s / max(demand.output_tokens, 1))
