@@ -72,7 +72,7 @@ def test_the_scheduler_plans_for_the_requests_that_come() -> None:
     cluster.run(2.0)
     assert cluster.core.demand == DEMAND
     cluster.run(90.0)
-    assert (cluster.core.demand.prompt_tokens, cluster.core.demand.output_tokens) == (3000, 20)
+    assert cluster.core.status()["planned_for"] == {"batch": 8, "prompt_tokens": 3000, "output_tokens": 20}
     assert cluster.core.serving() == serving
     plans = [one for one in cluster.log if isinstance(one, Plan)]
     cluster.run(600.0)

@@ -181,6 +181,11 @@ class Core:
             ],
             "requests": {"waiting": self._flights.num_waiting, "unfinished": len(self._flights)},
             "is_planning": self._is_planning,
+            "planned_for": {
+                "batch": self.demand.batch,
+                "prompt_tokens": self.demand.prompt_tokens,
+                "output_tokens": self.demand.output_tokens,
+            },
             "reasons": [reason.to_dict() for reason in self._plan_reasons],
         }
 
