@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import control_plane
+import fake_accelerators
 
-PARTS = {"control-plane": control_plane.find}
+PARTS = {"control-plane": control_plane.find, "cc": fake_accelerators.find_compiler}
 """Real parts that are no modules: what finds each, or returns None."""
 
 

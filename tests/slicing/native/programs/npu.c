@@ -107,6 +107,10 @@ static int call(const char *name, const char *first, const char *second)
     }
     if (!strcmp(name, "rtendphysical"))
         return npu.rtFreePhysical(got[which]);
+    if (!strcmp(name, "map")) /* map:ADDRESS:HANDLE */
+        return npu.aclrtMapMem((void *)bytes, 4096, 0, got[atoi(second)], 0);
+    if (!strcmp(name, "unmap"))
+        return npu.aclrtUnmapMem((void *)bytes);
     if (!strcmp(name, "info") || !strcmp(name, "rtinfo")) {
         int result = *name == 'i' ? npu.aclrtGetMemInfo(1, &left, &total) : npu.rtMemGetInfoEx(1, &left, &total);
         printf("free %zu total %zu ", left, total);

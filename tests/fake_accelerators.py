@@ -1,0 +1,138 @@
+"""Fake accelerators and the programs that use them, compiled from tests/slicing/native: no device is needed."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata.slicing.build import compile_library
+
+NATIVE = Path(__file__).parent / "slicing" / "native"
+MIB = 1 << 20
+GIB = 1 << 30
+
+_STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread")
+_FAKE = (*_STRICT, "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+_CUDA = ("fake.c", "cuda_context.c", "cuda_linear.c", "cuda_lookup.c")
+_CUDA_NEW = ("cuda_pool.c", "cuda_virtual.c", "cuda_array.c", "cuda_graph.c")
+_STATE = "8q8q8q8q4q"
+
+
+def find_compiler() -> str | None:
+    """Return the C compiler's path."""
+    return shutil.which("cc")
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """folder: drivers (those without new functions in old/), programs, and the quota library."""
+
+    folder: Path
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "libstrata_quota.so"
+
+    def environment(
+        self, *, ledger: Path | None = None, old: bool = False, preload: str | None = None, **more: str
+    ) -> dict[str, str]:
+        """Return a whole environment: drivers on the path, the library preloaded (or what preload says)."""
+        drivers = [str(self.folder / "old")] if old else []
+        env = {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": ":".join([*drivers, str(self.folder)]),
+            "LD_PRELOAD": str(self.library) if preload is None else preload,
+            **more,
+        }
+        if ledger is not None:
+            env["STRATA_LEDGER"] = str(ledger)
+        return {name: value for name, value in env.items() if value}
+
+    def run(
+        self, program: str, *words: str, env: dict[str, str], timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        return subprocess.run(
+            [self.folder / program, *words], env=env, capture_output=True, text=True, timeout=timeout_s
+        )
+
+    def start(self, program: str, *words: str, env: dict[str, str]) -> subprocess.Popen[str]:
+        """Start a program, its output in pipes."""
+        return subprocess.Popen(
+            [self.folder / program, *words],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What all processes together hold of the fake device, by device: now, and the most at one instant."""
+
+    held: tuple[int, ...]
+    peak: tuple[int, ...]
+    busy_us: tuple[int, ...]
+    launches: int
+    refused: int
+
+
+def read_state(path: Path) -> DeviceState:
+    """Read struct State of fakes/fake.h."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        words = struct.unpack_from(_STATE, memory)
+    return DeviceState(words[0:8], words[8:16], words[16:24], words[32], words[33])
+
+
+def build(folder: Path, *, more: Sequence[str] = (), library_flags: Sequence[str] = ()) -> Accelerators:
+    """Compile everything into a folder. more: flags for drivers and programs; library_flags: for the library."""
+    (folder / "old").mkdir()
+    drivers = [
+        (_CUDA + _CUDA_NEW, "libcuda.so.1", folder, ()),
+        (_CUDA, "libcuda.so.1", folder / "old", ("-DOLD_DRIVER",)),
+        (("fake.c", "nvml.c"), "libnvidia-ml.so.1", folder, ()),
+        (("fake.c", "runtime.c"), "libruntime.so", folder, ()),
+        (("ascendcl.c",), "libascendcl.so", folder, ("-L", str(folder), "-lruntime")),
+    ]
+    for sources, name, where, flags in drivers:
+        names = [str(NATIVE / "fakes" / source) for source in sources]
+        _cc(*_FAKE, *more, f"-Wl,-soname,{name}", "-o", str(where / name), *names, *flags)
+    cuda = ("-L", str(folder), "-Wl,--no-as-needed", "-l:libcuda.so.1")
+    npu = ("-L", str(folder), "-lascendcl", "-lruntime")
+    programs: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+        ("calls", ("calls.c", "driver.c"), ()),
+        ("calls-linked", ("calls.c", "driver.c"), ("-DLINKED", *cuda)),
+        ("calls-wrapped", ("calls.c", "driver.c", "wrapper.c"), ("-rdynamic",)),
+        ("race", ("race.c", "driver.c"), ()),
+        ("churn", ("churn.c", "driver.c"), ()),
+        ("doors", ("doors.c",), cuda),
+        ("reopen", ("reopen.c",), ()),
+        ("npu", ("npu.c",), ()),
+        ("npu-linked", ("npu.c",), ("-DLINKED", *npu)),
+    ]
+    for name, sources, flags in programs:
+        names = [str(NATIVE / "programs" / source) for source in sources]
+        _cc(*_STRICT, *more, "-o", str(folder / name), *names, *flags, "-ldl")
+    for name in ("other", "shim"):
+        _cc(
+            *_STRICT,
+            "-fPIC",
+            "-shared",
+            "-o",
+            str(folder / f"lib{name}.so"),
+            str(NATIVE / "programs" / f"{name}.c"),
+        )
+    compile_library(folder / "libstrata_quota.so", ["cc"], more=("-Werror", *library_flags))
+    return Accelerators(folder)
+
+
+def _cc(*words: str) -> None:
+    done = subprocess.run(["cc", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,108 @@
+"""What the library exports and needs: every function of the driver that takes memory, and no newer C library."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from fake_accelerators import NATIVE
+from strata.slicing.build import SOURCES
+from strata.slicing.elf import read_elf
+
+LIST = Path(__file__).parent / "data" / "cudart_symbols.txt"
+ABOUT_MEMORY = re.compile(
+    "Alloc|Free|Create|Destroy|Import|Pool|Retain|Release|Reset|Trim|TotalMem|MemGetInfo|Launch|GraphAdd|Instantiate"
+    "|Module(Load|Unload)|Library(Load|Unload)|Detach|Ipc"
+)
+
+
+@pytest.fixture(scope="module")
+def exported(accelerators) -> set[str]:
+    done = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", accelerators.library], capture_output=True, text=True, check=True
+    )
+    return {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
+
+
+def listed() -> dict[str, str]:
+    """Return the names of the list, and why a name has no wrapper; "" where it has one."""
+    lines = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
+    return {name: reason for name, _, reason in (line.partition(" ") for line in lines)}
+
+
+def test_it_runs_on_glibc_2_17(accelerators):
+    elf = read_elf(accelerators.library)
+    assert elf is not None
+    assert (0, 0) < elf.glibc() <= (2, 17)
+
+
+def test_it_needs_the_c_library_alone(accelerators):
+    done = subprocess.run(["readelf", "-dW", accelerators.library], capture_output=True, text=True, check=True)
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", done.stdout))
+    assert needed <= {
+        "libc.so.6",
+        "libdl.so.2",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+    }
+    # Everything it calls is there when it is loaded: nothing is looked up late in the middle of an allocation.
+    assert "STATIC_TLS" in done.stdout or "TLSDESC" not in done.stdout
+
+
+def test_it_exports_doors_and_drivers_functions_and_nothing_else(exported):
+    assert exported
+    assert all(re.fullmatch(r"dlsym|cu[A-Z]\w+|nvml\w+|rt[A-Z]\w+|aclrt\w+", name) for name in exported)
+    wraps = set()
+    for source in SOURCES.glob("*.c"):
+        wraps |= set(
+            re.findall(r"^QUOTA_WRAP(?:_SINCE)?\(\w+, (?:\d+, )?(\w+),", source.read_text(), re.MULTILINE)
+        )
+    assert wraps <= exported
+
+
+def test_every_wrapper_of_the_driver_is_tried_on_a_fake_one(exported):
+    fakes = "".join(path.read_text() for path in (NATIVE / "fakes").glob("*.c"))
+    missing = {name for name in exported if not re.search(rf"\b{name}\b", fakes)} - {"dlsym"}
+    assert missing <= {
+        # Ascend's for images and managed memory: as rtMalloc and rtFree, by the same lines.
+        "rtMemAllocManaged",
+        "rtMemFreeManaged",
+        "rtDvppMalloc",
+        "rtDvppMallocWithFlag",
+        "rtDvppFree",
+        "aclrtMallocForTaskScheduler",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name, reason in listed().items() if not reason])
+def test_what_cudart_asks_for_and_takes_memory_has_a_wrapper(exported, name):
+    newer = re.compile(rf"{name}(_v\d)?")
+    assert any(newer.fullmatch(one) for one in exported)
+
+
+@pytest.mark.parametrize("name", [name for name, reason in listed().items() if reason and "*" not in name])
+def test_what_is_left_alone_is_left_alone(exported, name):
+    assert name not in exported
+
+
+def cudarts() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return [path for folder in folders for path in Path(folder).glob("*/lib/libcudart*") if path.is_file()]
+
+
+@pytest.mark.skipif(not cudarts(), reason="needs libcudart: the wheel nvidia-cuda-runtime, which torch brings")
+def test_the_list_has_everything_that_the_real_cudart_asks_for():
+    known = listed()
+    for path in cudarts():
+        names = {one.decode() for one in re.findall(rb"(?<![\w$])cu[A-Z][A-Za-z0-9_]+(?=\0)", path.read_bytes())}
+        asked = {name for name in names if ABOUT_MEMORY.search(name)}
+        assert len(asked) > 80, path
+        unknown = {name for name in asked if not any(fnmatchcase(name, pattern) for pattern in known)}
+        assert unknown == set(), path
