@@ -64,12 +64,15 @@ def ledgers(folder: Path) -> list[Path]:
 
 
 def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path("/")) -> list[Path]:
-    """Return the files of all slices a user may see: its own, the one it runs in, and for root everybody's."""
+    """Return the files of the slices a user may see: its own, the one it runs in, and for root everybody's.
+
+    Slices that are over are left out.
+    """
     folders = [shelf_of(environment, user=user, shared=root / "dev/shm")]
     if user == 0:
         folders += sorted([*root.glob("dev/shm/strata-*"), *root.glob("run/user/*/strata/slices")])
     own = [Path(environment[LEDGER])] if environment.get(LEDGER) else []
-    found = [*own, *(path for folder in folders for path in ledgers(folder))]
+    found = [*own, *(path for folder in folders for path in ledgers(folder) if not _is_over(path))]
     return list(dict.fromkeys(path for path in found if path.exists()))
 
 
@@ -109,15 +112,22 @@ def free_name(folder: Path, stem: str) -> str:
 def _clear(folder: Path) -> None:
     """Remove the files of slices that are over. What is no ledger is left alone."""
     for path in ledgers(folder):
+        if _is_over(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_over(path: Path) -> bool:
+    try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not any(one.processes for one in read_ledger(path, name=path.stem)):
-                path.unlink()
-        except (BlockingIOError, UsageError):
-            continue
-        finally:
-            os.close(file)
+    except OSError:  # just gone, or no file of ours
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return not any(one.processes for one in read_ledger(path, name=path.stem))
+    except (BlockingIOError, UsageError):
+        return False
+    finally:
+        os.close(file)
 
 
 def _said(asked: Asked) -> str:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from strata.cli import bench_slicing
+from strata.cli.main import cli
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
+
+
+def run(monkeypatch, tmp_path, *more):
+    monkeypatch.setattr(bench_slicing, "TURNS", 1)
+    monkeypatch.setattr(bench_slicing, "PROCESSES", 8)
+    monkeypatch.delenv("STRATA_LEDGER", raising=False)
+    result = CliRunner().invoke(cli, ["bench", "slicing", "--rounds", "2", *more])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_answer_has_the_agreed_keys(monkeypatch, tmp_path):
+    answer = json.loads(run(monkeypatch, tmp_path, "-o", "json"))
+    calls = answer["alloc_free_ns"]
+    assert calls.keys() == {"without", "with", "added"}
+    assert calls["added"] == pytest.approx(calls["with"] - calls["without"])
+    assert answer["untouched_call_ns"].keys() == {"without", "with"}
+    assert min(calls["without"], answer["untouched_call_ns"]["with"], answer["startup_ms_200"]) > 0
+
+
+def test_the_table_says_what_is_added(monkeypatch, tmp_path):
+    text = run(monkeypatch, tmp_path)
+    assert "added" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,0 +1,107 @@
+"""`strata slices`: who holds what, for programs and for people."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from ledger_builders import MIB, Ledger
+from strata.cli import slices
+from strata.cli.main import cli
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("STRATA_LEDGER", raising=False)
+    monkeypatch.setattr("strata.slicing.shelf.os.geteuid", lambda: 4242)  # root would see everybody's
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    return tmp_path / "strata" / "slices"
+
+
+def two_devices() -> Ledger:
+    made = Ledger()
+    first, second = made.row(4096 * MIB, ordinal=0), made.row(2048 * MIB, ordinal=3, cores=30)
+    here, gone = made.process(), made.process(start=1)
+    made.held(first, here, 1024 * MIB)
+    made.held(second, here, 256 * MIB)
+    made.held(second, gone, 128 * MIB)
+    return made
+
+
+def shown(*arguments):
+    result = CliRunner().invoke(cli, ["slices", *arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_answer_has_the_agreed_keys_and_no_others(folder):
+    two_devices().write(folder / "notebooks.ledger")
+    pid = os.getpid()
+    assert json.loads(shown("-o", "json").stdout) == {
+        "slices": [
+            {
+                "name": "notebooks",
+                "device": 0,
+                "limit_bytes": 4096 * MIB,
+                "used_bytes": 1024 * MIB,
+                "processes": [{"pid": pid, "used_bytes": 1024 * MIB}],
+            },
+            {
+                "name": "notebooks",
+                "device": 3,
+                "limit_bytes": 2048 * MIB,
+                "used_bytes": 256 * MIB,
+                "processes": [{"pid": pid, "used_bytes": 256 * MIB}],
+            },
+        ]
+    }
+
+
+def test_people_see_it_in_eighty_columns_with_what_is_gone(folder):
+    two_devices().write(folder / "notebooks.ledger")
+    text = shown().stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for said in ("notebooks", "1GiB", "4GiB", "25%", "30%", "gone", "128MiB", str(os.getpid())):
+        assert said in text, said
+
+
+def test_where_there_is_no_slice_it_says_how_to_begin_one(folder):
+    assert json.loads(shown("-o", "json").stdout) == {"slices": []}
+    assert "strata run" in shown().stdout
+
+
+def test_a_broken_file_is_named_and_the_others_are_shown(folder):
+    two_devices().write(folder / "good.ledger")
+    (folder / "broken.ledger").write_text("no ledger at all")
+    result = shown("-o", "json")
+    assert {one["name"] for one in json.loads(result.stdout)["slices"]} == {"good"}
+    assert "broken.ledger" in result.stderr
+
+
+def test_in_a_pod_its_own_slice_is_shown(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("STRATA_LEDGER", str(two_devices().write(tmp_path / "pod" / "quota.ledger")))
+    assert {one["name"] for one in json.loads(shown("-o", "json").stdout)["slices"]} == {"quota"}
+
+
+def test_it_is_shown_again_until_it_is_interrupted(folder, monkeypatch):
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        two_devices().write(folder / "later.ledger")
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(slices.time, "sleep", nap)
+    result = CliRunner().invoke(cli, ["slices", "--watch"])
+    assert len(naps) == 3
+    assert "later" in result.output
+
+
+def test_watching_is_for_people(folder):
+    result = CliRunner().invoke(cli, ["slices", "--watch", "-o", "json"])
+    assert "--watch" in str(result.exception)
