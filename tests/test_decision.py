@@ -111,6 +111,8 @@ SAMPLES = {
     "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
     "claim-unreadable": {"why": "ai.compute/devices: 'many' is no whole number"},
     "made-anew": {"profile": "pytorch-nvidia"},
+    "release-refused": {"why": "spec.template: field is immutable"},
+    "gang-runs": {"pods": 2, "devices": 4, "model": "A100-SXM4-80GB", "nodes": 1},
     "gang-moved": {},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},

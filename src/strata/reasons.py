@@ -490,6 +490,16 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "What was injected into a pod cannot be changed; its owner makes another, for a card that is free.",
         "Nothing to do.",
     ),
+    "release-refused": Meaning(
+        "has a place, and the API server refuses to let it go there: {why}",
+        "What strata writes into the job's template was refused, by its kind's rules or an admission policy.",
+        "Do what the message says; it is tried again every 30 s.",
+    ),
+    "gang-runs": Meaning(
+        "{pods} pods of {devices} {model} on {nodes} nodes; why there was not kept",
+        "The controller that placed it ended before it had said so.",
+        "Nothing to do.",
+    ),
     "gang-moved": Meaning(
         "is held back, to be routed anew: it holds devices that are out",
         "A device of its own is broken, or slow where the policy moves for that.",

@@ -38,7 +38,7 @@ class Cluster:
 
     def step(self, *, after_s: float = 1.0) -> list[Action]:
         self.now_s += after_s
-        actions = list(self.controller.step(self.book, self.now_s, stamp=STAMP))
+        actions = [one for one in self.controller.step(self.book, self.now_s, stamp=STAMP) if one is not None]
         for action in actions:
             key = (action.ref.kind.kind, action.ref.name)
             if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):

@@ -56,10 +56,12 @@ class Book:
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
+    grown: another number whenever what did not fit might now, by the index that was taken last.
     """
 
     def __init__(self, profiles: Sequence[RuntimeProfile] = ()) -> None:
         self.faults: dict[str, str] = {}
+        self.grown = 0
         self.jobs: dict[str, Object] = {}
         self.gated: dict[str, Object] = {}
         self.claims: dict[str, Object] = {}
@@ -87,6 +89,11 @@ class Book:
         found = {key: _placement(gang) for key, gang in self._gangs.items()}
         return {key: placement for key, placement in found.items() if placement is not None}
 
+    def placement_of(self, gang: str) -> Placement | None:
+        """Return what a gang holds, as `placements` has it."""
+        found = self._gangs.get(gang)
+        return None if found is None else _placement(found)
+
     def pods_of(self, gang: str) -> tuple[str, ...]:
         """Return the pods of a gang that hold something, as `namespace/name`."""
         found = self._gangs.get(gang)
@@ -97,9 +104,12 @@ class Book:
         """The index of all that was told."""
         if self._index is None:
             self._index = Index.of(Cluster(tuple(self._state(name) for name in sorted(self._names()))))
+            self.grown += 1
         elif self._dirty:
+            old, new = self._index, [self._state(name) for name in sorted(self._dirty)]
             try:
-                self._index = self._index.with_nodes([self._state(name) for name in sorted(self._dirty)])
+                self._index = old.with_nodes(new)
+                self.grown += any(_may_fit_more(old.nodes[old.node_number[one.name]], one) for one in new)
             except ValueError:  # built otherwise: all shapes are looked at again
                 self._index = None
                 return self.index
@@ -184,6 +194,7 @@ class Book:
         before = self._own_profiles.get(name)
         found = self._read(kinds.RUNTIME_PROFILE, name, obj, profile_of)
         _put(self._own_profiles, name, found)
+        self.grown += before != found
         if (before is None or found is None or before.resource != found.resource) and before != found:
             self._index = None  # whose devices a resource counts may have changed, on any node
 
@@ -320,6 +331,17 @@ def _put(into: dict[str, Any], key: str, value: Any) -> None:
 def _is_gated(pod: Object) -> bool:
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(one.get("name") == GATE for one in gates) and not meta(pod).get("deletionTimestamp")
+
+
+def _may_fit_more(before: NodeState, after: NodeState) -> bool:
+    """Return whether a pod that did not fit on a node might now."""
+
+    def said(node: NodeState) -> tuple[object, ...]:
+        well = tuple(device.health for device in node.fingerprint.devices)
+        return node.labels, node.taints, node.is_schedulable, well
+
+    free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
+    return any(is_now > was for was, is_now in free) or said(before) != said(after)
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

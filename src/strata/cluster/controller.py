@@ -7,25 +7,27 @@ two jobs of one step never share a device. A job that fits nowhere does not hold
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.cluster import jobs, kinds
-from strata.cluster.actions import Action, Apply, Note, Patch, Ref, Remove
+from strata.cluster import jobs
+from strata.cluster.actions import Action, Note, Patch, Remove
 from strata.cluster.admission.claims import claim_of_pod
 from strata.cluster.admission.inject import release
 from strata.cluster.affinity import on_nodes
 from strata.cluster.annotations import PREFIX
 from strata.cluster.book import Book, job_placement
-from strata.cluster.crd.compute_claim import claim_status, pascal, spec_of
+from strata.cluster.claim import Claim
+from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.kinds import annotations_of, meta
 from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
-from strata.cluster.router import choose
+from strata.cluster.router import Choice, choose
 from strata.cluster.snapshot import Placement
-from strata.cluster.waiting import Waiting, waiting_jobs, waiting_pods
+from strata.cluster.telling import claim_of_job, just, offer_of, says_routed
+from strata.cluster.waiting import Waiting, is_managed, ref_of, waiting_jobs, waiting_pods
 from strata.cluster.why import decide
-from strata.decision import Decision, Reason, Trust
+from strata.decision import Decision, Reason
 from strata.errors import BadFile, StrataError
 
 OFFER: Final = PREFIX + "offer"
@@ -36,24 +38,37 @@ CHECKPOINT_DIR: Final = PREFIX + "checkpoint-dir"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """explain_every_s: how often a job that still fits nowhere is told every node's reason anew.
+    """explain_every_s: how often a job that still fits nowhere is told every node's reason anew, but where many
+    wait, only every explain_each_s one of them: at 500 nodes it takes a tenth of that. again_s: until a release
+    that the API server refused is tried again. settle_every_s: how often claims of jobs that run are looked at.
+    place_s, explain_s: how long one step may take to place, and until it explains nothing more.
 
     assume_s: how long a place is held for a job that was let go and does not show it. elsewhere_after_s: how long
     a pod waits behind its gate before its owner is made to make another, for a kind of card that has room.
     """
 
     explain_every_s: float = 30.0
+    explain_each_s: float = 0.3
+    again_s: float = 30.0
+    settle_every_s: float = 30.0
+    place_s: float = 5.0
+    explain_s: float = 0.25
     assume_s: float = 30.0
     elsewhere_after_s: float = 60.0
 
 
 @dataclass(slots=True)
 class _Told:
-    """What a waiting object was told last, and when; when it was seen first."""
+    """What a waiting object was told last, and when; when it was seen first.
+
+    refused: what the API server said to its release, which is tried again at `again_s`.
+    """
 
     since_s: float
     at_s: float = float("-inf")
     what: tuple[Any, ...] = ()
+    refused: str = ""
+    again_s: float = float("-inf")
 
 
 @dataclass
@@ -63,65 +78,139 @@ class Controller:
     policy: Policy = field(default_factory=Policy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
     _told: dict[str, _Told] = field(default_factory=dict)
+    _known: dict[str, Waiting] = field(default_factory=dict)
+    _hopeless: dict[str, Choice] = field(default_factory=dict)
+    _grown: int = -1
+    _let_go: dict[str, float] = field(default_factory=dict)
+    _looked_s: float = float("-inf")
 
     @property
     def waiting(self) -> int:
         """How many waited at the last step."""
         return len(self._told)
 
-    def step(self, book: Book, now_s: float, *, stamp: str) -> Iterator[Action]:
-        """Yield what to do now. stamp: the time as the API server writes it.
+    def step(
+        self, book: Book, now_s: float, *, stamp: str, spent_s: Callable[[], float] = lambda: 0.0
+    ) -> Iterator[Action | None]:
+        """Yield what to do now, and None between two jobs. stamp: the time as the API server writes it.
 
-        Actions on one job come in order, and the later ones mean nothing if the first fails.
+        Between two of them the book may be told of anything. Actions on one job come in order, and the later ones
+        mean nothing if the first fails. spent_s: since the step was begun; what is left then the next one finds.
         """
         book.expire(now_s)
-        everyone = sorted(
-            [*waiting_jobs(book.jobs, book.claims), *waiting_pods(book.gated)], key=lambda one: one.order
-        )
+        found = [*waiting_jobs(book.jobs, book.claims, self._known), *waiting_pods(book.gated, self._known)]
+        everyone = sorted(found, key=lambda one: one.order)
+        self._known = {one.gang: one for one in everyone}
         self._told = {one.gang: self._told.get(one.gang) or _Told(now_s) for one in everyone}
-        hopeless: set[str] = set()
+        left: list[tuple[Waiting, Choice]] = []
         for one in everyone:
-            yield from self._one(book, one, now_s, stamp, hopeless)
+            yield None
+            if spent_s() > self.policy.place_s:
+                return
+            if _is_current(book, one):
+                choice = yield from self._place(book, one, now_s, stamp)
+                if choice is not None:
+                    left.append((one, choice))
+        every_s = max(self.policy.explain_every_s, self.policy.explain_each_s * len(everyone))
+        for one, choice in left:
+            yield None
+            if spent_s() > self.policy.explain_s:
+                return
+            if _is_current(book, one):
+                yield from self._explain(book, one, choice, now_s, stamp, every_s=every_s)
+        yield from self._settle(book, now_s, stamp)
 
-    def _one(self, book: Book, one: Waiting, now_s: float, stamp: str, hopeless: set[str]) -> Iterator[Action]:
+    def refused(self, gang: str, message: str, now_s: float) -> None:
+        """Take that the API server refuses to let something go: it is told so, and it is tried again later."""
+        if told := self._told.get(gang):
+            told.refused, told.again_s = message, now_s + self.policy.again_s
+
+    def _place(
+        self, book: Book, one: Waiting, now_s: float, stamp: str
+    ) -> Generator[Action | None, None, Choice | None]:
+        """Let one go where there is room for it; return why not, None where it is not to be told."""
         told = self._told[one.gang]
         if book.is_assumed(one.gang):
-            return  # it was let go, and the watch lags; a second answer would take the first one's place
+            return None  # it was let go, and the watch lags; a second answer would take the first one's place
         if one.claim is None:
-            yield from self._tell(book, one, told, now_s, _refused(one), stamp)
-            return
+            reason = Reason("claim-unreadable", one.ref.name, {"why": one.fault})
+            yield from self._tell(book, one, told, now_s, just(reason), stamp)
+            return None
+        if told.refused:
+            reason = Reason("release-refused", one.ref.name, {"why": told.refused})
+            yield from self._tell(book, one, told, now_s, just(reason), stamp)
+            told.refused = ""
+        if now_s < told.again_s:
+            return None
         if one.ref.kind.kind != "Pod" and (reset := jobs.start_reset(one.obj)):
             if jobs.is_quiet(one.obj):
                 yield Patch(one.ref, reset, "status")
-            return
-        nameless = str(replace(one.claim, name="", namespace="", priority=0))
-        # Places only get fewer within a step: who asks for the same as somebody who got nothing gets nothing.
-        choice = None if nameless in hopeless else choose(book.index, one.claim, book.profiles)
-        if choice is None or choice.placement is None:
-            hopeless.add(nameless)
-            is_due = now_s - told.at_s >= self.policy.explain_every_s
-            if is_due or (choice is not None and choice.offer is not None and told.what[:1] != ("ask",)):
-                yield from self._explain(book, one, told, now_s, stamp)
-            yield from self._elsewhere(book, one, told, now_s)
-            return
+            return None
+        choice = self._choose(book, one, one.claim)
+        if choice.placement is None:
+            return choice
         decision = decide(book.index, one.claim, book.profiles)
         placement = decision.choice
         assert placement is not None, "it was just found"
         book.assume(one.gang, placement, until_s=now_s + self.policy.assume_s)
+        self._let_go[one.gang] = now_s
         checkpoint, trouble = self._checkpoint(one)
         yield self._release(one, placement, checkpoint)
         if trouble is not None:
             yield Note(one.ref, pascal(trouble.token), str(trouble), is_warning=True)
         yield from self._tell(book, one, told, now_s, decision, stamp)
 
-    def _explain(self, book: Book, one: Waiting, told: _Told, now_s: float, stamp: str) -> Iterator[Action]:
+        return None
+
+    def _choose(self, book: Book, one: Waiting, claim: Claim) -> Choice:
+        """Return the router's answer; who asks for the same as somebody who got nothing gets nothing."""
+        index = book.index
+        if book.grown != self._grown:
+            self._grown = book.grown
+            self._hopeless.clear()
+        choice = self._hopeless.get(one.asks)
+        if choice is None:
+            choice = choose(index, claim, book.profiles)
+            if choice.placement is None:
+                self._hopeless[one.asks] = choice
+        return choice
+
+    def _explain(
+        self, book: Book, one: Waiting, choice: Choice, now_s: float, stamp: str, *, every_s: float
+    ) -> Iterator[Action]:
         assert one.claim is not None, "only what can be read is explained"
+        told = self._told[one.gang]
+        is_new_offer = choice.offer is not None and told.what[:1] != ("ask",)
+        if now_s - told.at_s < every_s and not is_new_offer:
+            return
         decision = decide(book.index, one.claim, book.profiles)
+        if decision.choice is not None:
+            return  # room has come meanwhile; the next step takes it
         yield from self._tell(book, one, told, now_s, decision, stamp)
         offered = annotations_of(one.obj).get(OFFER, "")
-        offer = _offer(decision)
+        offer = offer_of(decision)
         if offer != offered and one.ref.kind.kind != "Pod":
             yield Patch(one.ref, {"metadata": {"annotations": {OFFER: offer or None}}})
+        yield from self._elsewhere(book, one, told, now_s)
+
+    def _settle(self, book: Book, now_s: float, stamp: str) -> Iterator[Action | None]:
+        """Have claims say so where their jobs run: who let them go may have ended, or not been heard, before."""
+        if now_s - self._looked_s < self.policy.settle_every_s:
+            return
+        self._looked_s = now_s
+        self._let_go = {gang: at_s for gang, at_s in self._let_go.items() if gang in book.jobs}
+        for gang, obj in list(book.jobs.items()):
+            is_recent = now_s - self._let_go.get(gang, float("-inf")) < self.policy.settle_every_s
+            if is_recent or not is_managed(obj) or jobs.is_suspended(obj) or jobs.is_finished(obj):
+                continue
+            yield None
+            kind, placement = jobs.kind_of(obj), book.placement_of(gang)
+            assert kind is not None, "only kinds with suspend are kept"
+            if placement is not None and not says_routed(book, ref := ref_of(obj, kind)):
+                data = {"devices": placement.devices_per_pod, "model": placement.model}
+                data |= {"pods": len(placement.pods), "nodes": len(nodes_of(placement.pods))}
+                reason = Reason("gang-runs", ref.name, data)
+                yield from claim_of_job(book, Waiting(gang, ref, obj, None), just(reason, placement), stamp)
 
     def _tell(
         self, book: Book, one: Waiting, told: _Told, now_s: float, decision: Decision[Placement], stamp: str
@@ -131,7 +220,7 @@ class Controller:
         first = decision.reasons[0]
         what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
         if one.ref.kind.kind != "Pod":
-            yield from _claim(book, one, decision, stamp)
+            yield from claim_of_job(book, one, decision, stamp)
         if what != told.what:
             told.what = what
             yield Note(one.ref, pascal(first.token), str(first), is_warning=decision.choice is None)
@@ -178,6 +267,13 @@ class Controller:
             yield Remove(one.ref)
 
 
+def _is_current(book: Book, one: Waiting) -> bool:
+    """Return whether what waits is still as it was read."""
+    is_pod = one.ref.kind.kind == "Pod"
+    now = book.gated.get(f"{one.ref.namespace}/{one.ref.name}") if is_pod else book.jobs.get(one.gang)
+    return now is one.obj
+
+
 def _template(
     one: Waiting,
     each: jobs.PodSet,
@@ -211,42 +307,6 @@ def _template(
     spec = template.setdefault("spec", {})
     spec["affinity"] = on_nodes(spec, nodes_of(placement.pods), instead_of=old)
     return template
-
-
-def _claim(book: Book, one: Waiting, decision: Decision[Placement], stamp: str) -> Iterator[Action]:
-    """Write what was decided about a job into a ComputeClaim of its own, which goes when the job goes."""
-    ref = Ref(kinds.COMPUTE_CLAIM, claim_name(one.ref), one.ref.namespace)
-    there = book.claims.get(f"{ref.namespace}/{ref.name}") or {}
-    annotations = annotations_of(one.obj)
-    head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.kind}
-    owner = {"apiVersion": one.ref.kind.api_version, "kind": one.ref.kind.kind, "name": one.ref.name}
-    metadata = {"name": ref.name, "namespace": ref.namespace}
-    if one.claim is not None and not there:
-        spec = spec_of(annotations)
-        owned = {**metadata, "ownerReferences": [{**owner, "uid": one.ref.uid}]}
-        yield Apply(ref, {**head, "metadata": owned, "spec": spec})
-    if one.claim is None and not there:
-        return  # what cannot be read cannot be written as a spec; the event says so
-    generation = int(meta(there).get("generation") or 1)
-    status = claim_status(decision, there.get("status"), now=stamp, generation=generation)
-    if status != there.get("status"):
-        yield Apply(ref, {**head, "metadata": metadata, "status": status}, "status")
-
-
-def claim_name(job: Ref) -> str:
-    """Return the name of the ComputeClaim that tells about a job."""
-    return f"{job.kind.kind}-{job.name}".lower()[:253]
-
-
-def _refused(one: Waiting) -> Decision[Placement]:
-    reason = Reason("claim-unreadable", one.ref.name, {"why": one.fault})
-    return Decision(None, (), (reason,), Trust.MEASURED, "", 0, 0.0)
-
-
-def _offer(decision: Decision[Placement]) -> str:
-    """Return what is offered in words, empty where nothing is."""
-    wanted = next((one for one in decision.reasons if one.token == "substitution-wanted"), None)
-    return f"{wanted.data['offer']} ({wanted.data['profile']})" if wanted else ""
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from strata.cluster import kinds
@@ -24,6 +25,13 @@ STALE_S: Final = 180.0
 
 _PUMP_S: Final = 0.5
 _LOOK_S: Final = 5.0
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock of seconds since the epoch that goes on from now, however the machine's own is set."""
+    ours = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ahead_s = time.time() - time.clock_gettime(ours)
+    return lambda: ahead_s + time.clock_gettime(ours)
 
 
 class Live:
@@ -50,6 +58,15 @@ class Live:
         self._stop = threading.Event()
         self._watchers = {kind: Watcher(api, kind, self._news.put, rng=rng) for kind in watched}
         self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give the lock to others while who holds it looks at something slow."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
 
     def start(self, *, in_thread: bool) -> None:
         """Start listening; in_thread: also to tell the book by itself, where nobody calls `pump`."""

@@ -1,7 +1,7 @@
 """The controller at work: it hears, decides while it leads, and acts; many may run, one leads.
 
-A turn is short: what is broken is answered first, and jobs are placed for at most `TURN_S`, so that a fault that
-is heard meanwhile does not wait for a thousand jobs. What a turn did not get to the next one finds again.
+Two threads share the book. One hears, and answers faults; the other lets jobs go, and tells those that wait. So
+neither a thousand jobs nor an API server that takes seconds to take one of them keeps a fault waiting.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from strata.cluster.kinds import annotations_of, meta, name_of
 from strata.cluster.live import Live
 from strata.cluster.placed import GANG
 from strata.cluster.queued import Queued
+from strata.cluster.snapshot import Placement
 from strata.cluster.standing import Mark, marks_of
 from strata.cluster.waiting import is_queued, ref_of
 from strata.cluster.window import Looked, Window
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 5.0
 """A turn is made so often even where nothing is heard: times pass too."""
-TURN_S: Final = 0.25
+HOLD_S: Final = 0.01
+REST_S: Final = 0.001
+"""How long the book is looked at without a rest: Python's locks go to whoever is quickest, not to who waits."""
 LOOKS: Final = 30
 """How often slow devices are looked for within the window they are judged by."""
 
@@ -49,7 +52,7 @@ class Meters:
         self.failures = new.counter(
             "strata_controller_failures_total", "Actions that were not done.", ["action", "what"]
         )
-        self.turns = new.histogram("strata_controller_turn_seconds", "To decide and act once.")
+        self.turns = new.histogram("strata_controller_turn_seconds", "To decide and act once.", ["what"])
         self.now = dict.fromkeys(NOW, 0.0)
         for name, text in NOW.items():
             new.gauge(f"strata_controller_{name}", text, (), self._read(name))
@@ -80,12 +83,13 @@ NOW: Final = {
 
 
 class Manager:
-    """is_leader: asked before every turn and every action. queued: what Kueue asks, None where it is not there."""
+    """is_leader: asked before every turn and every action. healer, placer: one for each thread."""
 
     def __init__(
         self,
         live: Live,
-        actor: Actor,
+        healer: Actor,
+        placer: Actor,
         controller: Controller,
         *,
         is_leader: Callable[[], bool],
@@ -94,68 +98,102 @@ class Manager:
         queued: Queued | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.live, self.actor, self.controller, self.is_leader = live, actor, controller, is_leader
+        self.live, self.controller, self.is_leader = live, controller, is_leader
+        self.healer, self.placer = healer, placer
         self.policy, self.queued, self.clock = policy, queued, clock
         self.meters = Meters()
         self.stopped = threading.Event()
         self._window, self._looked, self._looked_s = window, Looked(), float("-inf")
         self._marks: dict[str, Mark] | None = None
         self._uids: dict[str, str] = {}
-        self._turned_s = float("-inf")
+        self._moves: dict[str, Placement | None] = {}
+        self._healed_s = float("-inf")
+        self._has_looked, self._is_due = threading.Event(), threading.Event()
 
-    def run(self) -> None:
-        """Make turns until stopped."""
+    def hear(self) -> None:
+        """Hear and answer faults until stopped."""
         has_news = True
         while not self.stopped.is_set():
-            has_news = self.live.pump(0.5) or has_news
-            if self._unready() or not self.is_leader():
+            has_news = self.live.pump(0.5) or has_news or self._has_looked.is_set()
+            if not self._may_act():
                 # Another leads, and changes what this one remembers.
                 self._marks, has_news = None, True
                 self.meters.show(leads=0.0)
-            elif has_news or self.clock() - self._turned_s >= IDLE_S:
-                has_news = self.turn() or self._look()
+            elif has_news or self.clock() - self._healed_s >= IDLE_S:
+                has_news = False
+                self._has_looked.clear()
+                self.heal()
+                self._is_due.set()
 
-    def turn(self) -> bool:
-        """Decide and act once; return whether there is more to do at once."""
+    def let_go(self) -> None:
+        """Let jobs go until stopped, whenever anything was heard."""
+        while not self.stopped.is_set():
+            if self._is_due.wait(0.5) and self._may_act():
+                self._is_due.clear()
+                if self.place():
+                    self._is_due.set()
+                self._look()
+
+    def heal(self) -> None:
+        """Answer the faults there are, once."""
         now_s, begun = self.clock(), time.perf_counter()
         book = self.live.book
-        actions = itertools.chain(
-            self._healed(book, now_s),
-            self.queued.step(book, now_s, stamp=stamp(now_s)) if self.queued else (),
-            self.controller.step(book, now_s, stamp=stamp(now_s)),
-            owned(book.nodes, book.compute_nodes),
-        )
-        is_cut = False
-
-        def until_late() -> Iterator[Action]:
-            nonlocal is_cut
-            for action in actions:
-                if not self.is_leader():
-                    return
-                yield action
-                if time.perf_counter() - begun > TURN_S:
-                    is_cut = True
-                    return
-
-        failures = self.actor.do(until_late())
-        for failure in failures:
-            self._failed(failure)
-        self._turned_s = self.clock()
-        self.meters.show(
-            leads=1.0,
-            waiting_gangs=self.controller.waiting,
-            placed_gangs=len(book.placements),
-            unreadable_objects=len(book.faults),
-        )
+        with self.live.lock:
+            actions = self._healed(book, now_s)
+            self.meters.show(leads=1.0, placed_gangs=len(book.placements), unreadable_objects=len(book.faults))
+        self._done(self.healer, iter(actions))
+        self._healed_s = self.clock()
         with self.meters.lock:
-            self.meters.turns.observe(time.perf_counter() - begun)
-        return is_cut
+            self.meters.turns.observe(time.perf_counter() - begun, what="heal")
 
-    def _healed(self, book: Book, now_s: float) -> Iterator[Action]:
+    def place(self) -> bool:
+        """Move what has to, and let go what waits, once; return whether there is more to do at once."""
+        now_s, begun = self.clock(), time.perf_counter()
+
+        def spent_s() -> float:
+            return time.perf_counter() - begun
+
+        self._done(self.placer, self._found(self._placed(now_s, spent_s)))
+        self.meters.show(waiting_gangs=self.controller.waiting)
+        with self.meters.lock:
+            self.meters.turns.observe(spent_s(), what="place")
+        return spent_s() > self.controller.policy.explain_s
+
+    def _placed(self, now_s: float, spent_s: Callable[[], float]) -> Iterator[Action | None]:
+        book = self.live.book
+        for gang, placement in self._moves.items():
+            if book.placement_of(gang) == placement:  # it may have another by now
+                yield from self._moved(book, gang, now_s)
+        if self.queued:
+            yield from self.queued.step(book, now_s, stamp=stamp(now_s))
+        yield from self.controller.step(book, now_s, stamp=stamp(now_s), spent_s=spent_s)
+        yield from tuple(owned(book.nodes, book.compute_nodes))
+
+    def _found(self, actions: Iterator[Action | None]) -> Iterator[Action]:
+        """Yield what to do, each thing found while nobody else changes the book."""
+        begun = time.perf_counter()
+        while not self.stopped.is_set():
+            with self.live.lock:
+                action = next(actions, _END)
+            if action is _END:
+                return
+            if isinstance(action, Action):
+                yield action
+                begun = time.perf_counter()
+            elif time.perf_counter() - begun > HOLD_S:
+                time.sleep(REST_S)
+                begun = time.perf_counter()
+
+    def _done(self, actor: Actor, actions: Iterator[Action]) -> None:
+        for failure in actor.do(itertools.takewhile(lambda action: self.is_leader(), actions)):
+            self._failed(failure)
+
+    def _healed(self, book: Book, now_s: float) -> list[Action]:
         uids = {name: str(meta(node).get("uid") or "") for name, node in book.nodes.items()}
+        actions: list[Action] = []
         if self._marks is None:
             self._marks, notes = marks_of(book.nodes, now_s)
-            yield from notes
+            actions += notes
         else:
             # A node that was made anew under its old name is another.
             same = {name for name in self._marks if uids.get(name) == self._uids.get(name)}
@@ -166,17 +204,17 @@ class Manager:
         )
         healing = heal(view, self._marks, now_s, policy=self.policy)
         self._marks = dict(healing.marks)
+        self._moves = {gang: book.placement_of(gang) for gang in healing.moves}
         self.meters.show(
             isolated_nodes=sum(mark.standing.is_isolated for mark in healing.marks.values()),
             isolation_waits_nodes=len(healing.waiting),
             silent_nodes=len(healing.silent),
         )
-        yield from healing.actions
-        for gang in healing.moves:
-            yield from self._moved(book, gang, now_s)
+        return [*actions, *healing.actions]
 
-    def _unready(self) -> str:
-        return self.live.unready() or (self.queued.unready() if self.queued else "")
+    def _may_act(self) -> bool:
+        unready = self.live.unready() or (self.queued.unready() if self.queued else "")
+        return not unready and self.is_leader()
 
     def _moved(self, book: Book, gang: str, now_s: float) -> Iterator[Action]:
         """Hold a gang back whose devices are broken: it is routed anew once its pods are gone."""
@@ -198,28 +236,39 @@ class Manager:
             yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
             yield Note(ref, pascal(reason.token), str(reason), is_warning=True)
 
-    def _look(self) -> bool:
-        """Look for slow devices where it is time to; return whether any were found, or are well again.
+    def _look(self) -> None:
+        """Look for slow devices where it is time to.
 
-        Between turns: with tens of thousands of devices it takes most of a second.
+        With tens of thousands of devices it takes most of a second.
         """
-        book, now_s = self.live.book, self.clock()
-        for name in self.live.fresh & book.fingerprints.keys():
-            self._window.add(book.fingerprints[name], self.live.received_s[name])
-        self.live.fresh.clear()
+        now_s = self.clock()
+        with self.live.lock:
+            book, fresh = self.live.book, self.live.fresh & self.live.book.fingerprints.keys()
+            heard = [(book.fingerprints[name], self.live.received_s[name]) for name in fresh]
+            self.live.fresh.clear()
+        for fingerprint, received_s in heard:
+            self._window.add(fingerprint, received_s)
         if now_s - self._looked_s < self._window.window_s / LOOKS:
-            return False
+            return
         before, self._looked, self._looked_s = self._looked, self._window.look(now_s), now_s
-        return before.slow != self._looked.slow
+        if before.slow != self._looked.slow:
+            self._has_looked.set()
 
     def _failed(self, failure: Failure) -> None:
-        action = failure.action
+        action, error = failure.action, failure.error
         with self.meters.lock:
             self.meters.failures.inc(action=type(action).__name__.lower(), what=failure.what)
-        log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, failure.error, failure.what)
+        log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, error, failure.what)
         # Without an answer it may have been done, or still be: its places are held until it shows, or their time.
-        if isinstance(action, Patch) and 400 <= failure.error.status < 500:
-            self.live.book.forget(_gang_of(self.live.book, action.ref))
+        if isinstance(action, Patch) and 400 <= error.status < 500:
+            with self.live.lock:
+                gang = _gang_of(self.live.book, action.ref)
+                self.live.book.forget(gang)
+                if failure.what == "refused":
+                    self.controller.refused(gang, str(error), self.clock())
+
+
+_END: Final = object()
 
 
 def _gang_of(book: Book, ref: Ref) -> str:

@@ -26,6 +26,7 @@ class Waiting:
     """One job or pod without a place. claim: None where it cannot be read; `fault` then says why.
 
     gang: its key in the book. since: when it was made, as the API server writes it, for the order.
+    asks: the same for all that ask for the same, whoever they are.
     """
 
     gang: str
@@ -34,6 +35,7 @@ class Waiting:
     claim: Claim | None
     fault: str = ""
     since: str = ""
+    asks: str = ""
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -82,22 +84,30 @@ def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
     return replace(claim, name=name_of(obj), namespace=namespace, where=allowed(obj))
 
 
-def waiting_jobs(all_jobs: Mapping[str, Object], claims: Mapping[str, Object]) -> Iterator[Waiting]:
-    """Yield the jobs of ours that are suspended and not over, but those Kueue lets go."""
+def waiting_jobs(
+    all_jobs: Mapping[str, Object], claims: Mapping[str, Object], known: Mapping[str, Waiting] | None = None
+) -> Iterator[Waiting]:
+    """Yield the jobs of ours that are suspended and not over, but those Kueue lets go.
+
+    known: of before, by gang; what has not changed is not read again.
+    """
     for gang, obj in all_jobs.items():
         if is_managed(obj) and not is_queued(obj) and jobs.is_suspended(obj) and not jobs.is_finished(obj):
             kind = jobs.kind_of(obj)
             assert kind is not None, "only kinds with suspend are kept"
-            claim, fault = _read(lambda job: job_claim(job, claims), obj)
-            yield Waiting(gang, ref_of(obj, kind), obj, claim, fault, _since(obj))
+            old = (known or {}).get(gang)
+            if old is not None and old.obj is obj and not _names_claim(obj):
+                yield old
+            else:
+                yield _waiting(gang, obj, kind, lambda job: job_claim(job, claims))
 
 
-def waiting_pods(gated: Mapping[str, Object]) -> Iterator[Waiting]:
+def waiting_pods(gated: Mapping[str, Object], known: Mapping[str, Waiting] | None = None) -> Iterator[Waiting]:
     """Yield the pods behind our gate, asking for what was injected: that can no longer be changed."""
     for key, pod in gated.items():
         gang = annotations_of(pod).get(GANG) or f"Pod/{key}"
-        claim, fault = _read(claim_of_waiting, pod)
-        yield Waiting(gang, ref_of(pod, kinds.POD), pod, claim, fault, _since(pod))
+        old = (known or {}).get(gang)
+        yield old if old is not None and old.obj is pod else _waiting(gang, pod, kinds.POD, claim_of_waiting)
 
 
 def ref_of(obj: Object, kind: kinds.ObjectKind) -> Ref:
@@ -106,12 +116,14 @@ def ref_of(obj: Object, kind: kinds.ObjectKind) -> Ref:
     return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), str(meta(obj).get("uid") or ""))
 
 
-def _read(read: Callable[[Object], Claim], obj: Object) -> tuple[Claim | None, str]:
+def _waiting(gang: str, obj: Object, kind: kinds.ObjectKind, read: Callable[[Object], Claim]) -> Waiting:
+    ref, since = ref_of(obj, kind), str(meta(obj).get("creationTimestamp") or "")
     try:
-        return read(obj), ""
+        claim = read(obj)
     except BadFile as error:
-        return None, str(error)
+        return Waiting(gang, ref, obj, None, str(error), since)
+    return Waiting(gang, ref, obj, claim, "", since, str(replace(claim, name="", namespace="", priority=0)))
 
 
-def _since(obj: Object) -> str:
-    return str(meta(obj).get("creationTimestamp") or "")
+def _names_claim(job: Object) -> bool:
+    return any(CLAIM in annotations_of(one) for one in (job, *(each.template for each in jobs.pod_sets(job))))

@@ -1,0 +1,94 @@
+"""The controller's two threads over one book."""
+
+from __future__ import annotations
+
+import threading
+
+import cluster_objects as objects
+from controlled_cluster import World, job
+from strata.cluster import kinds
+from strata.cluster.crd.compute_claim import pascal
+from strata.cluster.kube.api import ApiFailed
+
+LIMIT_S = 30.0
+
+
+def routed(world, name):
+    (condition,) = world.server.objects["ComputeClaim", f"job-{name}"]["status"]["conditions"]
+    return condition["status"], condition["reason"]
+
+
+def test_a_job_that_is_taken_slowly_keeps_no_fault_waiting():
+    world = World()
+    asked, go_on = threading.Event(), threading.Event()
+    patch = world.server.patch
+
+    def slow(kind, name, namespace="", **said):
+        if kind.kind == "Job":
+            asked.set()
+            assert go_on.wait(LIMIT_S)
+        return patch(kind, name, namespace, **said)
+
+    world.server.patch = slow
+    world.server.put(kinds.JOB, job(kinds.JOB, "train", 1, 4))
+    world.deliver(kinds.JOB, 1)
+    placing = threading.Thread(target=world.manager.place)
+    placing.start()
+    assert asked.wait(LIMIT_S)
+    world.server.put(kinds.COMPUTE_NODE, objects.devices("n1", sick=(0,)))
+    world.deliver(kinds.COMPUTE_NODE, 1)
+    world.manager.heal()
+    (taint,) = world.server.objects["Node", "n1"]["spec"]["taints"]
+    go_on.set()
+    placing.join(LIMIT_S)
+    assert taint["key"] == "ai.compute/unhealthy"
+    assert world.server.objects["Job", "train"]["spec"]["suspend"] is False
+
+
+def test_what_the_server_refuses_is_told_and_tried_again_later():
+    world = World()
+    patch, tries = world.server.patch, []
+
+    def refusing(kind, name, namespace="", **said):
+        if kind.kind == "Job":
+            tries.append(name)
+            raise ApiFailed("spec.template: field is immutable", status=422)
+        return patch(kind, name, namespace, **said)
+
+    world.server.patch = refusing
+    world.server.put(kinds.JOB, job(kinds.JOB, "train", 1, 4))
+    for _ in range(5):
+        world.deliver(kinds.JOB, 9)
+        world.deliver(kinds.COMPUTE_CLAIM, 9)
+        world.turn()
+    assert len(tries) == 1
+    assert routed(world, "train") == ("False", pascal("release-refused"))
+    assert "ReleaseRefused" in {event["reason"] for event in world.server.events}
+    world.now_s += 60
+    world.server.patch = patch
+    world.turn()
+    assert world.held()
+
+
+def test_a_claim_says_so_where_a_job_runs_though_its_controller_ended_before_it_could():
+    world = World()
+    world.server.put(kinds.JOB, job(kinds.JOB, "big", 3, 8))
+    world.deliver(kinds.JOB, 9)
+    world.turn()
+    assert routed(world, "big") == ("False", "GangFitsNowhere")
+
+    def dead(*said, **more):
+        raise ApiFailed("no answer")
+
+    apply, world.server.apply = world.server.apply, dead
+    world.server.put(kinds.NODE, objects.node("n3"))
+    world.server.put(kinds.COMPUTE_NODE, objects.devices("n3"))
+    world.deliver(kinds.NODE, 9)
+    world.deliver(kinds.COMPUTE_NODE, 9)
+    world.deliver(kinds.COMPUTE_CLAIM, 9)
+    world.turn()
+    assert world.held()
+    world.server.apply = apply
+    world.take_over()
+    world.turn()
+    assert routed(world, "big") == ("True", "GangRuns")
