@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -18,7 +18,12 @@ from strata.host.layers.policy import GROWTH, KINDS, MATCHERS, PLACEMENT
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 REAL = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=20)
-JSON = st.recursive(st.none() | st.booleans() | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner))
+JSON = st.recursive(
+    st.none() | st.booleans() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FEW = settings(max_examples=40)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     forms.flag: st.booleans(),
     forms.text: TEXT,
@@ -84,7 +89,8 @@ LAYERS = st.builds(
 )
 
 
-@given(st.lists(LAYERS, max_size=3))
+@FEW
+@given(st.lists(LAYERS, max_size=2))
 def test_a_policy_is_the_same_after_a_round_trip(data):
     layers = parse(data)
     again = json.loads(json.dumps(dump(layers)))
@@ -92,6 +98,7 @@ def test_a_policy_is_the_same_after_a_round_trip(data):
     assert dump(parse(again)) == again
 
 
+@FEW
 @given(LAYERS)
 def test_what_is_written_is_what_was_read_but_for_defaults(data):
     ((kind, body),) = data["kind"].items()
@@ -107,6 +114,7 @@ def test_what_is_written_is_what_was_read_but_for_defaults(data):
             assert (tuple(item) if isinstance(item, list) else item) == defaults[key]
 
 
+@FEW
 @given(JSON | st.lists(st.dictionaries(st.sampled_from(LAYER_KEYS), JSON)))
 def test_no_json_makes_the_reader_fail(data):
     found = read(data)

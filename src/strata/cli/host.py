@@ -10,6 +10,7 @@ from strata.cli.main import LazyGroup, Table
 
 HOST: Final[Table] = {
     "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+    "threads": ("strata.cli.host_threads:threads", "Which live thread belongs to which pool and layer, and why."),
 }
 
 

@@ -1,0 +1,178 @@
+"""Which pool and layer a thread belongs to, by what it holds, is called, and does; each with its evidence.
+
+Each piece of evidence speaks for one pool with a weight from 0 to 1; those for the same pool add up as independent
+hints do, 1 - (1 - a)(1 - b); a runner-up takes half its own strength off. Weights are assumed, not fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from strata.host.threads.label import NAME_PREFIX
+from strata.host.threads.names import of_cgroup, of_thread, stem
+from strata.host.threads.pools import POOLS, LayerName, Pool
+from strata.host.threads.snapshot import Snapshot, Thread
+
+LEAST: Final = 0.3
+"""Below this a guess is none."""
+POOL_SIZE: Final = 100
+"""The seed's pools of remote calls and routing have a thousand threads and more, its others up to some hundred."""
+_LABELS: Final[Mapping[str, Pool]] = {label: pool for pool, facts in POOLS.items() for label in facts.labels}
+_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/davinci_manager")
+"""Files that whoever asks a driver anything opens; they say nothing of kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A thread with its pool (None: none of the nine), its layer, and why. gpus and node: those of its process."""
+
+    thread: Thread
+    pool: Pool | None
+    layer: LayerName
+    confidence: float
+    evidence: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What is known of a process: `uses` an accelerator for computing, or only `asks` about it."""
+
+    uses: bool
+    asks: bool
+    why: str
+    gpus: tuple[int, ...]
+    node: int | None
+    is_child_of_user: bool
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def classify(snapshot: Snapshot) -> tuple[Classified, ...]:
+    """Return every thread of a snapshot with its pool and layer."""
+    users = {pid for pid in snapshot.processes if _uses(snapshot, pid)[0]}
+    processes = {pid: _process(snapshot, pid, users) for pid in snapshot.processes}
+    return tuple(_classified(thread, processes[thread.pid]) for thread in snapshot.threads)
+
+
+def changes(
+    before: tuple[Classified, ...], after: tuple[Classified, ...]
+) -> tuple[tuple[str, Classified | None, Classified | None], ...]:
+    """Return what is new: `born`, `changed` (its pool or layer), `gone`, each with the thread before and after."""
+    old = {(one.thread.tid, one.thread.start_ticks): one for one in before}
+    new = {(one.thread.tid, one.thread.start_ticks): one for one in after}
+    found: list[tuple[str, Classified | None, Classified | None]] = []
+    for key, one in new.items():
+        was = old.get(key)
+        if was is None:
+            found.append(("born", None, one))
+        elif (was.pool, was.layer) != (one.pool, one.layer):
+            found.append(("changed", was, one))
+    found += [("gone", one, None) for key, one in old.items() if key not in new]
+    return tuple(found)
+
+
+def _uses(snapshot: Snapshot, pid: int) -> tuple[bool, str]:
+    """Return whether a process computes on an accelerator, and what says so."""
+    named = [gpu.index for gpu in snapshot.gpus if pid in gpu.pids]
+    if named:
+        return True, f"the driver lists its process on GPU {', '.join(map(str, named))}"
+    files = [file for file in snapshot.devices.get(pid, ()) if file not in _CONTROL]
+    if not files or (snapshot.is_listed and any(file.startswith("/dev/nvidia") for file in files)):
+        return False, ""
+    inherited = set(files) <= set(snapshot.devices.get(snapshot.parents.get(pid, 0), ()))
+    # A child that was forked holds its parent's files without ever using them.
+    return (False, "") if inherited else (True, f"its process holds {', '.join(files[:2])}")
+
+
+def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
+    uses, why = _uses(snapshot, pid)
+    owner = pid if uses else next((one for one in snapshot.ancestors(pid) if one in users), None)
+    files = snapshot.devices.get(owner, ()) if owner is not None else ()
+    listed = [gpu for gpu in snapshot.gpus if owner in gpu.pids]
+    gpus = listed or [gpu for gpu in snapshot.gpus if gpu.file in files]
+    nodes = {gpu.node for gpu in gpus}
+    sizes: dict[str, int] = {}
+    for thread in snapshot.processes[pid]:
+        sizes[stem(thread.name)] = sizes.get(stem(thread.name), 0) + 1
+    return _Process(
+        uses,
+        bool(snapshot.devices.get(pid)),
+        why,
+        tuple(gpu.index for gpu in gpus),
+        # Threads that serve GPUs on two nodes have no home on either.
+        nodes.pop() if len(nodes) == 1 else None,
+        not uses and owner is not None,
+        sizes,
+    )
+
+
+def _classified(thread: Thread, process: _Process) -> Classified:
+    against: dict[Pool, float] = {}
+    said: dict[Pool, list[str]] = {}
+    for pool, weight, why in _evidence(thread, process):
+        against[pool] = against.get(pool, 1.0) * (1.0 - weight)
+        said.setdefault(pool, []).append(why)
+    ranked = sorted(against, key=lambda pool: (against[pool], -POOLS[pool].importance))
+    best = ranked[0] if ranked else None
+    confidence = (1.0 - against[best]) if best is not None else 0.0
+    if len(ranked) > 1:
+        confidence *= 1.0 - 0.5 * (1.0 - against[ranked[1]])
+    if best is None or confidence < LEAST:
+        layer, why = _unknown(process)
+        return Classified(thread, None, layer, 0.0, (why,), process.gpus, process.node)
+    evidence = tuple(said[best])
+    if len(ranked) > 1:
+        evidence += (f"but {said[ranked[1]][0]} ({ranked[1]})",)
+    return Classified(thread, best, POOLS[best].layer, round(confidence, 3), evidence, process.gpus, process.node)
+
+
+def _unknown(process: _Process) -> tuple[LayerName, str]:
+    # Nothing is known of it, but a job that computes may wait for it: it must not be starved.
+    if process.uses or process.is_child_of_user:
+        return "support", "no sign of a pool; its job computes on an accelerator"
+    return "rest", "no sign of a pool"
+
+
+def _evidence(thread: Thread, process: _Process) -> Iterator[tuple[Pool, float, str]]:
+    if thread.name.startswith(NAME_PREFIX):
+        pool = _LABELS.get(thread.name.removeprefix(NAME_PREFIX))
+        if pool is not None:
+            yield pool, 1.0, f"it labelled itself {thread.name.removeprefix(NAME_PREFIX)!r}"
+            return
+    named = of_thread(thread.name)
+    if named is not None:
+        yield *named, f"its name is {thread.name!r}"
+    elif not thread.is_leader and (of := of_thread(thread.process)) is not None and not process.uses:
+        yield of[0], 0.8 * of[1], f"its process is {thread.process!r}"
+    if (by_cgroup := of_cgroup(thread.cgroup)) is not None:
+        yield *by_cgroup, f"its cgroup is {thread.cgroup!r}"
+    yield from _by_devices(thread, process, is_named=named is not None)
+    yield from _by_behaviour(thread, process, is_named=named is not None)
+
+
+def _by_devices(thread: Thread, process: _Process, *, is_named: bool) -> Iterator[tuple[Pool, float, str]]:
+    if process.uses and thread.is_leader:
+        yield "kernel-launch", 0.8, f"{process.why}, and it is the first thread"
+    elif process.asks and not process.uses and not process.is_child_of_user:
+        yield "accelerator-monitor", 0.6, "its process holds accelerator files and computes on none"
+    elif process.is_child_of_user and thread.is_leader and not is_named:
+        yield "loading", 0.6, "its process is a child of one that computes on an accelerator"
+
+
+def _by_behaviour(thread: Thread, process: _Process, *, is_named: bool) -> Iterator[tuple[Pool, float, str]]:
+    size = process.sizes.get(stem(thread.name), 0)
+    if process.is_child_of_user and not thread.is_leader and not is_named:
+        yield "transforms", 0.45, "it is a further thread of a process that loads data"
+    length_s = thread.run_length_s
+    if is_named or thread.is_leader or length_s is None:
+        return
+    does = f"{1e6 * length_s:.0f} us at a time"
+    if process.uses and size > 2 and thread.name == thread.process and length_s > 100e-6 and thread.busy > 0.02:
+        yield "openmp", 0.55, f"one of {size - 1} like it, {does}, {thread.busy:.0%} busy"
+    elif process.uses and thread.wakeups_per_s > 100 and length_s < 100e-6:
+        yield "comms-monitor", 0.4, f"{thread.wakeups_per_s:.0f} wake-ups/s, {does}, as a proxy"
+    elif size >= POOL_SIZE and thread.busy < 0.05:
+        yield "rpc", 0.4, f"one of {size} threads that mostly sleep"

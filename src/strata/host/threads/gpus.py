@@ -1,0 +1,93 @@
+"""Accelerators and the NUMA nodes they hang off, from sysfs and the driver's folder; their processes from NVML.
+
+scx_layered binds a process that uses several GPUs to the node of whichever it saw last; here all are kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from strata.fleet import local
+from strata.host.threads.snapshot import Gpu
+
+CLASSES: Final = (0x0300, 0x0302, 0x0380, 0x1200)
+"""PCI: display, 3D and other display controllers, processing accelerators."""
+VENDORS: Final[Mapping[int, str]] = {
+    0x10DE: "/dev/nvidia{}",
+    0x19E5: "/dev/davinci{}",
+    0x1002: "",
+    0x1D94: "",
+    0xCABC: "/dev/cambricon_dev{}",
+    0x1ED5: "/dev/mtgpu.{}",
+}
+"""Makers of accelerators by PCI number (NVIDIA, Huawei, AMD, Hygon, Cambricon, Moore Threads), and their files."""
+
+
+def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
+    """Return the accelerators below a root with proc and sys, in order of their PCI addresses.
+
+    Processes are those NVML names; without NVML, or below another root, there are none.
+    """
+    machine = local.probe(root / "sys")
+    minors = _minors(root / "proc/driver/nvidia/gpus")
+    found: list[Gpu] = []
+    counts: dict[int, int] = {}
+    for address, device in sorted(machine.devices.items()):
+        if device.class_id >> 8 not in CLASSES or device.vendor_id not in VENDORS:
+            continue
+        number = counts.setdefault(device.vendor_id, 0)
+        counts[device.vendor_id] += 1
+        file = VENDORS[device.vendor_id].format(minors.get(address, number))
+        cpus = machine.cpus.get(device.numa_node, ()) if device.numa_node is not None else ()
+        found.append(Gpu(len(found), address, file, device.numa_node, cpus))
+    return with_processes(tuple(found), load()) if root == Path("/") else tuple(found)
+
+
+def load() -> Any | None:
+    """Return NVML's library, started; None where the library or the driver is not here."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver, or none that is loaded
+        return None
+    return nvml
+
+
+def with_processes(gpus: tuple[Gpu, ...], nvml: Any | None) -> tuple[Gpu, ...]:
+    """Return GPUs with the processes NVML names for them, and its own numbers."""
+    if nvml is None:
+        return gpus
+    by_address = {gpu.address: gpu for gpu in gpus}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            bus = nvml.nvmlDeviceGetPciInfo(handle).busId
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError:  # a device that just fell off the bus; the others still answer
+            continue
+        address = local.pci_address(bus.decode() if isinstance(bus, bytes) else bus)
+        if address in by_address:
+            pids = frozenset(int(one.pid) for one in running)
+            by_address[address] = replace(by_address[address], index=index, pids=pids)
+    return tuple(by_address.values())
+
+
+def _minors(folder: Path) -> dict[str, int]:
+    """Return the number of each NVIDIA card's file, by PCI address."""
+    found = {}
+    for card in folder.glob("*"):
+        try:
+            text = (card / "information").read_text(encoding="ascii", errors="replace")
+        except OSError:  # a card that is just going away
+            continue
+        if (number := re.search(r"Device Minor:\s*(\d+)", text)) is not None:
+            found[local.pci_address(card.name)] = int(number[1])
+    return found

@@ -1,0 +1,63 @@
+"""What threads and cgroups are called in the field, and which pool that speaks for.
+
+References
+----------
+pytorch (c10::setThreadName, torch.multiprocessing._set_thread_name: pt_*), NCCL (ncclSetThreadName, with
+NCCL_SET_THREAD_NAME=1), the CUDA driver (cuda-EvtHandlr), grpc, folly, ray. Names are cut to 15 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from strata.host.threads.pools import Pool
+
+_Rule = tuple[Pool, re.Pattern[str], float]
+
+
+def _rule(pool: Pool, pattern: str, weight: float) -> _Rule:
+    return pool, re.compile(pattern, re.IGNORECASE), weight
+
+
+THREADS: Final[tuple[_Rule, ...]] = (
+    _rule("kernel-launch", r"pt_autograd_\d+$", 0.95),
+    _rule("kernel-launch", r"trainer(_main)?$|train_main|megatron", 0.8),
+    _rule("accelerator-monitor", r"cuda-EvtHandlr|cuda0|nvidia-smi|nv-hostengine|dcgm|nvidia-persiste", 0.9),
+    _rule("accelerator-monitor", r"npu-smi|rocm-smi|amd-smi|dynolog|hy-smi|mthreads-gmi|cnmon", 0.9),
+    _rule("comms-monitor", r"pt_(nccl|hccl|gloo|mccl|mpi|rccl)|pt_watchdog", 0.95),
+    _rule("comms-monitor", r"[NRH]CCL[ _]|hccl", 0.95),
+    _rule("openmp", r"(lib)?[gik]?omp([^a-z]|$)|OpenBLAS|mkl_|tbb|pt_thread_pool", 0.8),
+    _rule("transforms", r"transform|decod|augment|dali|tokeniz|preproc|nvjpeg|resiz", 0.8),
+    _rule("loading", r"pt_data_(worker|pin)", 0.95),
+    _rule("loading", r"data_?load|loader|prefetch|tf_data|QueueFeederThre|fetcher|reader", 0.8),
+    _rule("checkpoint", r"ckpt|checkpoint|orbax|async_save|dcp_", 0.85),
+    _rule("rpc", r"pt_tcpstore|pt_elastic|pt_workerserver|tensorpipe", 0.85),
+    _rule("rpc", r"grpc|thrift|b?rpc|raylet|ray::|event_engine|resolver-exec|timer_manager|IOThreadPool", 0.8),
+    _rule("rpc", r"CPUThreadPool|zmq|worker\.io|gcs_server", 0.6),
+    _rule("routing", r"rout(er|ing)|proxy|envoy|haproxy|nginx|wrk:worker|traefik|gateway", 0.8),
+)
+"""Pool, what the thread's name begins with, and how much that says (1: everything)."""
+
+CGROUPS: Final[tuple[_Rule, ...]] = (
+    _rule("accelerator-monitor", r"dcgm|telemetry|gpu-?monitor|device-plugin", 0.6),
+    _rule("checkpoint", r"checkpoint|ckpt", 0.6),
+    _rule("loading", r"data-?load|data-?proc|dpp", 0.5),
+    _rule("routing", r"ingress|router|envoy", 0.5),
+)
+"""Pool, what a cgroup's path contains, and how much that says."""
+
+
+def of_thread(name: str) -> tuple[Pool, float] | None:
+    """Return the pool a thread's name speaks for, and how much."""
+    return next(((pool, weight) for pool, pattern, weight in THREADS if pattern.match(name)), None)
+
+
+def of_cgroup(path: str) -> tuple[Pool, float] | None:
+    """Return the pool a cgroup's path speaks for, and how much."""
+    return next(((pool, weight) for pool, pattern, weight in CGROUPS if pattern.search(path)), None)
+
+
+def stem(name: str) -> str:
+    """Return a name without its number: what the threads of one pool share."""
+    return re.sub(r"[\d\s_:/#-]+$", "", name) or name

@@ -1,0 +1,132 @@
+"""The threads of this machine, read from /proc; what goes away while it is read is left out.
+
+References
+----------
+proc(5): /proc/PID/stat, status, schedstat, cgroup, fd. Linux Documentation/scheduler/sched-stats.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from strata.fleet.local import cpu_list
+from strata.host.threads.gpus import gpus as gpus_of
+from strata.host.threads.snapshot import Gpu, Snapshot, Thread
+
+ACCELERATOR_FILES: Final = re.compile(
+    r"/dev/(nvidia\d+|nvidiactl|nvidia-uvm(-tools)?|davinci\d+|davinci_manager|kfd|cambricon_dev\d+"
+    r"|mtgpu\.\d+|accel/accel\d+|accel\d+|hl\d+|neuron\d+|iluvatar\d+|xpu\d+|biren/card_\d+)"
+)
+"""What drivers call their devices: NVIDIA, Ascend, AMD and Hygon, Cambricon, Moore Threads, Habana, TPU …"""
+KTHREADD: Final = 2
+NS_PER_S: Final = 1e9
+
+
+def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> Snapshot:
+    """Read all user threads below a root with proc and sys. `gpus` None: found through sysfs and NVML.
+
+    Nothing is needed; without root the files of other users' processes stay hidden, and are counted.
+    """
+    proc = root / "proc"
+    uptime_s = float((_text(proc / "uptime").split() or ["0"])[0])
+    threads: list[Thread] = []
+    devices: dict[int, tuple[str, ...]] = {}
+    num_hidden = 0
+    for folder in proc.glob("[0-9]*"):
+        some = _threads(folder, uptime_s)
+        if not some:
+            continue
+        threads += some
+        held = _devices(folder)
+        if held is None:
+            num_hidden += 1
+        elif held:
+            devices[int(folder.name)] = held
+    found = tuple(sorted(threads, key=lambda one: (one.pid, one.tid)))
+    return Snapshot(found, devices, gpus_of(root) if gpus is None else gpus, num_hidden)
+
+
+def _threads(process: Path, uptime_s: float) -> list[Thread]:
+    leader = _status(process / "status")
+    # Kernel threads have no memory of their own, and nothing here places them.
+    if not leader or "VmSize" not in leader:
+        return []
+    some = [_thread(folder, leader, uptime_s) for folder in process.glob("task/[0-9]*")]
+    return [thread for thread in some if thread is not None]
+
+
+def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | None:
+    status, stat = _status(task / "status"), _text(task / "stat")
+    # The name may hold anything, also spaces and brackets; the fields begin behind its last bracket.
+    fields = stat[stat.rfind(")") + 2 :].split()
+    if not status or len(fields) < 20:
+        return None
+    start_ticks = int(fields[19])
+    schedstat = _text(task / "schedstat").split()
+    has_times = len(schedstat) == 3
+    return Thread(
+        int(task.name),
+        int(leader["Tgid"]),
+        int(leader["PPid"]),
+        status["Name"],
+        leader["Name"],
+        _cgroup(_text(task / "cgroup")),
+        start_ticks,
+        max(0.0, uptime_s - start_ticks / os.sysconf("SC_CLK_TCK")),
+        int(schedstat[0]) / NS_PER_S if has_times else None,
+        int(schedstat[1]) / NS_PER_S if has_times else None,
+        int(schedstat[2]) if has_times else 0,
+        int(status.get("voluntary_ctxt_switches", 0)),
+        int(status.get("nonvoluntary_ctxt_switches", 0)),
+        int(fields[16]),
+        cpu_list(status.get("Cpus_allowed_list")),
+    )
+
+
+def _status(path: Path) -> dict[str, str]:
+    found = {}
+    for line in _text(path).split("\n"):
+        key, colon, value = line.partition(":\t")
+        if colon:
+            # A name keeps its spaces; numbers are padded with them.
+            found[key] = value if key == "Name" else value.strip()
+    return found if {"Name", "Tgid", "PPid"} <= found.keys() else {}
+
+
+def _cgroup(text: str) -> str:
+    """Return the path in cgroup v2, else the one of the cpu controller."""
+    lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
+    for number, controllers, path in lines:
+        if number == "0" and not controllers and path != "/":
+            return path
+    return next((path for _, controllers, path in lines if "cpu" in controllers.split(",") and path != "/"), "")
+
+
+def _devices(process: Path) -> tuple[str, ...] | None:
+    """Return the accelerator files a process holds; None where one may not look."""
+    found = set()
+    try:
+        for descriptor in (process / "fd").iterdir():
+            try:
+                target = os.readlink(descriptor)
+            except FileNotFoundError:  # closed since
+                continue
+            if ACCELERATOR_FILES.fullmatch(target):
+                found.add(target)
+    except PermissionError:
+        return None
+    except OSError:  # the process has ended
+        return ()
+    return tuple(sorted(found))
+
+
+def _text(path: Path) -> str:
+    try:
+        # Names are any bytes; what is no UTF-8 stays visible as such.
+        return path.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:  # the thread has ended, or the kernel does not count this
+        return ""
