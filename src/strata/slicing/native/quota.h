@@ -7,6 +7,10 @@
 #ifndef STRATA_QUOTA_H
 #define STRATA_QUOTA_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* included first by every file */
+#endif
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,10 +32,14 @@ struct quota_wrap {
     const char *name;
     size_t length;
     void *wrapper;
-    _Atomic(void *) real; /* the driver's function; NULL until its library was seen */
+    _Atomic(void *) raw;  /* the driver's function: what its address is swapped for `wrapper` by; NULL until seen */
+    _Atomic(void *) real; /* what REAL() calls: `raw`, or what another preloaded library behind us has in its place */
     enum quota_library library;
     int since; /* the driver version (12000 is 12.0) from which this is what its base name means; 0: always */
 };
+
+/* For `since`: a base name that has meant functions of other parameters; found by its address alone. */
+#define NOT_BY_NAME (1 << 30)
 
 #define QUOTA_EXPORT __attribute__((visibility("default")))
 
@@ -39,14 +47,17 @@ struct quota_wrap {
     QUOTA_EXPORT result symbol parameters;                                                                            \
     typedef result(*type_of_##symbol) parameters;                                                                     \
     static struct quota_wrap wrap_##symbol __attribute__((used, section("quota_wraps"), aligned(8))) = {              \
-        #symbol, sizeof(#symbol) - 1, (void *)symbol, NULL, library_, since_};                                        \
+        #symbol, sizeof(#symbol) - 1, (void *)symbol, NULL, NULL, library_, since_};                                        \
     QUOTA_EXPORT result symbol parameters
 
 #define QUOTA_WRAP(library_, symbol, result, parameters) QUOTA_WRAP_SINCE(library_, 0, symbol, result, parameters)
 
 #define REAL(symbol) ((type_of_##symbol)quota_real(&wrap_##symbol))
+/* Whether the driver has it. */
+#define HAS(symbol) (quota_has(&wrap_##symbol))
 
 void *quota_real_slow(struct quota_wrap *wrap);
+bool quota_has(struct quota_wrap *wrap);
 
 static inline void *quota_real(struct quota_wrap *wrap) {
     void *real = atomic_load_explicit(&wrap->real, memory_order_acquire);
@@ -126,10 +137,16 @@ bool ledger_reserve(int row, uint64_t bytes);
 void ledger_release(int row, uint64_t bytes);
 /* Charge what the driver has taken already; may pass the limit. */
 void ledger_force(int row, uint64_t bytes);
+/* Asked when a row is full: count again what this process has given back without a call that we see. */
+extern _Atomic(void (*)(int row)) ledger_reclaim;
 /* 0: no limit. */
 uint64_t ledger_limit(int row);
 /* What living processes of the slice hold now. */
 uint64_t ledger_used(int row);
+/* The row of a device by its key, without making one: ROW_UNLIMITED where no process has used it yet. */
+int ledger_find(uint64_t key);
+/* The row itself, for its share of the cores; row is not negative. */
+struct ledger_row *ledger_row_at(int row);
 
 /* What a driver takes for `bytes`: 2 MiB pages above 1 MiB, 512-byte pieces of a shared page up to there. */
 static inline uint64_t quota_round(uint64_t bytes) {
@@ -158,6 +175,21 @@ bool pointers_take(enum quota_space space, uint64_t address, struct quota_piece 
 bool pointers_find(enum quota_space space, uint64_t address, struct quota_piece *piece);
 /* Take every piece of `space` in `context` and release its charge. */
 void pointers_drop_context(enum quota_space space, void *context);
+
+/* ---- Process-local state across fork (fork.c) -----------------------------------------------------------
+ *
+ * Zeroed memory that is zero again in a forked child, which holds nothing of its parent's; NULL where there is none. */
+void *quota_wiped(size_t bytes);
+/* Where the kernel cannot wipe (before 4.14), notice the fork by the pid. */
+extern _Atomic bool quota_cannot_wipe;
+void quota_notice_fork_slow(void);
+static inline void quota_notice_fork(void) {
+    if (__builtin_expect(atomic_load_explicit(&quota_cannot_wipe, memory_order_relaxed), 0))
+        quota_notice_fork_slow();
+}
+
+/* Wait a little, more with every turn: busily, then giving way, then asleep (50 us). */
+void quota_wait(unsigned turn);
 
 /* ---- Limits of this process (config.c) and what it says (log.c) ----------------------------------------- */
 #define QUOTA_MOST_DEVICES 64

@@ -1,0 +1,204 @@
+/* CUDA: memory of graphs. A graph with allocation nodes takes memory when it is launched, and the device keeps that for
+ * the next launch until it is trimmed: the device's graph memory is charged like a pool, by what it has reserved.
+ *
+ * A launch reserves beforehand what its graph's nodes need above what the device already has for graphs.
+ */
+#include "cuda.h"
+
+enum { USED_CURRENT = 0, RESERVED_CURRENT = 2, CAPTURE_ACTIVE = 1, NODE_MEM_ALLOC = 10 };
+
+static struct quota_call get_attribute = {"cuDeviceGetGraphMemAttribute", CUDA, NULL};
+static struct quota_call is_capturing = {"cuStreamIsCapturing", CUDA, NULL};
+static struct quota_call capture_info = {"cuStreamGetCaptureInfo_v2", CUDA, NULL};
+
+struct graph_memory {
+    _Atomic uint32_t lock;
+    _Atomic uint64_t charged;
+};
+
+static _Atomic(struct graph_memory *) memories; /* [QUOTA_MOST_DEVICES] */
+/* No graph of this process allocates: launches cost nothing more. */
+static _Atomic bool has_nodes;
+
+static struct graph_memory *memory_of(int device) {
+    quota_notice_fork();
+    struct graph_memory *known = atomic_load_explicit(&memories, memory_order_acquire);
+    if (!known) {
+        struct graph_memory *fresh = quota_wiped(sizeof(struct graph_memory) * QUOTA_MOST_DEVICES);
+        if (fresh && atomic_compare_exchange_strong(&memories, &known, fresh))
+            known = fresh;
+    }
+    return known && device >= 0 && device < QUOTA_MOST_DEVICES ? known + device : NULL;
+}
+
+static bool ask(int device, int attribute, uint64_t *value) {
+    int (*real)(int, int, void *) = (int (*)(int, int, void *))quota_call(&get_attribute);
+    *value = 0;
+    return real && real(device, attribute, value) == 0;
+}
+
+static void settle(int device, int row, uint64_t reserved) {
+    struct graph_memory *memory = memory_of(device);
+    if (!memory || row < 0)
+        return;
+    for (unsigned turn = 0; atomic_exchange_explicit(&memory->lock, 1, memory_order_acquire); turn++)
+        quota_wait(turn);
+    uint64_t charged = atomic_load(&memory->charged), holds;
+    if (!ask(device, RESERVED_CURRENT, &holds))
+        holds = charged;
+    atomic_store(&memory->charged, holds);
+    if (holds > charged + reserved)
+        ledger_force(row, holds - charged - reserved);
+    else
+        ledger_release(row, charged + reserved - holds);
+    atomic_store_explicit(&memory->lock, 0, memory_order_release);
+}
+
+static void add_to(void *graph, uint64_t bytes) {
+    struct quota_piece piece = {.row = ROW_UNLIMITED};
+    pointers_take(GRAPHS, (uintptr_t)graph, &piece);
+    piece.bytes += quota_round(bytes);
+    pointers_put(GRAPHS, (uintptr_t)graph, piece);
+    atomic_store(&has_nodes, true);
+}
+
+bool graphs_is_capturing(void *stream) {
+    int (*real)(void *, int *) = (int (*)(void *, int *))quota_call(&is_capturing);
+    int status = 0;
+    return real && real(stream, &status) == 0 && status == CAPTURE_ACTIVE;
+}
+
+bool graphs_capture(void *stream, uint64_t bytes) {
+    int (*real)(void *, int *, uint64_t *, void **, const void **, size_t *) =
+        (int (*)(void *, int *, uint64_t *, void **, const void **, size_t *))quota_call(&capture_info);
+    int status = 0;
+    void *graph = NULL;
+    if (!real || real(stream, &status, NULL, &graph, NULL, NULL) != 0 || !graph)
+        return false;
+    add_to(graph, bytes);
+    return true;
+}
+
+struct alloc_node {
+    unsigned char pool_properties[88];
+    const void *access;
+    size_t num_access;
+    size_t bytes;
+    uint64_t address;
+};
+
+struct node {
+    int type;
+    int reserved[3];
+    struct alloc_node allocation;
+};
+
+/* A node larger than the slice could never be launched: refused where it is made, as in plain allocations. */
+static bool fits(uint64_t bytes) {
+    int row = quota_limits()->off ? ROW_UNLIMITED : cuda_row_here();
+    uint64_t limit = ledger_limit(row);
+    return row != ROW_CLOSED && (!limit || bytes <= limit);
+}
+
+QUOTA_WRAP(CUDA, cuGraphAddMemAllocNode, int,
+           (void **node, void *graph, void *const *after, size_t num_after, struct alloc_node *allocation)) {
+    if (allocation && !fits(allocation->bytes))
+        return CUDA_OUT_OF_MEMORY;
+    int result = REAL(cuGraphAddMemAllocNode)(node, graph, after, num_after, allocation);
+    if (result == 0 && !quota_limits()->off)
+        add_to(graph, allocation->bytes);
+    return result;
+}
+
+static bool allocates(const struct node *parameters) {
+    return parameters && parameters->type == NODE_MEM_ALLOC && !quota_limits()->off;
+}
+
+QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphAddNode, int,
+                 (void **node, void *graph, void *const *after, size_t num_after, struct node *parameters)) {
+    if (allocates(parameters) && !fits(parameters->allocation.bytes))
+        return CUDA_OUT_OF_MEMORY;
+    int result = REAL(cuGraphAddNode)(node, graph, after, num_after, parameters);
+    if (result == 0 && allocates(parameters))
+        add_to(graph, parameters->allocation.bytes);
+    return result;
+}
+
+QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphAddNode_v2, int,
+                 (void **node, void *graph, void *const *after, const void *edges, size_t num_after,
+                  struct node *parameters)) {
+    if (allocates(parameters) && !fits(parameters->allocation.bytes))
+        return CUDA_OUT_OF_MEMORY;
+    int result = REAL(cuGraphAddNode_v2)(node, graph, after, edges, num_after, parameters);
+    if (result == 0 && allocates(parameters))
+        add_to(graph, parameters->allocation.bytes);
+    return result;
+}
+
+/* An executable graph needs what its graph needed. */
+static int instantiated(int result, void *const *exec, void *graph) {
+    struct quota_piece piece;
+    if (result == 0 && pointers_find(GRAPHS, (uintptr_t)graph, &piece))
+        pointers_put(GRAPH_EXECS, (uintptr_t)*exec, piece);
+    return result;
+}
+
+QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphInstantiate_v2, int,
+                 (void **exec, void *graph, void **node, char *log, size_t log_bytes)) {
+    return instantiated(REAL(cuGraphInstantiate_v2)(exec, graph, node, log, log_bytes), exec, graph);
+}
+
+QUOTA_WRAP(CUDA, cuGraphInstantiateWithFlags, int, (void **exec, void *graph, unsigned long long flags)) {
+    return instantiated(REAL(cuGraphInstantiateWithFlags)(exec, graph, flags), exec, graph);
+}
+
+QUOTA_WRAP(CUDA, cuGraphInstantiateWithParams, int, (void **exec, void *graph, void *parameters)) {
+    return instantiated(REAL(cuGraphInstantiateWithParams)(exec, graph, parameters), exec, graph);
+}
+
+QUOTA_WRAP(CUDA, cuGraphInstantiateWithParams_ptsz, int, (void **exec, void *graph, void *parameters)) {
+    return instantiated(REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters), exec, graph);
+}
+
+QUOTA_WRAP(CUDA, cuGraphExecDestroy, int, (void *exec)) {
+    struct quota_piece piece;
+    pointers_take(GRAPH_EXECS, (uintptr_t)exec, &piece);
+    return REAL(cuGraphExecDestroy)(exec);
+}
+
+QUOTA_WRAP(CUDA, cuGraphDestroy, int, (void *graph)) {
+    struct quota_piece piece;
+    pointers_take(GRAPHS, (uintptr_t)graph, &piece);
+    return REAL(cuGraphDestroy)(graph);
+}
+
+QUOTA_WRAP(CUDA, cuDeviceGraphMemTrim, int, (int device)) {
+    int result = REAL(cuDeviceGraphMemTrim)(device);
+    if (result == 0 && atomic_load(&has_nodes))
+        settle(device, cuda_row(device), 0);
+    return result;
+}
+
+bool graphs_begin_launch(void *exec, struct graph_launch *launch) {
+    struct quota_piece piece;
+    *launch = (struct graph_launch){.device = -1};
+    if (!atomic_load_explicit(&has_nodes, memory_order_relaxed))
+        return true;
+    launch->device = cuda_device_here();
+    launch->row = cuda_row(launch->device);
+    if (!pointers_find(GRAPH_EXECS, (uintptr_t)exec, &piece))
+        return true;
+    uint64_t holds, used;
+    if (ask(launch->device, RESERVED_CURRENT, &holds) && ask(launch->device, USED_CURRENT, &used)) {
+        uint64_t slack = holds > used ? holds - used : 0;
+        launch->reserved = piece.bytes > slack ? piece.bytes - slack : 0;
+    } else {
+        return true; /* a driver that does not tell: nothing to charge by */
+    }
+    return ledger_reserve(launch->row, launch->reserved);
+}
+
+void graphs_end_launch(const struct graph_launch *launch) {
+    if (launch->device >= 0)
+        settle(launch->device, launch->row, launch->reserved);
+}

@@ -1,0 +1,89 @@
+/* CUDA and NVML: what a program sees of the memory is its slice. The driver is asked first; only successes are changed. */
+#include "cuda.h"
+
+static uint64_t less(uint64_t one, uint64_t other) {
+    return one < other ? one : other;
+}
+
+static void clamp(int row, size_t *available, size_t *total) {
+    uint64_t limit = ledger_limit(row);
+    if (!limit)
+        return;
+    uint64_t used = ledger_used(row);
+    *total = less(*total, limit);
+    *available = less(*available, used < *total ? *total - used : 0);
+}
+
+QUOTA_WRAP_SINCE(CUDA, 3020, cuMemGetInfo_v2, int, (size_t * available, size_t *total)) {
+    int result = REAL(cuMemGetInfo_v2)(available, total);
+    if (result == 0 && available && total)
+        clamp(cuda_row_here(), available, total);
+    return result;
+}
+
+QUOTA_WRAP_SINCE(CUDA, 3020, cuDeviceTotalMem_v2, int, (size_t * total, int device)) {
+    int result = REAL(cuDeviceTotalMem_v2)(total, device);
+    // Asked before the first allocation as a rule: this takes the process's place in the ledger.
+    uint64_t limit = result == 0 ? ledger_limit(cuda_row(device)) : 0;
+    if (limit)
+        *total = less(*total, limit);
+    return result;
+}
+
+/* NVML numbers all devices of the machine: ours is found by its UUID, "GPU-xxxxxxxx-xxxx-..." (or MIG-). */
+static struct quota_call get_uuid = {"nvmlDeviceGetUUID", NVML, NULL};
+
+static int hex(char digit) {
+    return digit >= '0' && digit <= '9' ? digit - '0' : (digit | 0x20) >= 'a' && (digit | 0x20) <= 'f' ? (digit | 0x20) - 'a' + 10 : -1;
+}
+
+static int row_of(void *device) {
+    if (quota_limits()->off)
+        return ROW_UNLIMITED;
+    int (*ask)(void *, char *, unsigned) = (int (*)(void *, char *, unsigned))quota_call(&get_uuid);
+    char text[96] = "";
+    unsigned char uuid[16];
+    if (!ask || ask(device, text, sizeof text) != 0 || text[0] == '\0' || text[3] != '-')
+        return ROW_UNLIMITED;
+    int digits = 0;
+    for (const char *at = text + 4; *at && digits < 32; at++) {
+        int value = hex(*at);
+        if (value < 0)
+            continue;
+        uuid[digits / 2] = (unsigned char)(digits % 2 ? uuid[digits / 2] << 4 | value : value);
+        digits++;
+    }
+    return digits == 32 ? ledger_find(cuda_key_of_uuid(uuid)) : ROW_UNLIMITED;
+}
+
+struct nvml_memory {
+    unsigned long long total, available, used;
+};
+
+struct nvml_memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, available, used;
+};
+
+QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo, int, (void *device, struct nvml_memory *memory)) {
+    int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+    int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
+    if (ledger_limit(row)) {
+        memory->total = less(memory->total, ledger_limit(row));
+        memory->used = less(ledger_used(row), memory->total);
+        memory->available = memory->total - memory->used;
+    }
+    return result;
+}
+
+QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo_v2, int, (void *device, struct nvml_memory_v2 *memory)) {
+    int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+    int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
+    if (ledger_limit(row)) {
+        memory->total = less(memory->total, ledger_limit(row));
+        memory->reserved = 0; /* the driver's own, outside the slice */
+        memory->used = less(ledger_used(row), memory->total);
+        memory->available = memory->total - memory->used;
+    }
+    return result;
+}

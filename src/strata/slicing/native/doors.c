@@ -1,0 +1,155 @@
+/* The three doors to a driver's functions: ELF symbols (our exports stand before the driver's), dlsym, cuGetProcAddress.
+ *
+ * dlsym is tricky: RTLD_NEXT and RTLD_DEFAULT mean something else for every caller, who is known by the return address alone.
+ * So our dlsym is a few instructions that ask door_choose() where to go and then jump there with everything, the
+ * return address included, as it came. Only a name of the table with a real handle or RTLD_DEFAULT goes to door_swap().
+ * RTLD_NEXT never does: who asks with it is standing in line like us, and must get who stands behind.
+ */
+#include "table.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+/* Weak, and the version that has always been there: since 2.34 dlvsym is libc's, before it was libdl's. */
+extern void *quota_dlvsym(void *handle, const char *name, const char *version) __attribute__((weak));
+#if defined(__x86_64__)
+__asm__(".symver quota_dlvsym, dlvsym@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver quota_dlvsym, dlvsym@GLIBC_2.17");
+#else
+#error "no dlsym door for this processor yet"
+#endif
+
+static _Atomic(dlsym_function *) next_dlsym;
+
+/* The entry of our own dlsym. */
+void *dlsym_entry(void *handle, const char *name) __asm__("dlsym");
+
+dlsym_function *door_dlsym(void) {
+    static const char versions[][12] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.27", "GLIBC_2.34", "GLIBC_2.36"};
+    dlsym_function *known = atomic_load_explicit(&next_dlsym, memory_order_acquire);
+    if (__builtin_expect(known != NULL, 1))
+        return known;
+    for (size_t at = 0; quota_dlvsym && !known && at < sizeof versions / sizeof *versions; at++) {
+        known = (dlsym_function *)quota_dlvsym(RTLD_NEXT, "dlsym", versions[at]);
+        if (known == dlsym_entry)
+            known = NULL;
+    }
+    atomic_store_explicit(&next_dlsym, known, memory_order_release);
+    return known;
+}
+
+static void *no_dlsym(void *handle, const char *name) {
+    (void)handle, (void)name;
+    return NULL;
+}
+
+static void *door_swap(void *handle, const char *name) {
+    dlsym_function *look_up = door_dlsym();
+    struct quota_wrap *wrap = table_find(name);
+    table_learn(wrap->library);
+    void *found = look_up(handle, name);
+    // Our own export hides whether the driver has it; where it has not, neither have we (and dlerror says so).
+    if (found == wrap->wrapper)
+        return quota_has(wrap) ? found : look_up(RTLD_NEXT, name);
+    return found && found == atomic_load_explicit(&wrap->raw, memory_order_acquire) ? wrap->wrapper : found;
+}
+
+static void *door_same(void *handle, const char *name) {
+    dlsym_function *look_up = door_dlsym();
+    void *found = look_up(handle, name);
+    return found == (void *)look_up ? (void *)dlsym_entry : found;
+}
+
+/* Called from dlsym below alone. */
+__attribute__((used)) dlsym_function *door_choose(void *handle, const char *name) {
+    dlsym_function *next = door_dlsym();
+    if (!next)
+        return no_dlsym;
+    if (!name || handle == RTLD_NEXT)
+        return next;
+    char first = name[0];
+    if (first == 'd' && strcmp(name, "dlsym") == 0 && handle != RTLD_DEFAULT)
+        return door_same;
+    if (first != 'c' && first != 'n' && first != 'r' && first != 'a')
+        return next;
+    return !quota_limits()->off && table_find(name) ? door_swap : next;
+}
+
+#if defined(__x86_64__)
+__asm__(".pushsection .text\n"
+        ".globl dlsym\n"
+        ".type dlsym, @function\n"
+        "dlsym:\n"
+        ".cfi_startproc\n"
+        "    endbr64\n"
+        "    sub $24, %rsp\n"
+        ".cfi_adjust_cfa_offset 24\n"
+        "    mov %rdi, (%rsp)\n"
+        "    mov %rsi, 8(%rsp)\n"
+        "    call door_choose\n"
+        "    mov (%rsp), %rdi\n"
+        "    mov 8(%rsp), %rsi\n"
+        "    add $24, %rsp\n"
+        ".cfi_adjust_cfa_offset -24\n"
+        "    jmp *%rax\n"
+        ".cfi_endproc\n"
+        ".size dlsym, . - dlsym\n"
+        ".popsection\n");
+#elif defined(__aarch64__)
+__asm__(".pushsection .text\n"
+        ".globl dlsym\n"
+        ".type dlsym, %function\n"
+        "dlsym:\n"
+        ".cfi_startproc\n"
+        "    hint #34\n" /* bti c */
+        "    stp x29, x30, [sp, #-32]!\n"
+        ".cfi_def_cfa_offset 32\n"
+        ".cfi_offset x29, -32\n"
+        ".cfi_offset x30, -24\n"
+        "    stp x0, x1, [sp, #16]\n"
+        "    bl door_choose\n"
+        "    mov x16, x0\n"
+        "    ldp x0, x1, [sp, #16]\n"
+        "    ldp x29, x30, [sp], #32\n"
+        ".cfi_def_cfa_offset 0\n"
+        ".cfi_restore x29\n"
+        ".cfi_restore x30\n"
+        "    br x16\n"
+        ".cfi_endproc\n"
+        ".size dlsym, . - dlsym\n"
+        ".popsection\n");
+#endif
+
+/* Nothing is mapped or said here: programs that never allocate never notice us. */
+__attribute__((constructor)) static void open_doors(void) {
+    door_dlsym();
+    quota_limits();
+}
+
+/* The driver is asked first, with what the program said: the version, the flags and the status are its affair. */
+#define PER_THREAD_DEFAULT_STREAM 2u
+
+static void swap(void **function, const char *name, int version, uint64_t flags) {
+    if (quota_limits()->off || !function || !*function)
+        return;
+    void *wrapper = table_swap(*function);
+    *function = wrapper != *function || !name
+                    ? wrapper
+                    : table_swap_named(wrapper, name, version, flags & PER_THREAD_DEFAULT_STREAM);
+}
+
+QUOTA_WRAP(CUDA, cuGetProcAddress, int, (const char *name, void **function, int version, uint64_t flags)) {
+    int result = REAL(cuGetProcAddress)(name, function, version, flags);
+    if (result == 0)
+        swap(function, name, version, flags);
+    return result;
+}
+
+QUOTA_WRAP_SINCE(CUDA, 12000, cuGetProcAddress_v2, int,
+                 (const char *name, void **function, int version, uint64_t flags, void *status)) {
+    int result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+    if (result == 0)
+        swap(function, name, version, flags);
+    return result;
+}

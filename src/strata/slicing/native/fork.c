@@ -1,0 +1,67 @@
+/* State of one process: a forked child starts without it, since the child has none of its parent's memory. */
+#include "quota.h"
+
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+#define MOST_REGIONS 4
+
+_Atomic bool quota_cannot_wipe;
+
+static struct {
+    _Atomic(void *) start;
+    size_t bytes;
+} regions[MOST_REGIONS];
+static _Atomic int known_pid;
+
+void *quota_wiped(size_t bytes) {
+    void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED)
+        return NULL;
+    if (madvise(start, bytes, MADV_WIPEONFORK) == 0)
+        return start;
+    for (int at = 0; at < MOST_REGIONS; at++) {
+        void *none = NULL;
+        if (atomic_compare_exchange_strong(&regions[at].start, &none, start)) {
+            regions[at].bytes = bytes;
+            atomic_store(&known_pid, (int)getpid());
+            atomic_store(&quota_cannot_wipe, true);
+            return start;
+        }
+    }
+    munmap(start, bytes);
+    return NULL;
+}
+
+void quota_notice_fork_slow(void) {
+    int pid = (int)getpid(), known = atomic_load(&known_pid);
+    if (pid == known || !atomic_compare_exchange_strong(&known_pid, &known, pid))
+        return;
+    for (int at = 0; at < MOST_REGIONS; at++) {
+        void *start = atomic_load(&regions[at].start);
+        if (start)
+            memset(start, 0, regions[at].bytes);
+    }
+}
+
+void quota_wait(unsigned turn) {
+    if (turn < 16) {
+        for (unsigned spin = 0; spin < 8u << (turn / 4); spin++) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#elif defined(__aarch64__)
+            __asm__ volatile("yield");
+#endif
+        }
+    } else if (turn < 64) {
+        sched_yield();
+    } else {
+        nanosleep(&(struct timespec){0, 50000}, NULL);
+    }
+}

@@ -1,0 +1,186 @@
+/* The ledger: what every process of the slice holds, in a file that they all map.
+ *
+ * Each process writes one word per device, `held[row][slot]`, and nobody else's. There is no total to keep in step:
+ * the total is the sum of the words, so that a process killed at any instruction takes exactly its share with it.
+ *
+ * Reserving n bytes: (1) add n to the own word; (2) sum all words; (3) keep n if the sum is within the limit, else
+ * subtract it again and, if somebody else was between (1) and (3) too, try once more.
+ *
+ * Never above the limit: take the requests that are granted and not given back at some instant, and of these the one
+ * whose (1) came last. All the others' additions precede its (1), hence its (2), and none was subtracted before the
+ * instant; its sum therefore held them all, and it was granted only because that sum was within the limit. (1) is a
+ * sequentially consistent read-modify-write and (2) reads sequentially consistently, so "precede" is one order for all.
+ * A newcomer's slot counts: it raises `slots_used` before its first (1), and (2) reads `slots_used` after (1).
+ *
+ * Killed between any two of these, a process leaves its word too high, never too low, until its slot is swept.
+ * Sweeping is exactly once: compare-and-swap on the owner word, from live {pid, start} of a process that is gone to
+ * sweeping {pid, start} of the sweeper; then set the slot's words to 0; then free the slot. Nobody else writes to a slot
+ * that is being swept; if the sweeper is killed its own {pid, start} is gone, and the next one takes over the same way.
+ * A free slot's words are all 0, so who takes it starts from nothing.
+ *
+ * Refusals: the undecided requests are counted in the same words. A refusal stands only after two sums in a row without
+ * anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and (3)).
+ */
+#include "ledger.h"
+#include "process.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define UNDECIDED (1ull << 52)
+#define BYTES (UNDECIDED - 1)
+#define MOST_TURNS 2000
+#define MOST_LOOKS 16
+
+_Atomic(void (*)(int row)) ledger_reclaim;
+
+static uint64_t sum(struct ledger_file *file, int row, uint64_t *undecided) {
+    uint64_t bytes = 0, open = 0;
+    uint32_t slots = atomic_load(&file->slots_used);
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        uint64_t word = atomic_load(&file->held[row][slot]);
+        bytes += word & BYTES;
+        open += word / UNDECIDED;
+    }
+    *undecided = open;
+    return bytes;
+}
+
+static void finish_sweep(struct ledger_file *file, uint32_t slot, uint64_t sweeper) {
+    for (int row = 0; row < LEDGER_ROWS; row++)
+        if (atomic_load(&file->held[row][slot]))
+            atomic_store(&file->held[row][slot], 0);
+    atomic_compare_exchange_strong(&file->owners[slot], &sweeper, OWNER_FREE);
+}
+
+bool ledger_sweep(struct ledger_file *file, uint64_t self, bool is_thorough) {
+    bool has_others = false;
+    uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
+    uint32_t slots = atomic_load(&file->slots_used);
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        uint64_t owner = atomic_load(&file->owners[slot]);
+        // Our own sweeping slots are another thread's work of this moment; attach() ends what an earlier image left.
+        if (owner == OWNER_FREE || owner == self || owner == sweeper)
+            continue;
+        if (!process_is_gone(owner, self, is_thorough))
+            has_others |= OWNER_STATE(owner) == OWNER_LIVE;
+        else if (atomic_compare_exchange_strong(&file->owners[slot], &owner, sweeper))
+            finish_sweep(file, slot, sweeper);
+    }
+    return has_others;
+}
+
+int ledger_take_slot(struct ledger_file *file, uint64_t self) {
+    uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
+    uint32_t slots = atomic_load(&file->slots_used);
+    int own = -1;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        uint64_t owner = atomic_load(&file->owners[slot]);
+        if (owner != self && owner != sweeper)
+            continue;
+        // Of the program that this process was before exec, whose memory ended with it.
+        atomic_store(&file->owners[slot], sweeper);
+        finish_sweep(file, slot, sweeper);
+    }
+    for (uint32_t slot = 0; slot < LEDGER_SLOTS && own < 0; slot++) {
+        uint64_t none = OWNER_FREE;
+        if (atomic_load(&file->owners[slot]) == OWNER_FREE &&
+            atomic_compare_exchange_strong(&file->owners[slot], &none, self))
+            own = (int)slot;
+    }
+    for (slots = atomic_load(&file->slots_used); own >= 0 && slots <= (uint32_t)own;)
+        if (atomic_compare_exchange_weak(&file->slots_used, &slots, (uint32_t)own + 1))
+            break;
+    return own;
+}
+
+/* Another look at a full row, sooner or later: racing processes must not keep step with each other. */
+static void back_off(unsigned turn) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    for (unsigned again = (unsigned)(now.tv_nsec >> 4 ^ getpid()) & 3; again; again--)
+        quota_wait(turn < 16 ? turn : 0);
+    quota_wait(turn);
+}
+
+static bool reserve_again(struct ledger_file *file, int row, _Atomic uint64_t *word, uint64_t bytes, uint64_t self) {
+    uint64_t last = ~0ull;
+    for (unsigned turn = 0, looks = 0; turn < MOST_TURNS && looks < MOST_LOOKS; turn++) {
+        if (turn == 0) {
+            ledger_sweep(file, self, true);
+            void (*reclaim)(int) = atomic_load(&ledger_reclaim);
+            if (reclaim)
+                reclaim(row);
+        }
+        uint64_t undecided, limit = atomic_load(&file->rows[row].limit_bytes);
+        if (!limit)
+            limit = BYTES;
+        if (bytes > limit)
+            return false;
+        atomic_fetch_add(word, bytes + UNDECIDED);
+        uint64_t held = sum(file, row, &undecided);
+        if (held <= limit) {
+            atomic_fetch_sub(word, UNDECIDED);
+            return true;
+        }
+        atomic_fetch_sub(word, bytes + UNDECIDED);
+        if (undecided == 1) {
+            if (held == last)
+                return false;
+            last = held;
+            looks++;
+        }
+        back_off(turn);
+    }
+    return false;
+}
+
+bool ledger_reserve(int row, uint64_t bytes) {
+    if (row < 0)
+        return row == ROW_UNLIMITED;
+    struct ledger_seat *seat = ledger_seat();
+    if (__builtin_expect(!seat, 0))
+        return !quota_limits()->closed;
+    struct ledger_file *file = seat->file;
+    _Atomic uint64_t *word = &file->held[row][seat->slot];
+    uint64_t undecided, limit = atomic_load(&file->rows[row].limit_bytes);
+    if (!limit) {
+        atomic_fetch_add(word, bytes);
+        return true;
+    }
+    if (bytes > limit)
+        return false;
+    atomic_fetch_add(word, bytes + UNDECIDED);
+    if (__builtin_expect(sum(file, row, &undecided) <= limit, 1)) {
+        atomic_fetch_sub(word, UNDECIDED);
+        return true;
+    }
+    atomic_fetch_sub(word, bytes + UNDECIDED);
+    return reserve_again(file, row, word, bytes, seat->self);
+}
+
+void ledger_force(int row, uint64_t bytes) {
+    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
+    if (seat)
+        atomic_fetch_add(&seat->file->held[row][seat->slot], bytes);
+}
+
+void ledger_release(int row, uint64_t bytes) {
+    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
+    if (seat)
+        atomic_fetch_sub(&seat->file->held[row][seat->slot], bytes);
+}
+
+uint64_t ledger_limit(int row) {
+    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
+    return seat ? atomic_load(&seat->file->rows[row].limit_bytes) : 0;
+}
+
+uint64_t ledger_used(int row) {
+    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
+    uint64_t undecided;
+    if (!seat)
+        return 0;
+    ledger_sweep(seat->file, seat->self, true);
+    return sum(seat->file, row, &undecided);
+}

@@ -1,0 +1,209 @@
+/* This process's place in the ledger: the file mapped once, a slot taken at the first charge (again after a fork),
+ * and the rows of the devices it uses. */
+#include "ledger.h"
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static _Atomic(struct ledger_seat *) place;
+static _Atomic(struct ledger_file *) mapped; /* shared memory: stays over a fork */
+
+enum { EMPTY, COMING, SEATED, REFUSED };
+
+static uint64_t magic(void) {
+    uint64_t word;
+    memcpy(&word, LEDGER_MAGIC, sizeof word);
+    return word;
+}
+
+/* The header is written by whoever finds none, the same by all: being killed in between leaves it to the next. */
+static const char *write_header(struct ledger_file *file) {
+    uint64_t found = atomic_load(&file->magic);
+    if (found == 0) {
+        atomic_store(&file->version, LEDGER_VERSION);
+        atomic_store(&file->num_slots, LEDGER_SLOTS);
+        atomic_store(&file->num_rows, LEDGER_ROWS);
+        atomic_compare_exchange_strong(&file->magic, &found, magic());
+        return NULL;
+    }
+    return found == magic() && atomic_load(&file->version) == LEDGER_VERSION ? NULL : "it is not a ledger of this version";
+}
+
+static struct ledger_file *map(const char *path, const char **why) {
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool is_new = file >= 0;
+    if (is_new)
+        fchmod(file, 0666); /* users of one container share its limit */
+    else
+        file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) {
+        *why = strerror(errno);
+        return NULL;
+    }
+    struct ledger_file *start = MAP_FAILED;
+    off_t size = lseek(file, 0, SEEK_END);
+    // Whole on the file system, or a full tmpfs would kill the program at some later charge.
+    if (size < (off_t)sizeof(struct ledger_file) && fallocate(file, 0, 0, sizeof(struct ledger_file)) != 0 &&
+        (errno != EOPNOTSUPP || ftruncate(file, sizeof(struct ledger_file)) != 0))
+        *why = strerror(errno);
+    else if ((start = mmap(NULL, sizeof *start, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) == MAP_FAILED)
+        *why = strerror(errno);
+    close(file);
+    if (start == MAP_FAILED)
+        return NULL;
+    if ((*why = write_header(start))) {
+        munmap(start, sizeof *start);
+        return NULL;
+    }
+    return start;
+}
+
+/* Threads may map at once, when a fork came between: one mapping stays. */
+static struct ledger_file *ledger(const char **why) {
+    struct ledger_file *known = atomic_load(&mapped);
+    if (known)
+        return known;
+    struct ledger_file *fresh = map(quota_limits()->ledger, why);
+    if (fresh && !atomic_compare_exchange_strong(&mapped, &known, fresh)) {
+        munmap(fresh, sizeof *fresh);
+        return known;
+    }
+    return fresh;
+}
+
+static bool sit_down(struct ledger_seat *seat) {
+    const char *why = NULL;
+    int known = errno;
+    seat->file = ledger(&why);
+    if (seat->file) {
+        seat->self = process_self();
+        // Where many start together, each asking closely about all the others would take long.
+        bool is_thorough = atomic_load(&seat->file->slots_used) <= 16;
+        seat->is_first = !ledger_sweep(seat->file, seat->self, is_thorough);
+        int slot = ledger_take_slot(seat->file, seat->self);
+        if (slot < 0 && ledger_sweep(seat->file, seat->self, true))
+            slot = ledger_take_slot(seat->file, seat->self);
+        seat->slot = (uint32_t)slot;
+        if (slot < 0)
+            why = "every slot is taken";
+    }
+    errno = known;
+    if (why)
+        quota_say("no ledger at %s: %s; %s", quota_limits()->ledger, why,
+                  quota_limits()->closed ? "every allocation is refused" : "there is no limit");
+    return why == NULL;
+}
+
+static struct ledger_seat *seat_slow(void) {
+    struct ledger_seat *seat = atomic_load(&place);
+    if (!seat) {
+        struct ledger_seat *fresh = quota_wiped(sizeof *fresh);
+        if (!fresh)
+            return NULL;
+        // A loser's page is left: this happens once, and a fork-wiped page may be in the list of fork.c.
+        seat = atomic_compare_exchange_strong(&place, &seat, fresh) ? fresh : seat;
+    }
+    uint32_t state = EMPTY;
+    if (atomic_compare_exchange_strong(&seat->state, &state, COMING)) {
+        state = sit_down(seat) ? SEATED : REFUSED;
+        atomic_store_explicit(&seat->state, state, memory_order_release);
+    }
+    for (unsigned turn = 0; state == COMING; turn++) {
+        quota_wait(turn);
+        state = atomic_load_explicit(&seat->state, memory_order_acquire);
+    }
+    return state == SEATED ? seat : NULL;
+}
+
+struct ledger_seat *ledger_seat(void) {
+    quota_notice_fork();
+    struct ledger_seat *seat = atomic_load_explicit(&place, memory_order_acquire);
+    if (__builtin_expect(seat && atomic_load_explicit(&seat->state, memory_order_acquire) == SEATED, 1))
+        return seat;
+    return seat_slow();
+}
+
+/* The row with this key, made if there is none; -1 where all are taken. */
+static int row_of(struct ledger_file *file, uint64_t key, bool *is_new) {
+    *is_new = false;
+    for (int row = 0; row < LEDGER_ROWS; row++) {
+        uint64_t found = atomic_load(&file->rows[row].key);
+        if (found == 0 && atomic_compare_exchange_strong(&file->rows[row].key, &found, key))
+            *is_new = true;
+        if (*is_new || found == key)
+            return row;
+    }
+    return -1;
+}
+
+/* The limit of a row is the slice's: it is set by whoever comes first, and changed by whoever comes when nobody else
+ * lives, as when a program is started again with another limit. */
+static void agree(struct ledger_seat *seat, enum quota_vendor vendor, int ordinal, int row) {
+    const struct quota_limits *limits = quota_limits();
+    struct ledger_row *shared = &seat->file->rows[row];
+    uint64_t none = 0, bytes = limits->memory_bytes[ordinal];
+    if (seat->is_first || atomic_compare_exchange_strong(&shared->limit_bytes, &none, bytes)) {
+        atomic_store(&shared->ordinal, (uint32_t)ordinal);
+        atomic_store(&shared->vendor, vendor);
+        atomic_store(&shared->cores_percent, limits->cores_percent[ordinal]);
+        atomic_store(&shared->limit_bytes, bytes);
+    } else if (none != bytes) {
+        quota_say("device %d: the slice's limit is %llu bytes, not this process's %llu", ordinal,
+                  (unsigned long long)none, (unsigned long long)bytes);
+    }
+}
+
+static int row_slow(struct ledger_seat *seat, enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
+    uint64_t key = key_of(ordinal);
+    uint32_t unnamed[2] = {vendor, (uint32_t)ordinal};
+    bool is_new;
+    int row = row_of(seat->file, key ? key : quota_hash(unnamed, sizeof unnamed), &is_new);
+    if (row < 0) {
+        quota_say("the ledger has no row left for device %d", ordinal);
+        return quota_limits()->closed ? ROW_CLOSED : ROW_UNLIMITED;
+    }
+    agree(seat, vendor, ordinal, row);
+    if (key)
+        atomic_store(&seat->rows[vendor][ordinal], (int8_t)(row + 1));
+    return row;
+}
+
+int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordinal)) {
+    const struct quota_limits *limits = quota_limits();
+    if (limits->off || ordinal < 0 || ordinal >= QUOTA_MOST_DEVICES)
+        return ROW_UNLIMITED;
+    if (limits->broken)
+        return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
+    if (!limits->memory_bytes[ordinal] && !limits->cores_percent[ordinal])
+        return ROW_UNLIMITED;
+    struct ledger_seat *seat = ledger_seat();
+    if (!seat)
+        return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
+    int known = atomic_load_explicit(&seat->rows[vendor][ordinal], memory_order_relaxed);
+    return known > 0 ? known - 1 : row_slow(seat, vendor, ordinal, key_of);
+}
+
+int ledger_find(uint64_t key) {
+    struct ledger_seat *seat = ledger_seat();
+    for (int row = 0; seat && row < LEDGER_ROWS; row++)
+        if (atomic_load(&seat->file->rows[row].key) == key)
+            return row;
+    return ROW_UNLIMITED;
+}
+
+struct ledger_row *ledger_row_at(int row) {
+    struct ledger_seat *seat = ledger_seat();
+    return seat ? &seat->file->rows[row] : NULL;
+}
+
+uint64_t quota_hash(const void *bytes, size_t length) {
+    uint64_t hash = 14695981039346656037ull;
+    for (size_t at = 0; at < length; at++)
+        hash = (hash ^ ((const unsigned char *)bytes)[at]) * 1099511628211ull;
+    return hash ? hash : 1;
+}
