@@ -79,6 +79,7 @@ void *quota_call(struct quota_call *call);
  * Little endian, fixed size, mapped shared by every process of the slice. All zero is a valid empty ledger without
  * a header; whoever comes first writes the header. Offsets (bytes), the same for every reader:
  *        0  magic "STRATAQL", then u32 version, u32 num_slots, u32 num_rows, u32 slots_used (high-water mark)
+ *     1024  a note of what `strata run` was asked for (fleet/ledger.py, "STRATANT"); nothing here reads it
  *     4096  rows[64], 64 bytes each: u64 key (0: unused), u64 limit_bytes (0: none), u32 ordinal (the device's
  *           number in the process that came first), u32 vendor (0 NVIDIA, 1 Ascend), u32 cores_percent (0: none),
  *           u32 unused, u64 cores_ready_ns (CLOCK_MONOTONIC)
