@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 def run(monkeypatch, tmp_path, *more):
     monkeypatch.setattr(bench_slicing, "TURNS", 1)
     monkeypatch.setattr(bench_slicing, "PROCESSES", 8)
-    monkeypatch.delenv("STRATA_LEDGER", raising=False)
+    monkeypatch.setenv("STRATA_MEMORY_LIMIT", "1Mi")  # of the slice it may be run in: without means without
     result = CliRunner().invoke(cli, ["bench", "slicing", "--rounds", "2", *more])
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -12,11 +12,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from strata.errors import StrataError
-from strata.fleet.slices import Slice, slice_environment
+from strata.fleet.slices import PRELOAD, Slice, slice_environment
 from strata.slicing.build import compiler, library
 
 SOURCES: Final = Path(__file__).parent / "bench_native"
@@ -50,7 +49,7 @@ def measure(
     environment: Mapping[str, str] = os.environ,
     advance: Callable[[float], None] = lambda done: None,
 ) -> SlicingCost:
-    """Run the bench program `turns` times each way, one way after the other; the figures are medians.
+    """Run the bench program `turns` times each way, in turns. A figure is the least: what else runs only adds.
 
     rounds: timed loops a turn. processes: started together, once a turn. advance: told the turns done.
     Raises MissingPart without a compiler, StrataError where a program fails.
@@ -60,7 +59,8 @@ def measure(
         _run([*command, *_FLAGS, *_DRIVER, "-o", f"{folder}/libcuda.so.1", f"{SOURCES}/driver.c"], environment)
         _run([*command, *_FLAGS, "-o", f"{folder}/bench", f"{SOURCES}/bench.c", "-ldl"], environment)
         limits = {0: Slice(LIMIT_BYTES)}
-        plain = {**environment, "LD_LIBRARY_PATH": name}
+        own = {key: value for key, value in environment.items() if not key.startswith((PRELOAD, "STRATA_"))}
+        plain = {**own, "LD_LIBRARY_PATH": name}
         limited = slice_environment(limits, ledger=f"{folder}/ledger", library=str(library(environment)))
         figures: dict[bool, list[list[float]]] = {False: [], True: []}
         startups: dict[bool, list[float]] = {False: [], True: []}
@@ -71,9 +71,9 @@ def measure(
                 startups[has_library].append(float(_run([f"{folder}/bench", "start", str(processes)], env)))
             advance(turn + 1)
     alloc_free, untouched = (
-        Cost(*(median(row[at] for row in figures[way]) for way in (False, True))) for at in (0, 1)
+        Cost(*(min(row[at] for row in figures[way]) for way in (False, True))) for at in (0, 1)
     )
-    return SlicingCost(alloc_free, untouched, Cost(median(startups[False]), median(startups[True])))
+    return SlicingCost(alloc_free, untouched, Cost(min(startups[False]), min(startups[True])))
 
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> str:

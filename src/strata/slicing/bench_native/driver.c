@@ -38,6 +38,16 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     return SUCCESS;
 }
 
+CUresult cuCtxGetCurrent(void **context) {
+    *context = &next;
+    return SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) {
+    memset(uuid, device + 1, 16);
+    return SUCCESS;
+}
+
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     (void)device;
     *bytes = DEVICE_BYTES;
@@ -76,6 +86,8 @@ static const struct {
     {"cuDeviceGetCount", (void *)cuDeviceGetCount},
     {"cuDeviceGet", (void *)cuDeviceGet},
     {"cuCtxGetDevice", (void *)cuCtxGetDevice},
+    {"cuCtxGetCurrent", (void *)cuCtxGetCurrent},
+    {"cuDeviceGetUuid", (void *)cuDeviceGetUuid_v2},
     {"cuDeviceTotalMem", (void *)cuDeviceTotalMem_v2},
     {"cuMemGetInfo", (void *)cuMemGetInfo_v2},
     {"cuMemAlloc", (void *)cuMemAlloc_v2},
