@@ -181,6 +181,9 @@ print(nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(one)), one.total, one.fr
 print(nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(two)), two.total, two.free, two.used)
 """
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=env) as holder:
+        assert holder.stdout.readline() == "alloc 0\n"
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        holder.kill()
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"0 {GIB} {GIB} 0", f"0 {GIB} {GIB} 0"]
+    assert done.stdout.splitlines() == [f"0 {GIB} {424 * MIB} {600 * MIB}"] * 2

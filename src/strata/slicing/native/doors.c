@@ -73,7 +73,8 @@ __attribute__((used)) dlsym_function *door_choose(void *handle, const char *name
         return door_same;
     if (first != 'c' && first != 'n' && first != 'r' && first != 'a')
         return next;
-    return !quota_limits()->off && table_find(name) ? door_swap : next;
+    // In this order: sanitizers ask for `calloc` before the C library has an environment that limits could be read from.
+    return table_find(name) && !quota_limits()->off ? door_swap : next;
 }
 
 #if defined(__x86_64__)

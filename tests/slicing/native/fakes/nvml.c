@@ -41,7 +41,7 @@ EXPORT int nvmlDeviceGetIndex(Device device, unsigned *index)
 
 EXPORT int nvmlDeviceGetUUID(Device device, char *out, unsigned room)
 {
-    snprintf(out, room, "GPU-46414b45-2d44-4556-4943-452d3030%02x", device->index);
+    snprintf(out, room, "GPU-46414b45-2d44-4556-4943-452d303030%02x", device->index);
     return 0;
 }
 

@@ -234,6 +234,8 @@ static int call(const char *name, const char *first, const char *second)
     }
     if (!strcmp(name, "cooperate"))
         return cu.launch_cooperative(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
+    if (!strcmp(name, "wait"))
+        return pause();
     if (!strcmp(name, "info")) {
         int result = cu.memory_info(&left, &total);
         printf("free %zu total %zu ", left, total);
