@@ -74,6 +74,13 @@ def test_a_name_is_a_plain_word(folder, name):
         ledger_of(folder, name)
 
 
+def test_where_there_is_no_room_no_half_of_a_ledger_stays(folder, monkeypatch):
+    monkeypatch.setattr("strata.slicing.shelf.os.write", lambda file, content: len(content) // 2)
+    with pytest.raises(OSError, match="space"):
+        take(folder, "new", ASKED)
+    assert names(folder) == []
+
+
 def test_who_comes_second_joins(folder):
     first = take(folder, "shared", ASKED)
     second = take(folder, "shared", ASKED)

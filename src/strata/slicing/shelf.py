@@ -6,6 +6,7 @@ it. So a file that nobody has locked, and of whose processes none lives, is of a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -88,7 +89,7 @@ def take(folder: Path, name: str, asked: Asked) -> int:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            os.write(file, new_ledger(asked))
+            _fill(file, path, new_ledger(asked))
         else:
             found = read_asked(path)
             if found is not None and found != asked:
@@ -107,6 +108,17 @@ def free_name(folder: Path, stem: str) -> str:
         _clear(folder)
     names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
     return next(name for name in names if not ledger_of(folder, name).exists())
+
+
+def _fill(file: int, path: Path, content: bytes) -> None:
+    """Write all of a new file: one that a full disk cut short would end programs when they write beyond it."""
+    try:
+        if os.write(file, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        path.unlink()
+        os.close(file)
+        raise
 
 
 def _clear(folder: Path) -> None:
