@@ -22,8 +22,9 @@ __asm__(".symver quota_dlvsym, dlvsym@GLIBC_2.17");
 
 static _Atomic(dlsym_function *) next_dlsym;
 
-/* The entry of our own dlsym. */
-void *dlsym_entry(void *handle, const char *name) __asm__("dlsym");
+/* The entry of our own dlsym. It is exported in the C library's versions (quota.map): who wraps dlsym too, as programs
+ * and profilers do, has to look for the one behind by dlvsym, which passes over what has no version. */
+void *dlsym_entry(void *handle, const char *name) __asm__("door_entry");
 
 dlsym_function *door_dlsym(void) {
     static const char versions[][12] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.27", "GLIBC_2.34", "GLIBC_2.36"};
@@ -79,9 +80,14 @@ __attribute__((used)) dlsym_function *door_choose(void *handle, const char *name
 
 #if defined(__x86_64__)
 __asm__(".pushsection .text\n"
-        ".globl dlsym\n"
-        ".type dlsym, @function\n"
-        "dlsym:\n"
+        ".globl door_entry\n"
+        ".globl door_entry_old\n"
+        ".symver door_entry, dlsym@@GLIBC_2.34\n"
+        ".symver door_entry_old, dlsym@GLIBC_2.2.5\n"
+        ".type door_entry, @function\n"
+        ".type door_entry_old, @function\n"
+        "door_entry_old:\n"
+        "door_entry:\n"
         ".cfi_startproc\n"
         "    endbr64\n"
         "    sub $24, %rsp\n"
@@ -95,13 +101,18 @@ __asm__(".pushsection .text\n"
         ".cfi_adjust_cfa_offset -24\n"
         "    jmp *%rax\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n"
+        ".size door_entry, . - door_entry\n"
         ".popsection\n");
 #elif defined(__aarch64__)
 __asm__(".pushsection .text\n"
-        ".globl dlsym\n"
-        ".type dlsym, %function\n"
-        "dlsym:\n"
+        ".globl door_entry\n"
+        ".globl door_entry_old\n"
+        ".symver door_entry, dlsym@@GLIBC_2.34\n"
+        ".symver door_entry_old, dlsym@GLIBC_2.17\n"
+        ".type door_entry, %function\n"
+        ".type door_entry_old, %function\n"
+        "door_entry_old:\n"
+        "door_entry:\n"
         ".cfi_startproc\n"
         "    hint #34\n" /* bti c */
         "    stp x29, x30, [sp, #-32]!\n"
@@ -118,7 +129,7 @@ __asm__(".pushsection .text\n"
         ".cfi_restore x30\n"
         "    br x16\n"
         ".cfi_endproc\n"
-        ".size dlsym, . - dlsym\n"
+        ".size door_entry, . - door_entry\n"
         ".popsection\n");
 #endif
 
