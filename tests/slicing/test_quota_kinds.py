@@ -155,6 +155,11 @@ def test_a_graph_that_is_launched_again_is_charged_once(calls):
     assert said[12:] == ["graphdestroy 0", "graphtrim 0", "bytes 0 held 0", room(1024)]
 
 
+def test_what_is_allocated_under_capture_counts_when_it_is_launched(calls):
+    said = calls("capture", "async:600M", "endcapture", "info", "graphlaunch", "info", "alloc:600M", "held:0")
+    assert said[3:] == [room(1024), "graphlaunch 0", room(424), "alloc 2", f"bytes {600 * MIB} held 0"]
+
+
 def test_memory_opened_from_another_process_is_its_owners(calls):
     said = calls("alloc:600M", "ipcget:0", "ipcopen", "info", "ipcclose:1", "free:0", "info")
     assert said == ["alloc 0", "ipcget 0", "ipcopen 0", room(424), "ipcclose 0", "free 0", room(1024)]

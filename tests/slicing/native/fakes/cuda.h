@@ -71,6 +71,8 @@ CUcontext current_context(void);
 void settle(int device);
 void pool_return(struct Thing *allocation);
 int64_t graphs_return(struct Thing *allocation);
-void drop_linear(struct Thing *allocation);
+/* Whether the calling stream is captured, and the call is therefore a node. */
+int capture_alloc(CUdeviceptr *address, size_t bytes, int device);
+int capture_free(CUdeviceptr address);
 
 #endif

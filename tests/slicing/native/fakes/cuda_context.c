@@ -292,3 +292,10 @@ EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
     ENTER(visit);
     return synchronize();
 }
+
+EXPORT CUresult cuEventSynchronize(void *event)
+{
+    (void)event;
+    ENTER(visit);
+    return synchronize();
+}

@@ -41,6 +41,7 @@
     ONE(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2)                              \
     ONE(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle)                                \
     TWO(cuStreamSynchronize, 7000, cuStreamSynchronize, cuStreamSynchronize_ptsz)      \
+    ONE(cuEventSynchronize, 2000, cuEventSynchronize)                                  \
     ONE(cuGetProcAddress, 11030, cuGetProcAddress)                                     \
     ONE(cuGetProcAddress, 12000, cuGetProcAddress_v2)
 #define NEW_ENTRIES(ONE, TWO)                                                                              \
@@ -83,9 +84,15 @@
     ONE(cuGraphAddMemFreeNode, 11040, cuGraphAddMemFreeNode)                                               \
     ONE(cuGraphAddNode, 12020, cuGraphAddNode)                                                             \
     ONE(cuGraphAddNode, 12030, cuGraphAddNode_v2)                                                          \
-    ONE(cuGraphInstantiate, 11040, cuGraphInstantiateWithFlags)                                            \
+    ONE(cuGraphInstantiate, 11000, cuGraphInstantiate_v2)                                                  \
+    ONE(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)                                            \
     ONE(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags)                                   \
-    ONE(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams)                                 \
+    TWO(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz) \
+    ONE(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2)                                              \
+    ONE(cuStreamEndCapture, 10000, cuStreamEndCapture)                                                     \
+    ONE(cuStreamIsCapturing, 10000, cuStreamIsCapturing)                                                   \
+    ONE(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2)                                          \
+    ONE(cuMemPoolImportFromShareableHandle, 11020, cuMemPoolImportFromShareableHandle)                     \
     ONE(cuGraphExecDestroy, 10000, cuGraphExecDestroy)                                                     \
     TWO(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz)                                           \
     TWO(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz)                                         \

@@ -201,6 +201,10 @@ static int call(const char *name, const char *first, const char *second)
         return add_node(bytes, 1);
     if (!strcmp(name, "graphfree"))
         return cu.graph_free(&node, graph, NULL, 0, got[which]);
+    if (!strcmp(name, "capture"))
+        return cu.begin_capture(NULL, 0);
+    if (!strcmp(name, "endcapture"))
+        return cu.end_capture(NULL, &graph);
     if (!strcmp(name, "graphlaunch"))
         return (!exec_graph && cu.graph_build(&exec_graph, graph, 0)) ? -1 : cu.graph_launch(exec_graph, NULL);
     if (!strcmp(name, "graphdestroy"))

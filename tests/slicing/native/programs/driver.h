@@ -61,6 +61,8 @@ typedef unsigned long long Address;
       (void **, void *, const void *, const void *, size_t, void *))                                          \
     F(graph_build, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,                                  \
       (void **, void *, unsigned long long))                                                                  \
+    F(begin_capture, cuStreamBeginCapture_v2, cuStreamBeginCapture, (void *, int))                            \
+    F(end_capture, cuStreamEndCapture, cuStreamEndCapture, (void *, void **))                                 \
     F(graph_launch, cuGraphLaunch, cuGraphLaunch, (void *, void *))                                           \
     F(graph_exec_destroy, cuGraphExecDestroy, cuGraphExecDestroy, (void *))                                   \
     F(graph_destroy, cuGraphDestroy, cuGraphDestroy, (void *))                                                \
