@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 TRIES: Final = 12
 """Branches of single domains built for being the fastest or the cheapest, shared by all domains."""
 
-CHECKED: Final = 12
+CHECKED: Final = 6
 """Branches built because they might still be the fastest on one domain."""
 
 OFF: Final = 0.97

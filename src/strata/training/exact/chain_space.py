@@ -45,6 +45,7 @@ class ChainSpace:
         count = len(members)
         self.masks = np.arange(1, 1 << count)
         self._path_tables: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
+        self._held: dict[tuple[int, int, int, Recompute], Floats] = {}
         self.inside = (self.masks[:, None] >> np.arange(count)) & 1  # [masks, K]
 
     def path_costs(self, microbatch_size: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -151,8 +152,17 @@ class ChainSpace:
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
         """
+        # A cap changes nothing of it, and most settings differ in that alone.
+        key = (setting.tensor_parallel, setting.copies, setting.microbatch_size, setting.recompute)
+        if key not in self._held:
+            self._held[key] = self._most_layers(setting)
+        layers = len(self.problem.job.layers)
+        return np.asarray(self._held[key][np.minimum(stages, layers)] >= self._like_layers[1])
+
+    def _most_layers(self, setting: Setting) -> Floats:
+        """Return how many like layers so many of the last stages could hold, [stages + 1]."""
         job, ranks = self.problem.job, setting.tensor_parallel
-        group, count = self._like_layers
+        group, _ = self._like_layers
         full = setting.recompute is Recompute.FULL
         params, size = float(job.layers.params[group]), setting.microbatch_size / ranks
         state = state_bytes(job, params / ranks, replicas=setting.copies, zero_stage=max(job.zero_stages))
@@ -161,8 +171,7 @@ class ChainSpace:
         room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
         in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(setting))
         most = np.floor(room / (state + in_flight * kept) * (1 + 1e-9))
-        held = np.concatenate([[0], np.cumsum(np.maximum(0, most))])
-        return np.asarray(held[np.minimum(stages, len(job.layers))] >= count)
+        return np.asarray(np.concatenate([[0], np.cumsum(np.maximum(0, most))]))
 
     @cached_property
     def _like_layers(self) -> tuple[int, int]:
