@@ -54,14 +54,16 @@ def measure(
     rounds: timed loops a turn. processes: started together, once a turn. advance: told the turns done.
     Raises MissingPart without a compiler, StrataError where a program fails.
     """
-    with tempfile.TemporaryDirectory() as name:
+    # The ledger lies where that of `strata run` does.
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir=shared) as ledgers:
         folder, command = Path(name), compiler(environment)
         _run([*command, *_FLAGS, *_DRIVER, "-o", f"{folder}/libcuda.so.1", f"{SOURCES}/driver.c"], environment)
         _run([*command, *_FLAGS, "-o", f"{folder}/bench", f"{SOURCES}/bench.c", "-ldl"], environment)
         limits = {0: Slice(LIMIT_BYTES)}
         own = {key: value for key, value in environment.items() if not key.startswith((PRELOAD, "STRATA_"))}
         plain = {**own, "LD_LIBRARY_PATH": name}
-        limited = slice_environment(limits, ledger=f"{folder}/ledger", library=str(library(environment)))
+        limited = slice_environment(limits, ledger=f"{ledgers}/ledger", library=str(library(environment)))
         figures: dict[bool, list[list[float]]] = {False: [], True: []}
         startups: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(turns):
