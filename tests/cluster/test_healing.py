@@ -140,6 +140,14 @@ def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
     ]
 
 
+def test_of_many_faults_every_taint_comes_before_anything_is_told() -> None:
+    world = World(policy=Policy(share=1.0))
+    for name in world.nodes:
+        world.health(name, 0.0, "xid-79")
+    healing = world.step(T0)
+    assert [isinstance(one, Patch) for one in healing.actions[: len(world.nodes)]] == [True] * len(world.nodes)
+
+
 def test_what_is_as_it_should_be_is_left_alone() -> None:
     world = World()
     world.health("n3", 0.0, "xid-79")

@@ -135,6 +135,8 @@ def heal(view: View, marks: Mapping[str, Mark], now_s: float, *, policy: Policy 
         actions += _node_actions(node, mark, wish, reason, now_s)
         if compute_node:
             actions += _condition(compute_node, mark.standing, reason, now_s)
+    # Taints before words: where many nodes break at once, no taint waits for what is said of the others.
+    actions.sort(key=lambda action: not isinstance(action, Patch))
     return Healing(after, tuple(actions), _moves(view, after, policy.drain), verdict.waiting, tuple(silent))
 
 
