@@ -159,6 +159,7 @@ static void read_environment(void) {
             first("CUDA_DEVICE_SM_LIMIT", device, cores, &percent);
         limits.memory_bytes[device] = bytes;
         limits.cores_percent[device] = (uint32_t)percent;
+        limits.has_cores |= percent != 0;
         has_any |= bytes || percent;
     }
     limits.off = !has_any && !limits.broken;

@@ -46,7 +46,7 @@ static uint64_t size(const struct array_3d *shape, unsigned levels) {
         uint64_t texels, all_bits;
         if (__builtin_mul_overflow(width, height, &texels) || __builtin_mul_overflow(texels, depth, &texels) ||
             __builtin_mul_overflow(texels, bits(shape->format, shape->channels), &all_bits) ||
-            __builtin_add_overflow(whole, all_bits / 8 + 1, &whole))
+            __builtin_add_overflow(whole, all_bits / 8 + (all_bits % 8 != 0), &whole))
             return UINT64_MAX;
         if (width == 1 && height == 1 && (is_layered || depth == 1))
             break;

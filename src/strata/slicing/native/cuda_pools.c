@@ -2,21 +2,24 @@
  * taken from it: what is freed to a pool stays the pool's until it is trimmed or, at a synchronisation, above its
  * release threshold.
  *
- * Before the driver is asked, the whole request is reserved; afterwards the pool is asked what it holds, and charge and
- * reservation are set right. A pool may grow by more than the request (drivers take chunks): if that passes the limit,
- * the pool is trimmed, and if that is not enough, the request is freed again and refused. Where the request does
- * not fit into the slice, it may still fit into what the pool has reserved: those requests go one at a time.
+ * Before the driver is asked, the most that the pool can grow by is reserved (pools grow by chunks of 32 MiB); afterwards
+ * the pool is asked what it holds, and charge and reservation are set right. Where that does not fit into the slice, the
+ * request may still fit into what the pool holds unused: then it is alone with the pool, so that nobody else takes it.
+ * Should a pool grow by more nevertheless and pass the limit, it is trimmed, and if that is not enough, the request is
+ * freed again and refused.
  */
 #include "cuda.h"
 
 #define MOST_POOLS 256
-#define PAGE (2ull << 20)
+#define CHUNK (32ull << 20)
 
 enum { RESERVED_CURRENT = 5, USED_CURRENT = 7 };
 
 struct pool {
     _Atomic(void *) handle; /* NULL: free; GONE: destroyed, with allocations that live on */
-    _Atomic uint32_t lock, crowd;
+    _Atomic uint32_t lock;
+    _Atomic uint32_t alone; /* a request that is alone with the pool, */
+    _Atomic uint32_t beside; /* or how many that are not */
     _Atomic uint32_t live; /* allocations not freed */
     int32_t row;
     _Atomic uint64_t charged;
@@ -41,6 +44,10 @@ static void lock(_Atomic uint32_t *word) {
 
 static void unlock(_Atomic uint32_t *word) {
     atomic_store_explicit(word, 0, memory_order_release);
+}
+
+static uint64_t chunks(uint64_t bytes) {
+    return (bytes + CHUNK - 1) & ~(CHUNK - 1);
 }
 
 static struct pool *all_pools(void) {
@@ -195,18 +202,35 @@ static int ask_driver(const struct request *request, struct pool *pool, uint64_t
     return result;
 }
 
-static int from_slack(const struct request *request, struct pool *pool) {
-    uint64_t holds, used, need = request->bytes;
+static int from_chunks(const struct request *request, struct pool *pool, bool *is_refused) {
+    for (unsigned turn = 0;; turn++) {
+        atomic_fetch_add(&pool->beside, 1);
+        if (!atomic_load(&pool->alone))
+            break;
+        atomic_fetch_sub(&pool->beside, 1);
+        quota_wait(turn);
+    }
+    int result = CUDA_OUT_OF_MEMORY;
+    *is_refused = !ledger_reserve(pool->row, chunks(request->bytes));
+    if (!*is_refused)
+        result = ask_driver(request, pool, chunks(request->bytes));
+    atomic_fetch_sub(&pool->beside, 1);
+    return result;
+}
+
+static int from_unused(const struct request *request, struct pool *pool) {
+    lock(&pool->alone);
+    for (unsigned turn = 0; atomic_load(&pool->beside); turn++)
+        quota_wait(turn);
+    uint64_t holds, used;
     void *handle = atomic_load(&pool->handle);
-    lock(&pool->crowd);
     int result = CUDA_OUT_OF_MEMORY;
     if (ask(handle, RESERVED_CURRENT, &holds) && ask(handle, USED_CURRENT, &used) && holds > used) {
-        uint64_t slack = holds - used;
-        need = need > slack ? (need - slack + PAGE - 1) & ~(PAGE - 1) : 0;
+        uint64_t unused = holds - used, need = request->bytes > unused ? chunks(request->bytes - unused) : 0;
         if (ledger_reserve(pool->row, need))
             result = ask_driver(request, pool, need);
     }
-    unlock(&pool->crowd);
+    unlock(&pool->alone);
     return result;
 }
 
@@ -223,11 +247,13 @@ static int allocate(const struct request *request) {
     int row = pool ? pool->row : cuda_row_here();
     if (row == ROW_UNLIMITED)
         return call(request);
-    uint64_t whole = (request->bytes + PAGE - 1) & ~(PAGE - 1);
-    if (row == ROW_CLOSED || whole < request->bytes)
+    if (row == ROW_CLOSED || chunks(request->bytes) < request->bytes)
         return CUDA_OUT_OF_MEMORY;
-    if (pool)
-        return ledger_reserve(row, whole) ? ask_driver(request, pool, whole) : from_slack(request, pool);
+    if (pool) {
+        bool is_refused;
+        int result = from_chunks(request, pool, &is_refused);
+        return is_refused ? from_unused(request, pool) : result;
+    }
     struct quota_piece piece; /* no pool can be told, as in drivers that lack the question */
     if (!cuda_begin(&piece, row, request->bytes))
         return CUDA_OUT_OF_MEMORY;

@@ -205,6 +205,18 @@ QUOTA_WRAP(CUDA, cuMemUnmap, int, (uint64_t address, size_t bytes)) {
     return result;
 }
 
+/* Another process's memory is that process's; our own comes back under its number, which counts once more. */
+QUOTA_WRAP(CUDA, cuMemImportFromShareableHandle, int, (uint64_t * handle, void *shared, int type)) {
+    struct state *state = quota_limits()->off ? NULL : locked();
+    int result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
+    struct quota_piece piece;
+    if (state && result == 0 && pointers_find(HANDLES, *handle, &piece))
+        count_handle(state, *handle, piece.kind, 1);
+    if (state)
+        unlock(state);
+    return result;
+}
+
 QUOTA_WRAP(CUDA, cuMemRetainAllocationHandle, int, (uint64_t * handle, void *address)) {
     int result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct state *state = result == 0 && !quota_limits()->off ? locked() : NULL;

@@ -199,6 +199,7 @@ struct quota_limits {
     bool off;    /* STRATA_QUOTA=off, or no limit set at all */
     bool closed; /* what cannot be kept refuses everything (STRATA_QUOTA_FAIL=closed, the default) */
     bool broken; /* a limit could not be read */
+    bool has_cores;
     const char *ledger;
     uint64_t memory_bytes[QUOTA_MOST_DEVICES]; /* 0: none */
     uint32_t cores_percent[QUOTA_MOST_DEVICES]; /* 0: none */
