@@ -113,6 +113,12 @@ def test_a_path_the_loader_would_split_is_refused(make, path):
         make(library=Path(path))
 
 
+def test_the_switch_stays_as_it_is_with_a_word_on_it(make):
+    launch = make(STRATA_QUOTA="off")
+    assert launch.environment["STRATA_QUOTA"] == "off"
+    assert launch.warnings == ("STRATA_QUOTA=off: nothing is limited",)
+
+
 def test_a_limit_beyond_the_largest_device_is_warned_of(make):
     assert make(device_bytes=[32 * MIB, 64 * MIB]).warnings == ()
     (said,) = make(device_bytes=[32 * MIB]).warnings

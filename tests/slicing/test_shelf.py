@@ -146,6 +146,8 @@ def test_root_sees_everybodys_slices_and_others_their_own(tmp_path):
     for place in ("dev/shm/strata-7/a.ledger", "run/user/8/strata/slices/b.ledger", "pod/quota.ledger"):
         made.write(tmp_path / place)
     Ledger().write(tmp_path / "dev/shm/strata-7/over.ledger")
+    made.write(tmp_path / "dev/shm/strata-7/\x1b[2J.ledger")
+    made.write(tmp_path / "dev/shm/strata-\x1b[2J/c.ledger")
     own = {"STRATA_LEDGER": str(tmp_path / "pod/quota.ledger")}
     assert [path.stem for path in every_ledger({}, user=0, root=tmp_path)] == ["a", "b"]
     assert [path.stem for path in every_ledger(own, user=7, root=tmp_path)] == ["quota", "a"]

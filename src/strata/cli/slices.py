@@ -94,6 +94,7 @@ def _table(found: Sequence[DeviceUse]) -> Any:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        return "".join(letter if letter.isprintable() else "?" for letter in name)
     except OSError:  # it has just ended
         return ""

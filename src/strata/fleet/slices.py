@@ -23,6 +23,8 @@ LEDGER: Final = "STRATA_LEDGER"
 LIBRARY: Final = "/usr/local/strata/libstrata_quota.so"
 """Where the quota library lies in a container, and what `PRELOAD` names."""
 PRELOAD: Final = "LD_PRELOAD"
+SWITCH: Final = "STRATA_QUOTA"
+"""`off`: the library limits nothing."""
 FAIL: Final = "STRATA_QUOTA_FAIL"
 """`open` or `closed`, the default: whether what cannot be counted is granted or refused."""
 

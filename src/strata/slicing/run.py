@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from strata import units
 from strata.errors import StrataError, UsageError
 from strata.fleet.ledger import Asked
-from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, Slice, slice_environment
+from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, Slice, slice_environment
 from strata.slicing.program import why_not_held
 from strata.slicing.shelf import free_name, ledger_of, open_shelf, take
 
@@ -86,6 +86,8 @@ def prepare(
     }
     env = slice_environment(limits if asked.device is None else {asked.device: limits}, library=str(library))
     warnings = []
+    if environment.get(SWITCH, "").lower() == "off":
+        warnings.append(f"{SWITCH}=off: nothing is limited")
     if why := why_not_held(program, search):
         warnings.append(f"the quota cannot hold: {why}")
     if asked.memory_bytes is not None and device_bytes and asked.memory_bytes > max(device_bytes):

@@ -60,8 +60,11 @@ def ledger_of(folder: Path, name: str) -> Path:
 
 
 def ledgers(folder: Path) -> list[Path]:
-    """Return the files of all slices in a folder, by name; none where the folder is not there."""
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    """Return the files of all slices in a folder, by name; none where the folder is not there.
+
+    Others' folders may hold anything: what has no slice's name is none, and no terminal has to bear it.
+    """
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem) and path.is_file())
 
 
 def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path("/")) -> list[Path]:
@@ -71,7 +74,8 @@ def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path
     """
     folders = [shelf_of(environment, user=user, shared=root / "dev/shm")]
     if user == 0:
-        folders += sorted([*root.glob("dev/shm/strata-*"), *root.glob("run/user/*/strata/slices")])
+        shared = [path for path in root.glob("dev/shm/strata-*") if path.name.removeprefix("strata-").isdecimal()]
+        folders += sorted([*shared, *root.glob("run/user/*/strata/slices")])
     own = [Path(environment[LEDGER])] if environment.get(LEDGER) else []
     found = [*own, *(path for folder in folders for path in ledgers(folder) if not _is_over(path))]
     return list(dict.fromkeys(path for path in found if path.exists()))
