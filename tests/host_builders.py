@@ -27,7 +27,8 @@ def thread(tid: int, name: str, *, pid: int | None = None, process: str | None =
 
 def of(leader: Thread, tid: int, name: str, **more: Any) -> Thread:
     """A further thread of a process."""
-    return replace(thread(tid, name, pid=leader.pid, process=leader.name), ppid=leader.ppid, **more)
+    inherited = {"ppid": leader.ppid, "cgroup": leader.cgroup}
+    return replace(thread(tid, name, pid=leader.pid, process=leader.name), **{**inherited, **more})
 
 
 def training_host() -> Snapshot:

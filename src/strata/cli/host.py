@@ -9,7 +9,9 @@ import click
 from strata.cli.main import LazyGroup, Table
 
 HOST: Final[Table] = {
+    "layers": ("strata.cli.host_layers:layers", "A policy for the threads that run here, for any kernel."),
     "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+    "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who had it, and what to do."),
     "threads": ("strata.cli.host_threads:threads", "Which live thread belongs to which pool and layer, and why."),
 }
 

@@ -32,7 +32,7 @@ def who(layer: Layer, *, is_first: bool = False) -> str:
     before = "" if is_first else ", of those that no layer before took"
     if layer.matches == ((),):
         return f"Every thread{before}."
-    blocks = [" and ".join(_said(match) for match in block) or "anything" for block in layer.matches]
+    blocks = list(_blocks(layer.matches))
     each = f"; one layer like this for each cgroup where {_said(layer.template)}" if layer.template else ""
     return f"Threads where {'; or '.join(blocks)}{before}{each}."
 
@@ -81,6 +81,26 @@ def _said(match: Match) -> str:
     return _WORDS[match.kind](match.value)
 
 
+def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
+    """Yield each block in words; single conditions of one kind are one sentence: begins with 'a', 'b' or 'c'."""
+    alone: dict[str, list[Match]] = {}
+    for block in matches:
+        if len(block) == 1:
+            alone.setdefault(block[0].kind, []).append(block[0])
+    for block in matches:
+        if len(block) != 1:
+            yield " and ".join(_said(match) for match in block) or "anything"
+        elif some := alone.pop(block[0].kind, None):
+            first, *more = (_said(match) for match in some)
+            # What is said alike up to the value differs in its last word only.
+            start = first[: len(first) - len(repr(some[0].value))]
+            if start + repr(some[0].value) == first and more:
+                values = [repr(match.value) for match in some]
+                yield f"{start}{', '.join(values[:-1])} or {values[-1]}"
+            else:
+                yield "; or ".join([first, *more])
+
+
 def _how(kind: Kind) -> Iterator[str]:
     yield from _where(kind)
     yield from _turns(kind)
@@ -94,8 +114,7 @@ def _where(kind: Kind) -> Iterator[str]:
     if isinstance(kind, Open):
         yield "Runs on CPUs that no layer owns first, and on owned ones that are idle and not protected."
     else:
-        low, high = kind.util_range
-        yield (f"Owns {_count(kind)}; takes more while they are over {high:.0%} busy, gives back under {low:.0%}.")
+        yield f"Owns {_count(kind)}{_growth(kind)}."
         if isinstance(kind, Grouped):
             when = " once its own are all busy" if kind.idle_confined else ""
             yield f"Also runs on idle CPUs of others that are not protected{when}."
@@ -132,10 +151,19 @@ def _turns(kind: Kind) -> Iterator[str]:
     yield f"Weighs {min(10_000, kind.weight or 100)} against the other layers where CPUs are short (100 is usual)."
 
 
+def _growth(kind: Confined | Grouped) -> str:
+    fixed = kind.cpus_range or kind.cpus_range_frac
+    if fixed is not None and fixed[0] == fixed[1]:
+        return ", always"
+    low, high = kind.util_range
+    return f"; takes more while they are over {high:.0%} busy, gives back under {low:.0%}"
+
+
 def _count(kind: Confined | Grouped) -> str:
     if kind.cpus_range is not None:
         fewest, most = kind.cpus_range
-        return f"{fewest} CPUs" if fewest == most else f"{fewest} to {most} CPUs"
+        plural = "CPU" if most == 1 else "CPUs"
+        return f"{most} {plural}" if fewest == most else f"{fewest} to {most} {plural}"
     if kind.cpus_range_frac is not None:
         least, greatest = kind.cpus_range_frac
         shares = f"{least:.0%}" if least == greatest else f"{least:.0%} to {greatest:.0%}"

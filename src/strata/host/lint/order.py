@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from strata.host.layers.logic import contradiction, covers, is_always
 from strata.host.layers.policy import MAX_LAYERS, Match
 from strata.host.lint.finding import At, Finding, found
-from strata.host.lint.logic import contradiction, implies, is_always
 
 Block = tuple[Match, ...]
 _SHOWN: Final = 3
@@ -67,10 +67,6 @@ def _shadowed(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
 def _taker(block: Block, earlier: Sequence[At]) -> At | None:
     """Return the first layer that takes all that a block matches."""
     for at in earlier:
-        if at.layer.template is None and any(_covers(one, block) for one in at.layer.matches):
+        if at.layer.template is None and any(covers(one, block) for one in at.layer.matches):
             return at
     return None
-
-
-def _covers(wide: Block, narrow: Block) -> bool:
-    return all(is_always(b) or any(implies(a, b) for a in narrow) for b in wide)

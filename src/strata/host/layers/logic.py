@@ -48,6 +48,11 @@ def implies(a: Match, b: Match) -> bool:
     return False
 
 
+def covers(wide: Sequence[Match], narrow: Sequence[Match]) -> bool:
+    """Return whether a thread that fits all of `narrow` always fits all of `wide`."""
+    return all(is_always(b) or any(implies(a, b) for a in narrow) for b in wide)
+
+
 def contradiction(block: Sequence[Match]) -> str:
     """Return why no thread can fit all of these conditions; "" where one may."""
     for match in block:

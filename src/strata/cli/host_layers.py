@@ -1,0 +1,79 @@
+"""`strata host layers`: the four layers as a policy of scx_layered, or as steps any kernel takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strata.cli.output import emit, output_option, rows
+from strata.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.host.layers.generate import Policy
+    from strata.host.layers.plain import Plain
+
+
+@click.command()
+@click.option("--plain", "is_plain", is_flag=True, help="Without sched_ext: nice, cgroups, affinity, interrupts.")
+@click.option("--pid", type=click.IntRange(1), help="Only this process and its descendants are the job.")
+@output_option
+def layers(is_plain: bool, pid: int | None, output: str) -> None:
+    """Write a policy for the threads that run here now: critical, data pipeline, supporting frameworks, the rest.
+
+    With -o json it is the file that scx_layered reads. With --plain it is a list of steps that give the same
+    layers without sched_ext; nothing is done here, and what this kernel does not offer is left out and said.
+
+    \b
+    strata host layers -o json > policy.json
+    strata host layers --plain
+    """
+    from strata.host import cpus as cpus_of
+    from strata.host import kernel as kernel_of
+    from strata.host.layers.codec import dump
+    from strata.host.layers.generate import generate
+    from strata.host.layers.plain import plain
+    from strata.host.threads.classify import classify
+    from strata.host.threads.job import only
+    from strata.host.threads.observe import observe
+
+    cpus, kernel, snapshot = cpus_of.probe(), kernel_of.probe(), observe()
+    threads = classify(snapshot)
+    if pid is not None:
+        if pid not in snapshot.processes:
+            raise UsageError(f"there is no process {pid}", hint="strata host threads")
+        threads = only(threads, snapshot, pid)
+    if is_plain:
+        found = plain(cpus, kernel, threads)
+        emit(_data(found), output, lambda console: _show_steps(console, found))
+        return
+    policy = generate(cpus, kernel, threads)
+    emit(dump(policy.layers), output, lambda console: _show_policy(console, policy))
+
+
+def _data(found: Plain) -> dict[str, Any]:
+    return {
+        "steps": [step.to_dict() for step in found.steps],
+        "left_out": [{"what": one.what, "why": one.why} for one in found.left_out],
+    }
+
+
+def _show_policy(console: Console, policy: Policy) -> None:
+    from strata.cli.host_lint import show_words
+    from strata.host.lint.explain import explain
+
+    show_words(console, explain(policy.layers))
+    console.print(f"run: scx_layered {' '.join([*policy.arguments, 'f:policy.json'])}", soft_wrap=True)
+    if policy.missed:
+        text = f"{len(policy.missed)} threads fall into another layer: a layer holds 32 blocks."
+        console.print(text, soft_wrap=True)
+
+
+def _show_steps(console: Console, found: Plain) -> None:
+    if found.steps:
+        body = ((step.layer, step.act, step.path, step.value, step.why) for step in found.steps)
+        console.print(rows(("layer", "do", "where", "what", "why"), body))
+    for one in found.left_out:
+        console.print(f"left out: {one.what}: {one.why}", soft_wrap=True)
