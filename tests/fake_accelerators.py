@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata.slicing.build import compile_library
+from strata.slicing.build import compile_library, sources
 
 NATIVE = Path(__file__).parent / "slicing" / "native"
 MIB = 1 << 20
@@ -91,8 +91,8 @@ def read_state(path: Path) -> DeviceState:
     return DeviceState(words[0:8], words[8:16], words[16:24], words[32], words[33])
 
 
-def build(folder: Path, *, more: Sequence[str] = (), library_flags: Sequence[str] = ()) -> Accelerators:
-    """Compile everything into a folder. more: flags for drivers and programs; library_flags: for the library."""
+def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
+    """Compile everything into a folder. more: flags for drivers and programs."""
     (folder / "old").mkdir()
     drivers = [
         (_CUDA + _CUDA_NEW, "libcuda.so.1", folder, ()),
@@ -101,8 +101,8 @@ def build(folder: Path, *, more: Sequence[str] = (), library_flags: Sequence[str
         (("fake.c", "runtime.c"), "libruntime.so", folder, ()),
         (("ascendcl.c",), "libascendcl.so", folder, ("-L", str(folder), "-lruntime")),
     ]
-    for sources, name, where, flags in drivers:
-        names = [str(NATIVE / "fakes" / source) for source in sources]
+    for parts, name, where, flags in drivers:
+        names = [str(NATIVE / "fakes" / part) for part in parts]
         _cc(*_FAKE, *more, f"-Wl,-soname,{name}", "-o", str(where / name), *names, *flags)
     cuda = ("-L", str(folder), "-Wl,--no-as-needed", "-l:libcuda.so.1")
     npu = ("-L", str(folder), "-lascendcl", "-lruntime")
@@ -117,8 +117,8 @@ def build(folder: Path, *, more: Sequence[str] = (), library_flags: Sequence[str
         ("npu", ("npu.c",), ()),
         ("npu-linked", ("npu.c",), ("-DLINKED", *npu)),
     ]
-    for name, sources, flags in programs:
-        names = [str(NATIVE / "programs" / source) for source in sources]
+    for name, parts, flags in programs:
+        names = [str(NATIVE / "programs" / part) for part in parts]
         _cc(*_STRICT, *more, "-o", str(folder / name), *names, *flags, "-ldl")
     for name in ("other", "shim"):
         _cc(
@@ -129,8 +129,24 @@ def build(folder: Path, *, more: Sequence[str] = (), library_flags: Sequence[str
             str(folder / f"lib{name}.so"),
             str(NATIVE / "programs" / f"{name}.c"),
         )
-    compile_library(folder / "libstrata_quota.so", ["cc"], more=("-Werror", *library_flags))
+    compile_library(folder / "libstrata_quota.so", ["cc"], more=("-Werror",))
     return Accelerators(folder)
+
+
+def sanitize_library(accelerators: Accelerators, sanitizer: str) -> None:
+    """Compile the library once more, with a sanitizer; drivers and programs need its flag too.
+
+    What stands behind dlsym is left out: sanitizers call that before they are ready themselves.
+    """
+    objects = []
+    for path in (path for path in sources() if path.suffix == ".c"):
+        is_early = path.stem in ("config", "doors", "log", "table")
+        flags = [] if is_early else [f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer"]
+        objects.append(str(accelerators.folder / f"{path.stem}.o"))
+        _cc("-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", *flags, "-c", str(path), "-o", objects[-1])
+    scripts = [f"-Wl,--version-script={path}" for path in sources() if path.suffix == ".map"]
+    shared = ["-shared", f"-fsanitize={sanitizer}", "-pthread", *scripts, "-o", str(accelerators.library)]
+    _cc(*shared, *objects, "-ldl")
 
 
 def _cc(*words: str) -> None:
