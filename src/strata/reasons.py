@@ -835,4 +835,105 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The prefix is compared as text with paths that end with a slash.",
         "Add a slash at the end if only that cgroup is meant.",
     ),
+    "cpu-wait": Meaning(
+        "waited for a CPU {share:.1%} of the time; {culprit} had it for {blame:.0%} of that",
+        "The thread could run, but others had the CPU. While it waits, the accelerator that it feeds runs dry.",
+        "Give it CPUs of its own (cpuset), or a higher weight (nice, cpu.weight) than the culprit's: strata host "
+        "layers writes such a policy.",
+    ),
+    "cpu-preempted": Meaning(
+        "taken off its CPU {times} times in the middle of its work, for {culprit} above all",
+        "The kernel let another thread run although this one had work; its caches are cold when it is back.",
+        "Lower the culprit's weight (nice 19, cpu.idle), or keep it off these CPUs (cpuset).",
+    ),
+    "irq-theft": Meaning(
+        "{culprit} and other interrupts took {cost:.1f} ms of its CPU",
+        "Interrupt handlers run on top of whatever thread is there, and do not show in its CPU time.",
+        "Move the interrupt off the CPUs of critical threads (/proc/irq/N/smp_affinity_list, irqbalance bans).",
+    ),
+    "crosses-numa": Meaning(
+        "moved to another NUMA node {times} times ({rate:.1f} a second)",
+        "Its memory stays behind: each access crosses the sockets until the pages follow.",
+        "Pin it to the CPUs of its accelerator's node (numactl, cpuset.cpus and cpuset.mems).",
+    ),
+    "crosses-llc": Meaning(
+        "moved to another last-level cache {times} times ({rate:.1f} a second)",
+        "What it keeps at hand about its tensors has to be read from memory again.",
+        "Pin it to the CPUs of one last-level cache, or give them to it alone.",
+    ),
+    "yields-away": Meaning(
+        "gave its CPU away by sched_yield {times} times, to {culprit}",
+        "A thread that spins with sched_yield lets all others of its weight run first.",
+        "Find who yields (OpenMP: OMP_WAIT_POLICY=active; communication proxies), or raise its weight.",
+    ),
+    "yield-storm": Meaning(
+        "{culprit} calls sched_yield {rate:,.0f} times a second beside it",
+        "Threads that wait by yielding keep their CPU busy with nothing but switches.",
+        "Make the culprit block instead (OMP_WAIT_POLICY=passive), or keep it off these CPUs.",
+    ),
+    "pool-too-big": Meaning(
+        "{threads} threads of {pool} want to run at once on {cpus} CPUs",
+        "More threads than CPUs only wait for each other, and for everyone else.",
+        "Make the pool smaller (OMP_NUM_THREADS, num_workers), start fewer processes, or give them fewer CPUs.",
+    ),
+    "fork-storm": Meaning(
+        "{culprit} starts {rate:,.0f} threads a second beside it",
+        "Each new thread wants a CPU at once, with cold caches; the kernel is busy with starting them.",
+        "Keep the processes and reuse them, or give the culprit CPUs of its own.",
+    ),
+    "pin-conflict": Meaning(
+        "shares CPU {cpu}, to which both seem to be pinned, with {culprit}",
+        "A thread that may run on one CPU only waits there, however many others are idle.",
+        "Remove one of the pins (taskset -p, OMP_PROC_BIND, cpuset), or pin to different CPUs.",
+    ),
+    "idle-cpu-beside": Meaning(
+        "waited {cost:.1f} ms for {culprit} while another CPU was idle",
+        "The kernel did not move it: a pin, a cpuset, or a cache or node that it did not want to leave.",
+        "Widen its affinity (taskset, cpuset); if it has none, nothing to do.",
+    ),
+    "frequency-drop": Meaning(
+        "ran at {mean:.2f} GHz where {highest:.2f} GHz were reached",
+        "The CPU was clocked down: a governor that follows load, heat, or wide vector instructions.",
+        "Set the performance governor or a floor (scaling_min_freq) on the CPUs of critical threads.",
+    ),
+    "straggler": Meaning(
+        "of {ranks} threads {pool} it waits most: {beyond:.1%} of the time more than its like",
+        "At the next collective all ranks wait for the slowest.",
+        "Give every rank the same room: the same number of CPUs, none of them with the culprit.",
+    ),
+    "waker-waits": Meaning(
+        "slept {cost:.1f} ms longer since {waker}, which wakes it, waited for {culprit}",
+        "A chain of threads (a lock; transforms, loaders, trainer) is as slow as its slowest wait.",
+        "Raise the waker's weight as well: it is on the critical path.",
+    ),
+    "thread-starved": Meaning(
+        "waited {longest:.1f} s at a stretch and could have run",
+        "No fair scheduler lets a thread wait so long: real-time threads or limits (cpu.max) do.",
+        "Look for SCHED_FIFO threads and for cpu.max in its cgroup.",
+    ),
+    "trace-lost": Meaning(
+        "{lost:,} events ({share:.1%}) were lost in recording",
+        "The buffer was full: waits that span a loss are wrong, and culprits may be missing.",
+        "Record with larger buffers (-m) or for a shorter time.",
+    ),
+    "trace-clock-back": Meaning(
+        "the clock went back {times} times",
+        "Events of one CPU are not in the order of their times; waits across such a place are wrong.",
+        "Record with one clock for all CPUs (perf record -k mono, trace_clock mono).",
+    ),
+    "trace-damaged": Meaning(
+        "{lines:,} lines are no events",
+        "The file is no trace throughout, or in a form that is not known.",
+        "Print it again: perf script -F comm,pid,tid,cpu,time,event,trace --ns.",
+    ),
+    "trace-cut": Meaning(
+        "only the first {events:,} events were read",
+        "The trace is larger than what is kept in memory.",
+        "Record for a shorter time, or cut the trace (perf script --time).",
+    ),
+    "nothing-critical": Meaning(
+        "no thread is named {asked}: nothing is known to hold up an accelerator",
+        "Findings are about critical threads, and none was recognised by its name.",
+        "Name yours: strata host report TRACE --critical PREFIX.",
+    ),
 }  # fmt: skip

@@ -1,0 +1,106 @@
+"""`strata host report`: why threads waited for a CPU, who had it, and what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from strata.cli.output import emit, output_option, rows
+from strata.errors import GoalMissed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.host.report import Report
+
+_MOST_THREADS: Final = 12
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--critical",
+    multiple=True,
+    metavar="PREFIX",
+    help="Names of the threads that matter begin with this; again for more. Default: trainer, pt_main, nccl ...",
+)
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a page with the picture of the trace.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "error"]),
+    help="Exit 4 if there is a finding of this severity or above.",
+)
+@output_option
+def report(trace: Path, critical: Sequence[str], html: Path | None, fail_on: str | None, output: str) -> None:
+    """Say why threads waited for a CPU, who had it meanwhile, and what to do about it.
+
+    TRACE is the text of `perf script` or of tracefs, plain or gzip.
+
+    \b
+    perf record -a -e 'sched:*' -- sleep 10
+    perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
+    strata host report trace.txt
+    """
+    from strata.host.findings.finding import Severity
+    from strata.host.report import report_of
+    from strata.host.trace.read import read_trace
+    from strata.host.view import view_of
+
+    found = report_of(view_of(read_trace(trace), critical=critical))
+    if html is not None:
+        from strata.files import write_text
+        from strata.host.page import page
+
+        write_text(html, page(found, title=trace.name))
+        click.echo(f"wrote {html}", err=True)
+    emit(found.to_dict() if output != "table" else None, output, lambda console: _show(console, found))
+    worst = found.worst()
+    if fail_on and worst is not None and worst.rank >= Severity(fail_on).rank:
+        raise GoalMissed(f"a finding of severity {worst}")
+
+
+def _show(console: Console, found: Report) -> None:
+    from strata.host.report import verdict
+
+    view = found.view
+    trace = view.trace
+    lost = f", {trace.lost:,} lost" if trace.lost else ""
+    unparsed = f", {trace.unparsed:,} lines unread" if trace.unparsed else ""
+    console.print(
+        f"{trace.num_events:,} events{lost}{unparsed}, {len(view.runs.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
+    )
+    console.print()
+    console.print(verdict(found), style="bold")
+    width = console.width
+    for one in found.findings:
+        console.print()
+        console.print(f"{one.severity.upper()} {one.token}: {one.reason}", style=_STYLES[one.severity])
+        cost = f"cost {one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time); " if one.cost_ms else ""
+        for text in (f"{cost}{one.evidence}; {one.confidence:.0%} sure", f"do: {one.advice}"):
+            console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
+    console.print()
+    shown = [one for one in found.threads if one.waits or one.unfinished_ms][:_MOST_THREADS]
+    body = [
+        [
+            ("* " if one.is_critical else "  ") + one.comm,
+            str(one.tid),
+            f"{one.waits:,}",
+            f"{one.wait_ms_total:,.1f}",
+            f"{one.wait_ms_mean:.2f}",
+            f"{one.wait_ms_p99:.1f}",
+            ", ".join(f"{name} {ms:,.0f}" for name, ms in list(one.culprits.items())[:2]),
+        ]
+        for one in shown
+    ]
+    console.print(
+        rows(["  thread", "tid", "waits", "ms", "mean", "p99", "CPU meanwhile [ms]"], body, right=range(1, 6))
+    )
+    if len(shown) < len(found.threads):
+        console.print(f"{len(found.threads) - len(shown):,} more threads: -o json has them all")
+
+
+_STYLES: Final = {"info": "", "warning": "yellow", "error": "red"}

@@ -1,0 +1,88 @@
+"""Threads that wake critical ones and wait for a CPU themselves: the delay is handed on (GIL, data loaders)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame
+from strata.host.view import View
+from strata.host.waits import Cause
+
+DEPTH: Final = 3
+"""Links of a chain that are followed: transforms, loaders, trainer."""
+
+
+def find(view: View) -> Iterator[Finding]:
+    """Find waits of a critical thread's wakers that lay within its sleep, and so made it longer.
+
+    A timer's wakeup looks as if it came from whoever ran then, so a waker counts only where it is woken in return.
+    """
+    waits = view.waits
+    pairs = _pairs(view)
+    for life in view.critical_lives:
+        mine = view.waits_by(life)
+        handed: dict[str, float] = defaultdict(float)
+        queued: list[int] = []
+        for link in _chain(view, mine, pairs):
+            waker = int(waits.life[link])
+            if not view.is_critical[waker]:
+                handed[view.name(waker)] += float(waits.length_ns[link]) / 1e6
+                queued.append(link)
+        cost_ms = sum(handed.values())
+        if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
+            continue
+        wakers = dict(sorted(handed.items(), key=lambda item: -item[1]))
+        culprits = view.culprits(np.array(queued, np.intp))
+        worst = next(iter(wakers))
+        yield of_thread(
+            view,
+            life,
+            "waker-waits",
+            {"waker": worst, "cost": cost_ms, "culprit": to_blame(culprits) or "nobody"},
+            cost_ms=cost_ms,
+            evidence=f"before they woke it waited {listed(wakers)}; on the CPU meanwhile: {listed(culprits)}",
+            confidence=0.65,
+            culprit=to_blame(culprits),
+        )
+
+
+def _pairs(view: View) -> set[tuple[int, int]]:
+    """Return which threads woke each other: (waker, woken), both ways."""
+    waits = view.waits
+    woken = waits.waker >= 0
+    seen = set(zip(waits.waker[woken].tolist(), waits.life[woken].tolist(), strict=True))
+    return {(a, b) for a, b in seen if (b, a) in seen}
+
+
+def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[int, int]]) -> list[int]:
+    """Return the waits of wakers, and of their wakers, that lay within the sleep before each wakeup; each once."""
+    waits = view.waits
+    found: set[int] = set()
+    ran = np.sort(view.runs.end_ns[view.runs.life == waits.life[mine[0]]]) if len(mine) else np.zeros(0, np.int64)
+    for wait in mine[(waits.cause[mine] == Cause.WOKEN) & (waits.waker[mine] >= 0)].tolist():
+        # What its waker lost before it went to sleep cost it nothing.
+        asleep = int(np.searchsorted(ran, waits.start_ns[wait], side="right")) - 1
+        since = int(ran[asleep]) if asleep >= 0 else int(view.trace.start_ns)
+        woken_ns = int(waits.start_ns[wait])
+        for _ in range(DEPTH):
+            waker = int(waits.waker[wait])
+            if (waker, int(waits.life[wait])) not in pairs:
+                break
+            last = _last_wait(view, waker, woken_ns)
+            if last is None or last in found or int(waits.start_ns[last]) < since:
+                break
+            found.add(last)
+            wait, woken_ns = last, int(waits.start_ns[last])
+    return sorted(found)
+
+
+def _last_wait(view: View, life: int, before_ns: int) -> int | None:
+    """Return the last wait of a thread that was over before a time."""
+    first, last = np.searchsorted(view.waits.life, [life, life + 1])
+    place = int(np.searchsorted(view.waits.end_ns[first:last], before_ns, side="right")) - 1
+    return int(first) + place if place >= 0 else None

@@ -1,0 +1,41 @@
+"""Critical threads that wait for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame, worst_span
+from strata.host.view import View
+
+
+def find(view: View) -> Iterator[Finding]:
+    """Find the critical threads that lost time in the run queue, and who had the CPU meanwhile."""
+    for life in view.critical_lives:
+        waits = view.waits_by(life)
+        total_ns = int(view.waited_ns[life])
+        lived_ns = int(view.lived_ns[life])
+        if total_ns < WORTH_SHARE * lived_ns or not len(waits):
+            continue
+        lengths_ms = view.waits.length_ns[waits] / 1e6
+        culprits = view.culprits(waits)
+        name = to_blame(culprits)
+        share = culprits.get(name, 0.0) / (total_ns / 1e6)
+        gain = total_ns / max(lived_ns - total_ns, 1)
+        yield of_thread(
+            view,
+            life,
+            "cpu-wait",
+            {"share": total_ns / lived_ns, "culprit": name or "nobody", "blame": share},
+            cost_ms=total_ns / 1e6,
+            evidence=(
+                f"{len(waits)} waits, mean {lengths_ms.mean():.3f} ms, "
+                f"p99 {np.percentile(lengths_ms, 99):.1f} ms, longest {lengths_ms.max():.1f} ms; "
+                f"on the CPU meanwhile: {listed(culprits)}; "
+                f"without them at most {gain:.0%} more work"
+            ),
+            confidence=0.95,
+            culprit=name,
+            span_ns=worst_span(view, waits),
+        )

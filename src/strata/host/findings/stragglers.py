@@ -1,0 +1,42 @@
+"""Ranks of one job of which one waits more than the others: all wait for it at the next collective."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from strata.host.findings.finding import WARNING_SHARE, Finding, listed, of_thread, to_blame, worst_span
+from strata.host.findings.pools import stem
+from strata.host.view import View
+
+
+def find(view: View) -> Iterator[Finding]:
+    """Find the rank that waited longest beyond the median of its like, where that is much."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for life in view.critical_lives:
+        ranks[stem(view.name(life))].append(life)
+    for name, lives in ranks.items():
+        if len(lives) < 2:
+            continue
+        shares = view.waited_ns[lives] / view.lived_ns[lives]
+        typical = float(np.median(shares)) if len(lives) > 2 else float(shares.min())
+        worst = lives[int(shares.argmax())]
+        beyond = float(shares.max()) - typical
+        if beyond < WARNING_SHARE / 2:
+            continue
+        waits = view.waits_by(worst)
+        culprits = view.culprits(waits)
+        yield of_thread(
+            view,
+            worst,
+            "straggler",
+            {"ranks": len(lives), "pool": name, "beyond": beyond},
+            cost_ms=beyond * float(view.lived_ns[worst]) / 1e6,
+            evidence=f"waited {shares.max():.1%} of the time, its like {typical:.1%}; "
+            f"on its CPU: {listed(culprits)}",
+            confidence=0.8,
+            culprit=to_blame(culprits),
+            span_ns=worst_span(view, waits),
+        )

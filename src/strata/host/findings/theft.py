@@ -1,0 +1,44 @@
+"""Interrupts that take a critical thread's CPU while it runs, or while it waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread
+from strata.host.view import View
+
+
+def find(view: View) -> Iterator[Finding]:
+    """Find the interrupts whose handlers took a critical thread's time."""
+    interrupts = view.interrupts
+    length_ns = interrupts.end_ns - interrupts.start_ns
+    for life in view.critical_lives:
+        mine = (interrupts.tid == view.lives.tid[life]) & (interrupts.start_ns >= view.lives.start_ns[life])
+        mine &= interrupts.start_ns <= view.lives.end_ns[life]
+        culprits = {
+            cause: float(length_ns[mine & (interrupts.cause == i)].sum()) / 1e6
+            for i, cause in enumerate(interrupts.causes)
+        }
+        for cause, ms in view.culprits(view.waits_by(life)).items():
+            if cause in culprits:
+                culprits[cause] += ms
+        culprits = dict(sorted(culprits.items(), key=lambda item: -item[1]))
+        cost_ms = sum(culprits.values())
+        if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
+            continue
+        worst = next(iter(culprits))
+        longest = np.flatnonzero(mine)
+        span = longest[length_ns[longest].argmax()] if len(longest) else None
+        yield of_thread(
+            view,
+            life,
+            "irq-theft",
+            {"culprit": worst, "cost": cost_ms},
+            cost_ms=cost_ms,
+            evidence=f"{int(mine.sum())} interrupts of the thread; with those of its waits: {listed(culprits)}",
+            confidence=0.9,
+            culprit=worst,
+            span_ns=None if span is None else (int(interrupts.start_ns[span]), int(interrupts.end_ns[span])),
+        )

@@ -1,0 +1,60 @@
+"""Threads that call sched_yield over and over: critical ones lose their CPU by it, others keep the kernel busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame, worst_span
+from strata.host.trace.events import Kind
+from strata.host.view import View
+from strata.host.waits import Cause
+
+STORM_PER_S: Final = 1000
+"""Calls of one name a second: more than any lock needs that is contended now and then (assumed)."""
+
+
+def find(view: View) -> Iterator[Finding]:
+    """Find critical threads that yield their CPU away, and storms of yields beside critical threads."""
+    events = view.trace.events
+    calls = events.of(Kind.YIELD)
+    lives = view.lives.at(events.tid[calls], calls)
+    names = view.lives.comm[lives[lives >= 0]]
+    rate = {
+        view.trace.names[int(comm)]: int(count) * 1e9 / view.wall_ns
+        for comm, count in zip(*np.unique(names, return_counts=True), strict=True)
+    }
+    for life in view.critical_lives:
+        waits = view.waits_by(life)
+        own = waits[view.waits.cause[waits] == Cause.YIELDED]
+        cost_ms = float(view.waits.length_ns[own].sum()) / 1e6
+        if cost_ms * 1e6 >= WORTH_SHARE * view.lived_ns[life]:
+            culprits = view.culprits(own)
+            yield of_thread(
+                view,
+                life,
+                "yields-away",
+                {"times": len(own), "culprit": to_blame(culprits) or "nobody"},
+                cost_ms=cost_ms,
+                evidence=f"{len(own)} yields that gave the CPU away; ran instead: {listed(culprits)}",
+                confidence=0.9,
+                culprit=view.name(life),
+                span_ns=worst_span(view, own),
+            )
+        blamed = view.culprits(waits)
+        for name, per_s in sorted(rate.items(), key=lambda item: -item[1]):
+            cost_ms = blamed.get(name, 0.0)
+            if per_s < STORM_PER_S or cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
+                continue
+            yield of_thread(
+                view,
+                life,
+                "yield-storm",
+                {"culprit": name, "rate": per_s},
+                cost_ms=cost_ms,
+                evidence=f"{name} held the CPU for {cost_ms:,.1f} ms of this thread's waits",
+                confidence=0.85,
+                culprit=name,
+            )

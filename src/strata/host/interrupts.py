@@ -1,0 +1,99 @@
+"""When interrupts held a CPU, each moment counted once: a hard interrupt inside a soft one is the hard one's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.host.runs import Runs
+from strata.host.spans import within
+from strata.host.trace.events import Ints, Kind, Names, Trace
+
+SOFTIRQS: Final = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
+"""By vector (include/linux/interrupt.h)."""
+_SOFT: Final = 1 << 20
+"""Added to a softirq's vector, to tell it from an interrupt's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupts:
+    """Times in interrupts, sorted by CPU (index as in `Runs`) and start, not overlapping.
+
+    `tid` is the thread that was interrupted, `cause` an index into `causes`.
+    """
+
+    causes: tuple[str, ...]
+    cpu: NDArray[np.int32]
+    start_ns: Ints
+    end_ns: Ints
+    tid: NDArray[np.int32]
+    cause: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+    def within(self, runs: Runs, cpu: NDArray[np.int32], start_ns: Ints, end_ns: Ints, *, cause: int = -1) -> Ints:
+        """Return how long interrupts (of one cause, or of all) held CPUs between two times [ns]."""
+        which = np.flatnonzero(self.cause == cause) if cause >= 0 else slice(None)
+        start = runs.place(self.cpu, self.start_ns)[which]
+        length = (self.end_ns - self.start_ns)[which]
+        return within(start, length, runs.place(cpu, start_ns), runs.place(cpu, end_ns))
+
+
+def interrupts_of(trace: Trace, runs: Runs) -> Interrupts:
+    """Return when interrupts held CPUs. One whose end was lost counts nothing."""
+    events = trace.events
+    which = events.of(Kind.IRQ_ENTRY, Kind.IRQ_EXIT, Kind.SOFTIRQ_ENTRY, Kind.SOFTIRQ_EXIT)
+    cpu = runs.index(events.cpu[which])
+    which, cpu = which[cpu >= 0], cpu[cpu >= 0]
+    order = np.argsort(cpu, kind="stable")
+    which, cpu = which[order], cpu[order]
+    kind, number, time = events.kind[which], events.other[which], events.time_ns[which]
+    place = np.arange(len(which))
+
+    soft = _until_exit(kind, number, cpu, Kind.SOFTIRQ_ENTRY, Kind.SOFTIRQ_EXIT)
+    hard = _until_exit(kind, number, cpu, Kind.IRQ_ENTRY, Kind.IRQ_EXIT)
+    in_soft = np.maximum.accumulate(np.where(soft > place, place, -1)) if len(place) else place
+    # Between two events a soft interrupt runs if its exit is still to come, unless a hard one runs.
+    is_soft = (in_soft >= 0) & (soft[in_soft] > place)
+    is_hard = hard > place
+    held = np.flatnonzero(is_soft | is_hard)
+    held = held[held + 1 < len(which)]
+    code = np.where(is_hard[held], number[held], number[in_soft[held]] + _SOFT)
+    codes, cause = np.unique(code, return_inverse=True)
+    return Interrupts(
+        tuple(_name(int(one), trace.names, trace) for one in codes),
+        cpu[held],
+        time[held],
+        time[held + 1],
+        events.tid[which[held]],
+        cause.astype(np.int32),
+    )
+
+
+def _until_exit(
+    kind: NDArray[np.uint8], number: NDArray[np.int32], cpu: NDArray[np.int32], entry: Kind, exit_: Kind
+) -> NDArray[np.int64]:
+    """Return for each entry where its exit is (the next event of its sort on its CPU); -1 for all else."""
+    found = np.full(len(kind), -1, np.int64)
+    these = np.flatnonzero((kind == entry) | (kind == exit_))
+    if len(these) < 2:
+        return found
+    now, after = these[:-1], these[1:]
+    is_pair = (kind[now] == entry) & (kind[after] == exit_) & (number[now] == number[after])
+    is_pair &= cpu[now] == cpu[after]
+    found[now[is_pair]] = after[is_pair]
+    return found
+
+
+def _name(code: int, names: Names, trace: Trace) -> str:
+    if code >= _SOFT:
+        vector = code - _SOFT
+        return f"softirq {SOFTIRQS[vector] if vector < len(SOFTIRQS) else vector}"
+    events = trace.events
+    entries = events.of(Kind.IRQ_ENTRY)
+    named = events.other_comm[entries[events.other[entries] == code]]
+    return f"irq {code} {names[int(named[-1])]}" if len(named) else f"irq {code}"

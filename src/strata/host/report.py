@@ -1,0 +1,137 @@
+"""What a trace says, for people and as JSON: threads with their waits and culprits, findings, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from strata.decision import Reason
+from strata.host.findings.finding import WARNING_SHARE, Finding, Severity
+from strata.host.findings.ranked import findings_of
+from strata.host.view import View
+from strata.host.waits import switch_outs
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """How one thread waited. The mean and the percentile are of waits that were over; `unfinished` is the rest."""
+
+    comm: str
+    tid: int
+    is_critical: bool
+    waits: int
+    wait_ms_total: float
+    wait_ms_mean: float
+    wait_ms_p99: float
+    unfinished_ms: float
+    run_ms: float
+    culprits: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form. Culprits sum to `wait_ms_total`."""
+        return {
+            "comm": self.comm,
+            "tid": self.tid,
+            "is_critical": self.is_critical,
+            "waits": self.waits,
+            "wait_ms_total": round(self.wait_ms_total, 6),
+            "wait_ms_mean": round(self.wait_ms_mean, 6),
+            "wait_ms_p99": round(self.wait_ms_p99, 6),
+            "unfinished_ms": round(self.unfinished_ms, 6),
+            "run_ms": round(self.run_ms, 6),
+            "culprits": [{"comm": name, "ms": round(ms, 6)} for name, ms in self.culprits.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A diagnosed trace."""
+
+    view: View
+    threads: tuple[Thread, ...]
+    findings: tuple[Finding, ...]
+
+    def worst(self) -> Severity | None:
+        """Return the highest severity found; None for no finding."""
+        return max((one.severity for one in self.findings), key=lambda one: one.rank, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        trace = self.view.trace
+        return {
+            "events": trace.num_events,
+            "unparsed": trace.unparsed,
+            "lost": trace.lost,
+            "wall_ms": self.view.wall_ns / 1e6,
+            "cpus": len(self.view.runs.cpus),
+            "switch_outs": switch_outs(trace),
+            "verdict": verdict(self),
+            "findings": [one.to_dict() for one in self.findings],
+            "threads": [one.to_dict() for one in self.threads],
+        }
+
+
+def report_of(view: View) -> Report:
+    """Return what a trace says: critical threads first, then who waited longest."""
+    threads = sorted(_threads(view), key=lambda one: (not one.is_critical, -one.wait_ms_total))
+    return Report(view, tuple(threads), findings_of(view))
+
+
+def _threads(view: View) -> Iterator[Thread]:
+    for life in np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0)).tolist():
+        waits = view.waits_by(life)
+        over = waits[view.waits.is_over[waits]]
+        lengths_ms = view.waits.length_ns[over] / 1e6
+        yield Thread(
+            view.name(life),
+            int(view.lives.tid[life]),
+            bool(view.is_critical[life]),
+            len(over),
+            float(lengths_ms.sum()),
+            float(lengths_ms.mean()) if len(over) else 0.0,
+            float(np.percentile(lengths_ms, 99)) if len(over) else 0.0,
+            float(view.waited_ns[life]) / 1e6 - float(lengths_ms.sum()),
+            float(view.ran_ns[life]) / 1e6,
+            view.culprits(over),
+        )
+
+
+def verdict(report: Report) -> str:
+    """Return the report in one paragraph, for someone who knows nothing of schedulers."""
+    view = report.view
+    seconds = view.wall_ns / 1e9
+    critical = [one for one in report.threads if one.is_critical]
+    if not critical:
+        start = f"In {seconds:.1f} s on {len(view.runs.cpus)} CPUs no thread was recognised as critical."
+        return f"{start} Name yours with --critical, or record while the job runs."
+    waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
+    life = next(i for i in view.critical_lives if view.lives.tid[i] == waited.tid and view.name(i) == waited.comm)
+    share = float(view.waited_ns[life] / view.lived_ns[life])
+    name = f"{waited.comm} ({waited.tid})"
+    serious = [one for one in report.findings if one.severity is not Severity.INFO and one.cost_ms > 0]
+    sentences = []
+    if not serious or share < WARNING_SHARE:
+        sentences.append(
+            f"{name} waited for a CPU {share:.1%} of its {view.lived_ns[life] / 1e9:.1f} s: "
+            "that is not what holds it up."
+        )
+    else:
+        culprit = next((one.culprit for one in serious if one.token == "cpu-wait"), serious[0].culprit)
+        ms = sum(waited.culprits.values())
+        held = waited.culprits.get(culprit, 0.0)
+        sentences.append(
+            f"{name} could run but had no CPU for {share:.0%} of its {view.lived_ns[life] / 1e9:.1f} s "
+            f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
+        )
+        sentences.append(f"{held / ms if ms else 0:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
+        sentences.append(f"Without these waits it could do up to {share / max(1 - share, 0.01):.0%} more.")
+    extra = [one for one in serious if one.token != "cpu-wait"][:1]
+    sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]
+    if serious:
+        sentences.append(f"First thing to do: {serious[0].advice}")
+    if view.trace.lost:
+        sentences.append("Events were lost in recording, so figures are too low.")
+    return " ".join(sentences)

@@ -1,0 +1,101 @@
+"""Who ran on which CPU, from when to when; the idle thread counts as one who runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.host.lives import Lives
+from strata.host.trace.events import Ints, Kind, Trace
+
+PAIRS: Final = 2_000_000
+"""Overlaps looked at in one go: bounds the memory of long waits beside many short runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs sorted by CPU and start, without gaps: one begins where the one before on its CPU ends.
+
+    `cpu` is an index into `cpus`; `life` is -1 for the idle thread; `event` is the switch that began the run (-1
+    for what ran when the trace began).
+    """
+
+    cpus: NDArray[np.int32]
+    origin_ns: int
+    span_ns: int
+    cpu: NDArray[np.int32]
+    start_ns: Ints
+    end_ns: Ints
+    life: NDArray[np.int32]
+    comm: NDArray[np.int32]
+    event: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+    def place(self, cpu: NDArray[np.int32], time_ns: Ints) -> Ints:
+        """Return CPU (index) and time as one number, by which runs are sorted."""
+        return cpu.astype(np.int64) * self.span_ns + (time_ns - self.origin_ns)
+
+    def index(self, cpu: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the indices of CPUs given by number; -1 for one on which nothing was seen to run."""
+        found = np.minimum(np.searchsorted(self.cpus, cpu), len(self.cpus) - 1)
+        return np.where(self.cpus[found] == cpu, found, -1).astype(np.int32)
+
+    def during(
+        self, cpu: NDArray[np.int32], start_ns: Ints, end_ns: Ints
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Ints, Ints]]:
+        """Yield what ran during some times on some CPUs (indices), in bounded portions.
+
+        Each portion: which time, which run, and from when to when both were [ns].
+        """
+        starts = self.place(self.cpu, self.start_ns)
+        first = np.maximum(np.searchsorted(starts, self.place(cpu, start_ns), side="right") - 1, 0)
+        last = np.searchsorted(starts, self.place(cpu, end_ns), side="left")
+        count = np.maximum(last - first, 0)
+        total = np.cumsum(count)
+        begin = 0
+        while begin < len(cpu):
+            done = total[begin - 1] if begin else 0
+            end = max(int(np.searchsorted(total, done + PAIRS)), begin + 1)
+            part = slice(begin, end)
+            which = np.repeat(np.arange(begin, min(end, len(cpu))), count[part])
+            offset = np.arange(len(which)) - np.repeat(total[part] - count[part] - done, count[part])
+            run = first[which] + offset
+            from_ns = np.maximum(start_ns[which], self.start_ns[run])
+            until_ns = np.minimum(end_ns[which], self.end_ns[run])
+            is_real = (until_ns > from_ns) & (self.cpu[run] == cpu[which])
+            yield which[is_real], run[is_real], from_ns[is_real], until_ns[is_real]
+            begin = end
+
+
+def runs_of(trace: Trace, lives: Lives) -> Runs:
+    """Return who ran where. Before a CPU's first switch ran who left it then, for all the trace knows."""
+    events = trace.events
+    switches = events.of(Kind.SWITCH)
+    cpus, cpu = np.unique(events.cpu[switches], return_inverse=True)
+    order = np.argsort(cpu, kind="stable")
+    switches, cpu = switches[order], cpu[order].astype(np.int32)
+    first = np.flatnonzero(np.diff(cpu, prepend=-1))
+    last = np.concatenate([first[1:], np.array([len(cpu)])]).astype(np.intp) - 1
+
+    time = events.time_ns[switches]
+    end = np.concatenate([time[1:], np.zeros(1, np.int64)])
+    end[last] = trace.end_ns
+    life = lives.at(events.other[switches], switches)
+    before = lives.at(events.tid[switches[first]], switches[first])
+    return Runs(
+        cpus,
+        trace.start_ns,
+        trace.end_ns - trace.start_ns + 1,
+        np.insert(cpu, first, cpu[first]),
+        np.insert(time, first, trace.start_ns),
+        np.insert(end, first, time[first]),
+        np.insert(life, first, before),
+        np.insert(events.other_comm[switches], first, events.comm[switches[first]]),
+        np.insert(switches, first, -1),
+    )

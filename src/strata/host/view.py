@@ -1,0 +1,112 @@
+"""A trace as the detectors see it: threads, runs, interrupts, waits and who is to blame for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.host.blame import Blame, blame_of
+from strata.host.cpus import Cpus
+from strata.host.interrupts import Interrupts, interrupts_of
+from strata.host.lives import Lives, lives_of
+from strata.host.runs import Runs, runs_of
+from strata.host.trace.events import Ints, Trace
+from strata.host.waits import Waits, waits_of
+
+_CRITICAL: Final = re.compile(
+    r"(trainer|train\b|train_|pt_main|pt_autograd|pt_nccl|nccl|cuda|kernel_launch|launch|rank\d)", re.IGNORECASE
+)
+"""How the threads that feed accelerators are called (seed 004: trainer_main; torch: pt_*; NCCL's own)."""
+
+
+@dataclass(frozen=True)
+class View:
+    """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
+
+    `cpus` is the machine's topology; None where it is not known.
+    """
+
+    trace: Trace
+    lives: Lives
+    runs: Runs
+    interrupts: Interrupts
+    waits: Waits
+    blame: Blame
+    critical: tuple[str, ...] = ()
+    cpus: Cpus | None = None
+
+    def name(self, life: int) -> str:
+        """Return the last name of a thread; "(idle)" for none."""
+        return self.trace.names[int(self.lives.comm[life])] if life >= 0 else "(idle)"
+
+    @property
+    def wall_ns(self) -> int:
+        """How long the trace is."""
+        return max(self.trace.end_ns - self.trace.start_ns, 1)
+
+    @cached_property
+    def lived_ns(self) -> Ints:
+        """How long each thread was there in the trace: all of it, unless it was born or died in it."""
+        lived: Ints = np.maximum(self.lives.end_ns - self.lives.start_ns, 1)
+        return lived
+
+    @cached_property
+    def ran_ns(self) -> Ints:
+        """How long each thread ran."""
+        return self._sum(self.runs.life, self.runs.end_ns - self.runs.start_ns)
+
+    @cached_property
+    def waited_ns(self) -> Ints:
+        """How long each thread waited for a CPU, waits that were not over included."""
+        return self._sum(self.waits.life, self.waits.length_ns)
+
+    @cached_property
+    def num_waits(self) -> Ints:
+        """How often each thread waited, and then ran."""
+        return np.bincount(self.waits.life[self.waits.is_over], minlength=len(self.lives))
+
+    @cached_property
+    def is_critical(self) -> NDArray[np.bool_]:
+        """Which threads hold up others: those the user named, else those named as what feeds accelerators."""
+        comms = range(len(self.trace.names))
+        if self.critical:
+            matches = [self.trace.names[i].startswith(self.critical) for i in comms]
+        else:
+            matches = [bool(_CRITICAL.match(self.trace.names[i])) for i in comms]
+        return np.array([*matches, False])[self.lives.comm]
+
+    @cached_property
+    def critical_lives(self) -> tuple[int, ...]:
+        """The critical threads that ran or waited, those that waited longest first."""
+        some = np.flatnonzero(self.is_critical & (self.ran_ns + self.waited_ns > 0))
+        return tuple(int(i) for i in some[np.argsort(-self.waited_ns[some], kind="stable")])
+
+    def waits_by(self, life: int) -> NDArray[np.intp]:
+        """Return the waits of a thread."""
+        first, last = np.searchsorted(self.waits.life, [life, life + 1])
+        return np.arange(first, last)
+
+    def culprits(self, waits: NDArray[np.intp]) -> dict[str, float]:
+        """Return who had the CPU during some waits (sorted indices), longest first [ms]."""
+        return {label: ns / 1e6 for label, ns in self.blame.by_culprit(waits).items()}
+
+    def _sum(self, life: NDArray[np.int32], ns: Ints) -> Ints:
+        total = np.zeros(len(self.lives) + 1, np.int64)
+        np.add.at(total, life, ns)  # the idle threads' -1 is the last place
+        return total[:-1]
+
+
+def view_of(trace: Trace, *, critical: Sequence[str] = (), cpus: Cpus | None = None) -> View:
+    """Return a trace, analysed. `critical`: prefixes of the names of the threads that matter."""
+    lives = lives_of(trace)
+    runs = runs_of(trace, lives)
+    interrupts = interrupts_of(trace, runs)
+    waits = waits_of(trace, lives, runs)
+    blame = blame_of(waits, runs, interrupts, trace.names)
+    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus)
