@@ -20,7 +20,7 @@ GIB = 1 << 30
 _STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread")
 _FAKE = (*_STRICT, "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic")
 _CUDA = ("fake.c", "cuda_context.c", "cuda_linear.c", "cuda_lookup.c")
-_CUDA_NEW = ("cuda_pool.c", "cuda_virtual.c", "cuda_array.c", "cuda_graph.c")
+_CUDA_NEW = ("cuda_pool.c", "cuda_virtual.c", "cuda_array.c", "cuda_graph.c", "cuda_launch.c")
 _STATE = "8q8q8q8q4q"
 
 

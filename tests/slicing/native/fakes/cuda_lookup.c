@@ -98,6 +98,12 @@
     TWO(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz)                                         \
     TWO(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz)                                  \
     TWO(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz)        \
+    ONE(cuEventCreate, 2000, cuEventCreate)                                                                \
+    ONE(cuEventDestroy, 4000, cuEventDestroy_v2)                                                           \
+    TWO(cuEventRecord, 7000, cuEventRecord, cuEventRecord_ptsz)                                            \
+    ONE(cuEventQuery, 2000, cuEventQuery)                                                                  \
+    ONE(cuEventElapsedTime, 2000, cuEventElapsedTime)                                                      \
+    ONE(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)                       \
     ONE(cuDeviceGraphMemTrim, 11040, cuDeviceGraphMemTrim)                                                 \
     ONE(cuDeviceGetGraphMemAttribute, 11040, cuDeviceGetGraphMemAttribute)
 

@@ -62,7 +62,7 @@ int visit(struct Site *site)
     return 0;
 }
 
-static int64_t now_us(void)
+int64_t now_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -152,9 +152,15 @@ void launch(int device)
     atomic_fetch_add(&state->busy_us[device], kernel_us);
 }
 
+int64_t idle_at_us(int device)
+{
+    int64_t until = atomic_load(&state->busy_until_us[device]), now = now_us();
+    return until > now ? until : now;
+}
+
 void drain(int device)
 {
-    rest(atomic_load(&state->busy_until_us[device]) - now_us());
+    rest(idle_at_us(device) - now_us());
 }
 
 /* The table of things. */

@@ -57,7 +57,10 @@ int64_t device_bytes(void);
 int hold(int device, int64_t bytes);
 void unhold(int device, int64_t bytes);
 int64_t held(int device);
+int64_t now_us(void);
 void launch(int device);
+/* When all that was launched by now will be over: one queue a device. */
+int64_t idle_at_us(int device);
 void drain(int device);
 
 /* Things a pointer or handle leads to; one table a process. */
