@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 def run(monkeypatch, tmp_path, *more):
     monkeypatch.setattr(bench_slicing, "TURNS", 1)
     monkeypatch.setattr(bench_slicing, "PROCESSES", 8)
+    monkeypatch.setattr(bench_slicing, "SHARE_MS", 300)
     monkeypatch.setenv("STRATA_MEMORY_LIMIT", "1Mi")  # of the slice it may be run in: without means without
     result = CliRunner().invoke(cli, ["bench", "slicing", "--rounds", "2", *more])
     assert result.exit_code == 0, result.output
@@ -27,10 +28,13 @@ def test_the_answer_has_the_agreed_keys(monkeypatch, tmp_path):
     assert calls.keys() == {"without", "with", "added"}
     assert calls["added"] == pytest.approx(calls["with"] - calls["without"])
     assert answer["untouched_call_ns"].keys() == {"without", "with"}
+    assert [one["asked"] for one in answer["shares"]] == [0.1, 0.3, 0.7]
+    assert all(0 < one["kernels"] <= 1 and 0 < one["graphs"] <= 1 for one in answer["shares"])
     assert min(calls["without"], answer["untouched_call_ns"]["with"], answer["startup_ms_200"]) > 0
 
 
 def test_the_table_says_what_is_added(monkeypatch, tmp_path):
     text = run(monkeypatch, tmp_path)
     assert "added" in text
+    assert "graphs got" in text
     assert max(map(len, text.splitlines())) <= 80

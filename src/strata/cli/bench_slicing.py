@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 TURNS: Final = 5
 PROCESSES: Final = 200
+SHARES: Final = (0.1, 0.3, 0.7)
+SHARE_MS: Final = 3000
 GOALS_NS: Final = {"alloc_free_ns": 60.0, "untouched_call_ns": 5.0}
 
 
@@ -26,17 +29,26 @@ def slicing(rounds: int, output: str) -> None:
 
     The driver is one that does nothing, compiled here, so that what the library adds is seen: nanoseconds an
     allocation and its free, nanoseconds a call it leaves alone, and milliseconds until 200 processes that were
-    started together have all allocated.
+    started together have all allocated. Then what share of its device's time a program gets that asks for all of
+    it and may have some; the device is one that only keeps time.
     """
     from strata.slicing.bench import measure
 
-    with progress("slicing", total=TURNS) as advance:
-        cost = measure(turns=TURNS, rounds=rounds, processes=PROCESSES, advance=advance)
+    with progress("slicing", total=TURNS + len(SHARES)) as advance:
+        cost = measure(
+            turns=TURNS,
+            rounds=rounds,
+            processes=PROCESSES,
+            shares=SHARES,
+            share_ms=SHARE_MS,
+            advance=advance,
+        )
     answer = {
         "alloc_free_ns": {**_both(cost.alloc_free_ns), "added": _added(cost.alloc_free_ns)},
         "untouched_call_ns": _both(cost.untouched_call_ns),
         "startup_ms_200": cost.startup_ms.with_library,
         "startup_ms_200_without": cost.startup_ms.without,
+        "shares": [asdict(one) for one in cost.shares],
         "trust": "measured",
     }
     emit(answer, output, lambda console: _show(console, cost))
@@ -68,3 +80,6 @@ def _show(console: Console, cost: SlicingCost) -> None:
         for name, one, goal in kinds
     ]
     console.print(rows(["", "without", "with", "added", "ratio", "added at most"], body, right=range(1, 6)))
+    console.print("\nshare of a device's time:")
+    body = [[f"{100 * part:.1f}%" for part in (one.asked, one.kernels, one.graphs)] for one in cost.shares]
+    console.print(rows(["asked", "kernels got", "graphs got"], body, right=range(3)))

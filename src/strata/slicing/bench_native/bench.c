@@ -2,6 +2,7 @@
  *
  *   bench calls ROUNDS   two numbers a round: ns an allocation and its free, ns a call the library leaves alone
  *   bench start COUNT    ms until COUNT processes have allocated, all of them still there
+ *   bench share MS       share of the device's time that kernels get in so long, then the share that graphs get
  *   bench one            what `start` starts: allocates, says so with a byte, goes when its input is closed
  */
 #define _GNU_SOURCE
@@ -17,11 +18,15 @@
 
 typedef unsigned long long CUdeviceptr;
 
-enum { LIVE = 1024, CALLS = 200000 };
+enum { LIVE = 1024, CALLS = 200000, STEP = 20 };
+#define KERNEL_NS 100000.0 /* of driver.c */
 
 static int (*alloc)(CUdeviceptr *, size_t);
 static int (*release)(CUdeviceptr);
 static int (*untouched)(void *);
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static int (*launch_graph)(void *, void *);
+static int (*wait_for)(void *);
 
 extern char **environ;
 
@@ -49,6 +54,9 @@ static void open_driver(void) {
         fail("no cuInit");
     if (find("cuMemAlloc", (void **)&alloc, 12040, 0, &status) ||
         find("cuMemFree", (void **)&release, 12040, 0, &status) ||
+        find("cuLaunchKernel", (void **)&launch, 12040, 0, &status) ||
+        find("cuGraphLaunch", (void **)&launch_graph, 12040, 0, &status) ||
+        find("cuStreamSynchronize", (void **)&wait_for, 12040, 0, &status) ||
         find("cuStreamQuery", (void **)&untouched, 12040, 0, &status))
         fail("a function is not there");
 }
@@ -73,6 +81,21 @@ static void calls(int rounds) {
     }
     for (int i = 0; i < LIVE; i++)
         release(held[i]);
+}
+
+/* Steps of some launches and a wait, as training has them. */
+static void share(double ms) {
+    for (int graphs = 0; graphs < 2; graphs++) {
+        double begun = now_ns(), used = 0;
+        while (now_ns() < begun + 1e6 * ms) {
+            for (int i = 0; i < STEP; i++)
+                if (graphs ? launch_graph(NULL, NULL) : launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))
+                    fail("a launch is refused");
+            used += STEP * KERNEL_NS * (graphs ? 10 : 1);
+            wait_for(NULL);
+        }
+        printf("%.4f\n", used / (now_ns() - begun));
+    }
 }
 
 static void start(int count) {
@@ -124,10 +147,13 @@ int main(int count, char **arguments) {
         calls(atoi(arguments[2]));
     } else if (count == 3 && strcmp(arguments[1], "start") == 0) {
         start(atoi(arguments[2]));
+    } else if (count == 3 && strcmp(arguments[1], "share") == 0) {
+        open_driver();
+        share(atof(arguments[2]));
     } else if (count == 2 && strcmp(arguments[1], "one") == 0) {
         one();
     } else {
-        fail("calls ROUNDS | start COUNT | one");
+        fail("calls ROUNDS | start COUNT | share MS | one");
     }
     return 0;
 }
