@@ -73,6 +73,17 @@ def test_what_a_command_starts_is_in_its_slice_with_its_limits(environment, tmp_
     }
 
 
+def test_nothing_else_of_the_environment_changes(environment, tmp_path):
+    given = {
+        "PATH": os.environ["PATH"],
+        "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"],
+        "XDG_RUNTIME_DIR": str(tmp_path),
+    }
+    out, err = strata_run("--memory", "1Gi", "--", "env", "-0", env=given).communicate(timeout=60)
+    names = {entry.partition("=")[0] for entry in out.split("\0") if entry}
+    assert names == given.keys() | {"LD_PRELOAD", "STRATA_LEDGER", "STRATA_MEMORY_LIMIT"}, err
+
+
 def test_a_slice_lasts_as_long_as_its_command_and_others_must_agree(environment):
     first = strata_run("--memory", "1Gi", "--slice", "shared", "--", "sh", "-c", "echo here; read line")
     assert first.stdout.readline() == "here\n"

@@ -48,7 +48,7 @@ def run(
     """
     from strata.errors import UsageError
     from strata.slicing.build import library
-    from strata.slicing.run import NoCommand, device_bytes, prepare, start
+    from strata.slicing.run import NoCommand, device_bytes, own_environment, prepare, start
     from strata.slicing.shelf import shelf_of
 
     if memory is None and cores is None:
@@ -62,7 +62,7 @@ def run(
             name=name,
             is_open=fail == "open",
             library=library(),
-            environment=os.environ,
+            environment=own_environment(),
             device_bytes=device_bytes() if asked.memory_bytes else (),
         )
         for warning in launch.warnings:

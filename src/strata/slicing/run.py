@@ -140,6 +140,14 @@ def start(
         raise NoCommand(f"{launch.program}: {error.strerror}", 126) from error
 
 
+def own_environment() -> dict[str, str]:
+    """Return the environment without the locale that Python sets for itself where there is none (PEP 538)."""
+    environment = dict(os.environ)
+    if b"LC_CTYPE=" not in Path("/proc/self/environ").read_bytes():
+        environment.pop("LC_CTYPE", None)
+    return environment
+
+
 def device_bytes() -> list[int]:
     """Return the memory of each NVIDIA device, without starting one; empty where that cannot be known."""
     try:
