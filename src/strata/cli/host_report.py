@@ -28,6 +28,7 @@ _MOST_THREADS: Final = 12
     metavar="PREFIX",
     help="Names of the threads that matter begin with this; again for more. Default: trainer, pt_main, nccl ...",
 )
+@click.option("--here", is_flag=True, help="TRACE is of this machine: also tell moves across caches and nodes.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page with the picture of the trace.")
 @click.option(
     "--fail-on",
@@ -35,7 +36,9 @@ _MOST_THREADS: Final = 12
     help="Exit 4 if there is a finding of this severity or above.",
 )
 @output_option
-def report(trace: Path, critical: Sequence[str], html: Path | None, fail_on: str | None, output: str) -> None:
+def report(
+    trace: Path, critical: Sequence[str], here: bool, html: Path | None, fail_on: str | None, output: str
+) -> None:
     """Say why threads waited for a CPU, who had it meanwhile, and what to do about it.
 
     TRACE is the text of `perf script` or of tracefs, plain or gzip.
@@ -45,12 +48,13 @@ def report(trace: Path, critical: Sequence[str], html: Path | None, fail_on: str
     perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
     strata host report trace.txt
     """
+    from strata.host.cpus import probe
     from strata.host.findings.finding import Severity
     from strata.host.report import report_of
     from strata.host.trace.read import read_trace
     from strata.host.view import view_of
 
-    found = report_of(view_of(read_trace(trace), critical=critical))
+    found = report_of(view_of(read_trace(trace), critical=critical, cpus=probe() if here else None))
     if html is not None:
         from strata.files import write_text
         from strata.host.page import page

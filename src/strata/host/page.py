@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -26,13 +26,14 @@ MOST_THREADS: Final = 6
 _CRITICAL: Final = "#1f4e9c"
 _OTHER: Final = "#c9cdd2"
 _INTERRUPT: Final = "#111111"
-_CULPRITS: Final = ("#d1495b", "#edae49", "#66a182", "#8d5a97", "#00798c", "#a05d2c")
+_CULPRITS: Final = ("#2a9d8f", "#7fb069", "#e377c2", "#8c6d46", "#17a2c4", "#b5bd3c")
 _CAUSES: Final = {Cause.WOKEN: "#f2a541", Cause.PREEMPTED: "#c8102e", Cause.YIELDED: "#9b72cf"}
 _SAID: Final = {
     Cause.WOKEN: "waits after it was woken",
     Cause.PREEMPTED: "waits after it was pushed out",
     Cause.YIELDED: "waits after it yielded",
 }
+Span = tuple[int, int]
 _STYLE: Final = """
 body{font:14px/1.5 system-ui,sans-serif;max-width:1320px;margin:24px auto;padding:0 16px;color:#1b1f24}
 h1{font-size:20px}h2{font-size:16px;margin-top:28px}.verdict{font-size:16px;background:#f3f5f8;padding:12px 16px}
@@ -48,7 +49,10 @@ def page(report: Report, *, title: str) -> str:
     """Return the page of a report: verdict, the whole trace, its worst wait closer, findings and threads."""
     view = report.view
     colours = _colours(report)
-    pinned = [(number, one.span_ns) for number, one in enumerate(report.findings, 1) if one.span_ns is not None]
+    pinned: dict[Span, list[int]] = {}
+    for number, one in enumerate(report.findings, 1):
+        if one.span_ns is not None:
+            pinned.setdefault(one.span_ns, []).append(number)
     pictures = [
         "<h2>The whole trace</h2>",
         _picture(view, view.trace.start_ns, view.trace.end_ns, colours, pinned),
@@ -104,7 +108,7 @@ def _key(colours: dict[str, str]) -> str:
 
 
 def _picture(
-    view: View, start_ns: int, end_ns: int, colours: dict[str, str], pinned: Sequence[tuple[int, tuple[int, int]]]
+    view: View, start_ns: int, end_ns: int, colours: dict[str, str], pinned: Mapping[Span, Sequence[int]]
 ) -> str:
     """Return an SVG: a lane for each critical thread and CPU, as shares of each column's time; findings on top."""
     edges = np.linspace(start_ns, max(end_ns, start_ns + COLUMNS), COLUMNS + 1).astype(np.int64)
@@ -116,15 +120,16 @@ def _picture(
         'aria-label="time lanes of threads and CPUs">'
     ]
     bottom = height - 24
-    for number, (first, last) in pinned:
+    for (first, last), numbers in pinned.items():
         if last >= edges[0] and first <= edges[-1]:
             x = LEFT + WIDTH * max(first - int(edges[0]), 0) / span
+            shown = ", ".join(map(str, numbers))
             wide = max(WIDTH * (min(last, int(edges[-1])) - max(first, int(edges[0]))) / span, 1.0)
             parts.append(
                 f'<rect x="{x:.1f}" y="26" width="{wide:.1f}" height="{bottom - 26}" fill="#000" opacity=".06"/>'
             )
             parts.append(
-                f'<text x="{x:.1f}" y="{12 + 11 * (number % 2)}" font-weight="bold">&#9660;{number}</text>'
+                f'<text x="{x:.1f}" y="{12 + 11 * (numbers[0] % 2)}" font-weight="bold">&#9660;{shown}</text>'
             )
     for index, (name, layers) in enumerate(lanes):
         top = 30 + index * (LANE + GAP)

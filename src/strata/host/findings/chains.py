@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame
+from strata.host.findings.pools import stem
 from strata.host.view import View
 from strata.host.waits import Cause
 
+OFTEN: Final = 0.3
+"""Of a pool's wakeups: fewer come by chance from who ran when a timer fired (assumed)."""
 DEPTH: Final = 3
 """Links of a chain that are followed: transforms, loaders, trainer."""
 
@@ -20,7 +23,8 @@ DEPTH: Final = 3
 def find(view: View) -> Iterator[Finding]:
     """Find waits of a critical thread's wakers that lay within its sleep, and so made it longer.
 
-    A timer's wakeup looks as if it came from whoever ran then, so a waker counts only where it is woken in return.
+    A timer's wakeup looks as if it came from whoever ran then, so a waker counts only where
+    both wake each other often.
     """
     waits = view.waits
     pairs = _pairs(view)
@@ -28,10 +32,10 @@ def find(view: View) -> Iterator[Finding]:
         mine = view.waits_by(life)
         handed: dict[str, float] = defaultdict(float)
         queued: list[int] = []
-        for link in _chain(view, mine, pairs):
+        for link, since_ns in sorted(_chain(view, mine, pairs).items()):
             waker = int(waits.life[link])
             if not view.is_critical[waker]:
-                handed[view.name(waker)] += float(waits.length_ns[link]) / 1e6
+                handed[view.name(waker)] += float(waits.end_ns[link] - max(waits.start_ns[link], since_ns)) / 1e6
                 queued.append(link)
         cost_ms = sum(handed.values())
         if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
@@ -51,18 +55,24 @@ def find(view: View) -> Iterator[Finding]:
         )
 
 
-def _pairs(view: View) -> set[tuple[int, int]]:
-    """Return which threads woke each other: (waker, woken), both ways."""
+def _pairs(view: View) -> set[tuple[str, str]]:
+    """Return which pools of threads wake each other: (waker, woken), each a good part of the other's wakeups."""
     waits = view.waits
-    woken = waits.waker >= 0
-    seen = set(zip(waits.waker[woken].tolist(), waits.life[woken].tolist(), strict=True))
-    return {(a, b) for a, b in seen if (b, a) in seen}
+    woken = np.flatnonzero(waits.cause == Cause.WOKEN)
+    pool = [stem(view.name(life)) for life in range(len(view.lives))]
+    total = Counter(pool[life] for life in waits.life[woken].tolist())
+    woken = woken[waits.waker[woken] >= 0]
+    seen = Counter(
+        (pool[a], pool[b]) for a, b in zip(waits.waker[woken].tolist(), waits.life[woken].tolist(), strict=True)
+    )
+    often = {(a, b) for (a, b), count in seen.items() if count >= OFTEN * total[b]}
+    return {(a, b) for a, b in often if (b, a) in often}
 
 
-def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[int, int]]) -> list[int]:
-    """Return the waits of wakers, and of their wakers, that lay within the sleep before each wakeup; each once."""
+def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[str, str]]) -> dict[int, int]:
+    """Return the waits of wakers, and of their wakers, within the sleep before each wakeup, and its start [ns]."""
     waits = view.waits
-    found: set[int] = set()
+    found: dict[int, int] = {}
     ran = np.sort(view.runs.end_ns[view.runs.life == waits.life[mine[0]]]) if len(mine) else np.zeros(0, np.int64)
     for wait in mine[(waits.cause[mine] == Cause.WOKEN) & (waits.waker[mine] >= 0)].tolist():
         # What its waker lost before it went to sleep cost it nothing.
@@ -71,14 +81,14 @@ def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[int, int]]) -> l
         woken_ns = int(waits.start_ns[wait])
         for _ in range(DEPTH):
             waker = int(waits.waker[wait])
-            if (waker, int(waits.life[wait])) not in pairs:
+            if (stem(view.name(waker)), stem(view.name(int(waits.life[wait])))) not in pairs:
                 break
             last = _last_wait(view, waker, woken_ns)
-            if last is None or last in found or int(waits.start_ns[last]) < since:
+            if last is None or last in found or int(waits.end_ns[last]) <= since:
                 break
-            found.add(last)
+            found[last] = since
             wait, woken_ns = last, int(waits.start_ns[last])
-    return sorted(found)
+    return found
 
 
 def _last_wait(view: View, life: int, before_ns: int) -> int | None:

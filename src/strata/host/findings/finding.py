@@ -36,7 +36,7 @@ WORTH_SHARE: Final = 0.005
 class Finding:
     """One thing found. `thread` is who suffers (name and id; "" and 0 for the whole host), `culprit` who does it.
 
-    `cost_ms`: what it cost that thread within the trace. `confidence`: 0 to 1. `span_ns`: when, at its worst.
+    `cost_ms`: what it cost that thread within the trace. `confidence`: 0 to 1. `span_ns`: when it was worst.
     """
 
     reason: Reason
@@ -114,7 +114,7 @@ def of_thread(
         int(view.lives.tid[life]),
         culprit,
         share,
-        span_ns,
+        span_ns or worst_span(view, view.waits_by(life)),
     )
 
 
