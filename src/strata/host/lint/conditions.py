@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from strata.host.layers.policy import MAX_ANDS, MAX_CGROUP_REGEXES, MAX_COMM, MAX_ORS, MAX_PATH, Match
 from strata.host.lint.finding import At, Finding, found
+from strata.host.lint.regex import fault
 
 MAX_HINT: Final = 1024
 _COMMS: Final = ("CommPrefix", "PcommPrefix", "CommPrefixExclude", "PcommPrefixExclude", "CmdJoin")
@@ -18,8 +18,6 @@ _TELLING: Final = (
     "IsGroupLeader", "CommPrefix", "CmdJoin", "AvgRuntime", "PIDEquals", "NiceAbove", "NiceBelow", "NiceEquals",
 )  # fmt: skip
 """Conditions that tell one thread of a process from another."""
-_NO_RUST_REGEX: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:=|!|<=|<!|>|\()|\\[1-9]|[*+?}]\+)")
-"""Look-around, back references, atomic groups and possessive repeats: Python has them, Rust's regex has not."""
 
 
 def conditions(layers: Sequence[At]) -> Iterator[Finding]:
@@ -84,13 +82,8 @@ def _value(path: str, match: Match) -> Iterator[Finding]:
 
 
 def _regex(path: str, text: str) -> Iterator[Finding]:
-    if _NO_RUST_REGEX.search(text):
-        yield found("regex-wrong", path, why="look-around, back references and possessive repeats are not known")
-        return
-    try:
-        re.compile(text)
-    except re.error as error:
-        yield found("regex-wrong", path, why=str(error))
+    if why := fault(text):
+        yield found("regex-wrong", path, why=why)
 
 
 def _template(at: At) -> Iterator[Finding]:

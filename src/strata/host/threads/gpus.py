@@ -62,7 +62,7 @@ def load() -> Any | None:
 
 
 def with_processes(gpus: tuple[Gpu, ...], nvml: Any | None) -> tuple[Gpu, ...]:
-    """Return GPUs with the processes NVML names for them, and its own numbers."""
+    """Return GPUs with the processes NVML names for them."""
     if nvml is None:
         return gpus
     by_address = {gpu.address: gpu for gpu in gpus}
@@ -76,7 +76,7 @@ def with_processes(gpus: tuple[Gpu, ...], nvml: Any | None) -> tuple[Gpu, ...]:
         address = local.pci_address(bus.decode() if isinstance(bus, bytes) else bus)
         if address in by_address:
             pids = frozenset(int(one.pid) for one in running)
-            by_address[address] = replace(by_address[address], index=index, pids=pids)
+            by_address[address] = replace(by_address[address], pids=pids)
     return tuple(by_address.values())
 
 
