@@ -93,7 +93,7 @@ def read_state(path: Path) -> DeviceState:
 
 def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
     """Compile everything into a folder. more: flags for drivers and programs."""
-    (folder / "old").mkdir()
+    (folder / "old").mkdir(exist_ok=True)
     drivers = [
         (_CUDA + _CUDA_NEW, "libcuda.so.1", folder, ()),
         (_CUDA, "libcuda.so.1", folder / "old", ("-DOLD_DRIVER",)),
@@ -112,6 +112,7 @@ def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
         ("calls-wrapped", ("calls.c", "driver.c", "wrapper.c"), ("-rdynamic",)),
         ("race", ("race.c", "driver.c"), ()),
         ("churn", ("churn.c", "driver.c"), ()),
+        ("forks", ("forks.c", "driver.c"), ()),
         ("doors", ("doors.c",), cuda),
         ("reopen", ("reopen.c",), ()),
         ("npu", ("npu.c",), ()),

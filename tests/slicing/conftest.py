@@ -1,7 +1,9 @@
-"""The fake accelerators, compiled once a session."""
+"""The fake accelerators, compiled once a session, by whichever worker comes first."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,16 @@ import fake_accelerators
 def accelerators(tmp_path_factory: pytest.TempPathFactory) -> fake_accelerators.Accelerators:
     if fake_accelerators.find_compiler() is None:
         pytest.skip("needs a C compiler, cc")
-    return fake_accelerators.build(tmp_path_factory.mktemp("accelerators"))
+    base = tmp_path_factory.getbasetemp()
+    # The workers of one run have a folder each, in one of all.
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "accelerators"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "built").exists():
+            fake_accelerators.build(folder)
+            (folder / "built").touch()
+    return fake_accelerators.Accelerators(folder)
 
 
 @pytest.fixture

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import struct
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +158,98 @@ def test_a_child_holds_nothing_of_its_parents_and_shares_the_slice(accelerators,
         f"free {424 * MIB} total {GIB} info 0",
         "alloc 0",
     ]
+
+
+def test_children_forked_in_the_middle_of_other_threads_calls_find_no_lock_taken(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    done = accelerators.run("forks", "dlsym", "200", env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "200\n", "")
+
+
+def test_a_process_whose_first_thread_has_ended_still_holds_what_it_holds(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    with accelerators.start("calls", "dlsym", "alloc:600M", "leave", env=env) as holder:
+        assert [holder.stdout.readline() for _ in range(2)] == ["alloc 0\n", "leave 0\n"]
+        wait_until_zombie(holder.pid)
+        assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 2\n"
+        holder.kill()
+    assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"
+
+
+def test_a_process_that_is_dead_and_not_waited_for_holds_nothing(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=env) as holder:
+        assert holder.stdout.readline() == "alloc 0\n"
+        holder.send_signal(signal.SIGKILL)
+        wait_until_zombie(holder.pid)
+        assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"
+
+
+def wait_until_zombie(pid: int) -> None:
+    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        pass
+
+
+def poke(ledger, *, slot: int, owner: int, held: int) -> None:
+    """Write a slot of the first device, as quota.h has it."""
+    with ledger.open("r+b") as file:
+        for at, word in ((8192 + 8 * slot, owner), (16384 + 8 * slot, held)):
+            file.seek(at)
+            file.write(struct.pack("<Q", word))
+        file.seek(20)
+        file.write(struct.pack("<I", max(slot + 1, 1)))
+
+
+def owner_of_this_process(*, start_off_by: int) -> int:
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return 1 | os.getpid() << 2 | (start + start_off_by) << 24
+
+
+@pytest.mark.parametrize(("off_by", "code"), [(0, 2), (1, 0)], ids=["the same process", "another with its pid"])
+def test_a_pid_that_is_used_again_does_not_hold_what_the_one_before_held(accelerators, ledger, off_by, code):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    poke(ledger, slot=0, owner=owner_of_this_process(start_off_by=off_by), held=600 * MIB)
+    assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == f"alloc {code}\n"
+
+
+def test_a_process_that_finds_no_slot_is_refused_with_a_word(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    owner = owner_of_this_process(start_off_by=0)
+    for slot in range(1024):
+        poke(ledger, slot=slot, owner=owner, held=0)
+    done = accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    assert done.stdout == "alloc 2\n"
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_was_left_in_the_middle_of_a_sweep_is_swept_by_the_next(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    sweeping_by_somebody_gone = owner_of_this_process(start_off_by=1) + 1
+    poke(ledger, slot=0, owner=sweeping_by_somebody_gone, held=600 * MIB)
+    assert accelerators.run("calls", "dlsym", "alloc:1000M", env=env).stdout == "alloc 0\n"
+
+
+def test_a_request_that_was_left_undecided_ends_with_its_process(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    poke(ledger, slot=0, owner=owner_of_this_process(start_off_by=1), held=600 * MIB | 3 << 52)
+    assert accelerators.run("calls", "dlsym", "alloc:1000M", env=env).stdout == "alloc 0\n"
+
+
+def test_one_that_comes_with_another_limit_gets_the_slices(accelerators, ledger):
+    first = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    other = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(8 * GIB))
+    with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=first) as holder:
+        assert holder.stdout.readline() == "alloc 0\n"
+        done = accelerators.run("calls", "dlsym", "alloc:600M", "info", env=other)
+        holder.kill()
+    assert done.stdout.splitlines() == ["alloc 2", f"free {424 * MIB} total {GIB} info 0"]
+    assert done.stderr.count("\n") == 1
+    # Nobody lives in the slice any more: it is as large as the next one says.
+    assert accelerators.run("calls", "dlsym", "alloc:6000M", env=other).stdout == "alloc 0\n"
 
 
 def test_another_program_in_the_same_process_starts_with_nothing(accelerators, ledger):

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +121,13 @@ static int make_pool(void)
 {
     struct PoolProps props = {.type = 1, .location = {1, device}};
     return cu.pool_create(&pool, &props);
+}
+
+static void *stay(void *unused)
+{
+    printf("leave 0\n");
+    pause();
+    return unused;
 }
 
 static int call(const char *name, const char *first, const char *second)
@@ -240,6 +247,11 @@ static int call(const char *name, const char *first, const char *second)
         return cu.launch_cooperative(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
     if (!strcmp(name, "wait"))
         return pause();
+    if (!strcmp(name, "leave")) { /* the first thread ends, another one stays */
+        pthread_t thread;
+        pthread_create(&thread, NULL, stay, NULL);
+        pthread_exit(NULL);
+    }
     if (!strcmp(name, "info")) {
         int result = cu.memory_info(&left, &total);
         printf("free %zu total %zu ", left, total);
