@@ -197,7 +197,7 @@ SAMPLES = {
     "trace-lost": {"lost": 12, "share": 0.01},
     "trace-clock-back": {"times": 2},
     "trace-damaged": {"lines": 12},
-    "trace-cut": {"events": 30000000},
+    "trace-cut": {"events": 12000000},
     "nothing-critical": {"asked": "trainer"},
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ BENCHES: Final[Table] = {
     "routing": ("strata.cli.bench_routing:routing", "Decisions a second of the routers, and a pool at its limit."),
     "cluster": ("strata.cli.bench_cluster:cluster", "How fast pods and gangs are placed, and how well."),
     "slicing": ("strata.cli.bench_slicing:slicing", "What the quota library adds to a driver's calls."),
+    "host": ("strata.cli.bench_host:host", "How fast traces of the scheduler are read and explained."),
     "accuracy": ("strata.cli.bench_accuracy:accuracy", "Predicted against measured step times of real runs."),
     "planning": ("strata.cli.bench_planning:planning", "How long exact planning takes, by number of domains."),
     "simulate": ("strata.cli.bench_simulate:simulate", "How many plans a second the cost model answers."),

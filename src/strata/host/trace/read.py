@@ -17,8 +17,8 @@ from strata.host.trace.lines import MAX_LINE, read_line
 
 BLOCK_BYTES: Final = 2**20
 """What is parsed at once: enough lines to spread NumPy's cost a call, few enough to stay in the cache."""
-MAX_EVENTS: Final = 30_000_000
-"""Events that are kept, at 33 bytes each: 1 GB."""
+MAX_EVENTS: Final = 12_000_000
+"""Events that are kept. At 33 bytes each they are 0.4 GB; a report takes four times that at its peak."""
 _LOST: Final = re.compile(rb"\[LOST (\d+) EVENTS\]|PERF_RECORD_LOST(?:_SAMPLES)?:?\s+lost\s+(\d+)")
 _WRITTEN: Final = re.compile(rb"#\s*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
 _ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_")
