@@ -3,10 +3,10 @@
  * The bucket lies in the ledger's row and is one number: the instant from which the slice has its share again. Device
  * time used puts it off by that time / share; a launch waits while it is more than BURST_NS ahead.
  *
- * Device time is measured by events around a sample of the launches (every graph, one kernel of about 16, at random
- * so that no rhythm of the program hides), each counting for those since the sample before. That is an estimate, and it comes late
- * by what the program has queued: right over seconds, not over milliseconds. Kernels side by side in several streams count each;
- * beside other tenants a kernel's time includes their turns, so that the share is kept rather too strictly.
+ * Device time is measured by events around a sample of the launches (every graph, one kernel of about 16, at random so
+ * that no rhythm of the program hides), each counting for those since the sample before. That is an estimate, and it
+ * comes late by what the program has queued: right over seconds, not over milliseconds. Kernels side by side in several
+ * streams count each, and a kernel's time includes the turns of other tenants: the share is kept rather too strictly.
  */
 #include "cuda.h"
 
@@ -141,7 +141,8 @@ static struct probe *begin_sample(struct sampler *sampler, enum kind kind, void 
         return NULL;
     }
     probe->weight = atomic_exchange(&sampler->since, 0);
-    atomic_store(&sampler->wanted, kind == KERNELS ? 1 + (uint32_t)(now_ns() * 0x9e3779b97f4a7c15ull >> 40) % (2 * MEAN_INTERVAL) : 1);
+    uint32_t random = (uint32_t)(now_ns() * 0x9e3779b97f4a7c15ull >> 40);
+    atomic_store(&sampler->wanted, kind == KERNELS ? 1 + random % (2 * MEAN_INTERVAL) : 1);
     return probe;
 }
 
@@ -187,9 +188,8 @@ static inline int end(const struct launch *launch, int result) {
     return result;
 }
 
-/* The stream that no number stands for is another one in the _ptsz functions. */
 static void *per_thread(void *stream) {
-    return stream ? stream : (void *)2; /* CU_STREAM_PER_THREAD */
+    return stream ? stream : PER_THREAD_STREAM;
 }
 
 static void *same(void *stream) {
@@ -199,8 +199,8 @@ static void *same(void *stream) {
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPE_GIVEN gx, gy, gz, bx, by, bz, shared
 
-#define LAUNCHES(symbol, kind, stream, parameters, arguments)                                                         \
-    QUOTA_WRAP(CUDA, symbol, int, parameters) {                                                                       \
+#define LAUNCHES(symbol, since, kind, stream, parameters, arguments)                                                  \
+    QUOTA_WRAP_SINCE(CUDA, since, symbol, int, parameters) {                                                          \
         struct launch launch;                                                                                         \
         begin(&launch, kind, stream);                                                                                 \
         return end(&launch, REAL(symbol) arguments);                                                                  \
@@ -211,19 +211,19 @@ struct launch_configuration {
     void *stream;
 };
 
-LAUNCHES(cuLaunchKernel, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters, void **extra),
+LAUNCHES(cuLaunchKernel, 4000, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters, void **extra),
          (f, SHAPE_GIVEN, stream, parameters, extra))
-LAUNCHES(cuLaunchKernel_ptsz, KERNELS, per_thread(stream),
+LAUNCHES(cuLaunchKernel_ptsz, 4000, KERNELS, per_thread(stream),
          (void *f, SHAPE, void *stream, void **parameters, void **extra), (f, SHAPE_GIVEN, stream, parameters, extra))
-LAUNCHES(cuLaunchKernelEx, KERNELS, same(configuration ? configuration->stream : NULL),
+LAUNCHES(cuLaunchKernelEx, 11060, KERNELS, same(configuration ? configuration->stream : NULL),
          (const struct launch_configuration *configuration, void *f, void **parameters, void **extra),
          (configuration, f, parameters, extra))
-LAUNCHES(cuLaunchKernelEx_ptsz, KERNELS, per_thread(configuration ? configuration->stream : NULL),
+LAUNCHES(cuLaunchKernelEx_ptsz, 11060, KERNELS, per_thread(configuration ? configuration->stream : NULL),
          (const struct launch_configuration *configuration, void *f, void **parameters, void **extra),
          (configuration, f, parameters, extra))
-LAUNCHES(cuLaunchCooperativeKernel, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters),
+LAUNCHES(cuLaunchCooperativeKernel, 9000, KERNELS, same(stream), (void *f, SHAPE, void *stream, void **parameters),
          (f, SHAPE_GIVEN, stream, parameters))
-LAUNCHES(cuLaunchCooperativeKernel_ptsz, KERNELS, per_thread(stream),
+LAUNCHES(cuLaunchCooperativeKernel_ptsz, 9000, KERNELS, per_thread(stream),
          (void *f, SHAPE, void *stream, void **parameters), (f, SHAPE_GIVEN, stream, parameters))
 
 static int launch_graph(int (*real)(void *, void *), void *exec, void *stream, void *measured) {
@@ -237,10 +237,10 @@ static int launch_graph(int (*real)(void *, void *), void *exec, void *stream, v
     return result;
 }
 
-QUOTA_WRAP(CUDA, cuGraphLaunch, int, (void *exec, void *stream)) {
+QUOTA_WRAP_SINCE(CUDA, 10000, cuGraphLaunch, int, (void *exec, void *stream)) {
     return launch_graph(REAL(cuGraphLaunch), exec, stream, stream);
 }
 
-QUOTA_WRAP(CUDA, cuGraphLaunch_ptsz, int, (void *exec, void *stream)) {
+QUOTA_WRAP_SINCE(CUDA, 10000, cuGraphLaunch_ptsz, int, (void *exec, void *stream)) {
     return launch_graph(REAL(cuGraphLaunch_ptsz), exec, stream, per_thread(stream));
 }

@@ -5,6 +5,7 @@
 #include "quota.h"
 
 #define CUDA_OUT_OF_MEMORY 2
+#define PER_THREAD_STREAM ((void *)2) /* CU_STREAM_PER_THREAD: what no stream is in the _ptsz functions */
 
 /* Mark of pieces in the MEMORY space; others are of the pool with that number. */
 #define PLAIN 0u
@@ -24,7 +25,7 @@ int cuda_end(const struct quota_piece *piece, int result, enum quota_space space
 /* Call a driver's free for what has been charged: credit if it succeeds. */
 #define CUDA_FREE(space, address, call)                                                                               \
     struct quota_piece piece;                                                                                         \
-    bool is_known = pointers_take(space, address, &piece);                                                            \
+    bool is_known = !quota_limits()->off && pointers_take(space, address, &piece);                                    \
     int result = call;                                                                                                \
     cuda_freed(space, address, is_known ? &piece : NULL, result);                                                     \
     return result

@@ -84,17 +84,18 @@ QUOTA_WRAP_SINCE(CUDA, 3020, cuArray3DCreate_v2, int, (void **array, const struc
     return end(&piece, REAL(cuArray3DCreate_v2)(array, shape), array);
 }
 
-QUOTA_WRAP(CUDA, cuMipmappedArrayCreate, int, (void **array, const struct array_3d *shape, unsigned levels)) {
+QUOTA_WRAP_SINCE(CUDA, 5000, cuMipmappedArrayCreate, int,
+                 (void **array, const struct array_3d *shape, unsigned levels)) {
     struct quota_piece piece;
     if (!begin(&piece, shape, levels))
         return CUDA_OUT_OF_MEMORY;
     return end(&piece, REAL(cuMipmappedArrayCreate)(array, shape, levels), array);
 }
 
-QUOTA_WRAP(CUDA, cuArrayDestroy, int, (void *array)) {
+QUOTA_WRAP_SINCE(CUDA, 2000, cuArrayDestroy, int, (void *array)) {
     CUDA_FREE(ARRAYS, (uintptr_t)array, REAL(cuArrayDestroy)(array));
 }
 
-QUOTA_WRAP(CUDA, cuMipmappedArrayDestroy, int, (void *array)) {
+QUOTA_WRAP_SINCE(CUDA, 5000, cuMipmappedArrayDestroy, int, (void *array)) {
     CUDA_FREE(ARRAYS, (uintptr_t)array, REAL(cuMipmappedArrayDestroy)(array));
 }

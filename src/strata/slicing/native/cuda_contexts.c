@@ -1,5 +1,5 @@
-/* CUDA: a context's end frees what was allocated in it. The context's own memory (hundreds of MiB) is not charged: it is
- * there before the first allocation, and no number for it can be had before. */
+/* CUDA: a context's end frees what was allocated in it. The context's own memory (hundreds of MiB) is not charged: it
+ * is there before the first allocation, and no number for it can be had before. */
 #include "cuda.h"
 
 static struct quota_call get_state = {"cuDevicePrimaryCtxGetState", CUDA, NULL};
@@ -15,7 +15,7 @@ static void ended(void *context) {
 
 static void primary_ended(int device) {
     if (device >= 0 && device < QUOTA_MOST_DEVICES)
-        ended(atomic_exchange(&primary[device], NULL));
+        ended(atomic_load(&primary[device]));
 }
 
 QUOTA_WRAP_SINCE(CUDA, 4000, cuCtxDestroy_v2, int, (void *context)) {
@@ -25,7 +25,7 @@ QUOTA_WRAP_SINCE(CUDA, 4000, cuCtxDestroy_v2, int, (void *context)) {
     return result;
 }
 
-QUOTA_WRAP(CUDA, cuDevicePrimaryCtxRetain, int, (void **context, int device)) {
+QUOTA_WRAP_SINCE(CUDA, 7000, cuDevicePrimaryCtxRetain, int, (void **context, int device)) {
     int result = REAL(cuDevicePrimaryCtxRetain)(context, device);
     if (result == 0 && device >= 0 && device < QUOTA_MOST_DEVICES)
         atomic_store(&primary[device], *context);

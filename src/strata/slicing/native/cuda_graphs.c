@@ -100,7 +100,7 @@ static bool fits(uint64_t bytes) {
     return row != ROW_CLOSED && (!limit || bytes <= limit);
 }
 
-QUOTA_WRAP(CUDA, cuGraphAddMemAllocNode, int,
+QUOTA_WRAP_SINCE(CUDA, 11040, cuGraphAddMemAllocNode, int,
            (void **node, void *graph, void *const *after, size_t num_after, struct alloc_node *allocation)) {
     if (allocation && !fits(allocation->bytes))
         return CUDA_OUT_OF_MEMORY;
@@ -114,7 +114,7 @@ static bool allocates(const struct node *parameters) {
     return parameters && parameters->type == NODE_MEM_ALLOC && !quota_limits()->off;
 }
 
-QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphAddNode, int,
+QUOTA_WRAP(CUDA, cuGraphAddNode, int,
                  (void **node, void *graph, void *const *after, size_t num_after, struct node *parameters)) {
     if (allocates(parameters) && !fits(parameters->allocation.bytes))
         return CUDA_OUT_OF_MEMORY;
@@ -124,7 +124,7 @@ QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphAddNode, int,
     return result;
 }
 
-QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphAddNode_v2, int,
+QUOTA_WRAP(CUDA, cuGraphAddNode_v2, int,
                  (void **node, void *graph, void *const *after, const void *edges, size_t num_after,
                   struct node *parameters)) {
     if (allocates(parameters) && !fits(parameters->allocation.bytes))
@@ -143,7 +143,7 @@ static int instantiated(int result, void *const *exec, void *graph) {
     return result;
 }
 
-QUOTA_WRAP_SINCE(CUDA, NOT_BY_NAME, cuGraphInstantiate_v2, int,
+QUOTA_WRAP(CUDA, cuGraphInstantiate_v2, int,
                  (void **exec, void *graph, void **node, char *log, size_t log_bytes)) {
     return instantiated(REAL(cuGraphInstantiate_v2)(exec, graph, node, log, log_bytes), exec, graph);
 }
@@ -177,6 +177,24 @@ QUOTA_WRAP(CUDA, cuDeviceGraphMemTrim, int, (int device)) {
     if (result == 0 && atomic_load(&has_nodes))
         settle(device, cuda_row(device), 0);
     return result;
+}
+
+/* Uploading takes the memory before the first launch does. */
+static int upload(int (*real)(void *, void *), void *exec, void *stream) {
+    struct graph_launch launch;
+    if (!graphs_begin_launch(exec, &launch))
+        return CUDA_OUT_OF_MEMORY;
+    int result = real(exec, stream);
+    graphs_end_launch(&launch);
+    return result;
+}
+
+QUOTA_WRAP(CUDA, cuGraphUpload, int, (void *exec, void *stream)) {
+    return upload(REAL(cuGraphUpload), exec, stream);
+}
+
+QUOTA_WRAP(CUDA, cuGraphUpload_ptsz, int, (void *exec, void *stream)) {
+    return upload(REAL(cuGraphUpload_ptsz), exec, stream);
 }
 
 bool graphs_begin_launch(void *exec, struct graph_launch *launch) {

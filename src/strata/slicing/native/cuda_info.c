@@ -1,5 +1,11 @@
-/* CUDA and NVML: what a program sees of the memory is its slice. The driver is asked first; only successes are changed. */
+/* CUDA and NVML: what a program sees of the memory is its slice. The driver is asked first; only its successes are
+ * changed. */
 #include "cuda.h"
+
+#include <stdlib.h>
+
+static struct quota_call get_uuid = {"nvmlDeviceGetUUID", NVML, NULL};
+static struct quota_call get_index = {"nvmlDeviceGetIndex", NVML, NULL};
 
 static uint64_t less(uint64_t one, uint64_t other) {
     return one < other ? one : other;
@@ -30,11 +36,21 @@ QUOTA_WRAP_SINCE(CUDA, 3020, cuDeviceTotalMem_v2, int, (size_t * total, int devi
     return result;
 }
 
-/* NVML numbers all devices of the machine: ours is found by its UUID, "GPU-xxxxxxxx-xxxx-..." (or MIG-). */
-static struct quota_call get_uuid = {"nvmlDeviceGetUUID", NVML, NULL};
+/* Without a row yet: where nothing hides devices from CUDA, both number them alike. */
+static uint64_t limit_of(void *device, int row) {
+    if (row >= 0)
+        return ledger_limit(row);
+    const struct quota_limits *limits = quota_limits();
+    int (*ask)(void *, unsigned *) = (int (*)(void *, unsigned *))quota_call(&get_index);
+    unsigned index;
+    bool is_alike = !limits->off && !getenv("CUDA_VISIBLE_DEVICES") && ask && ask(device, &index) == 0;
+    return is_alike && index < QUOTA_MOST_DEVICES ? limits->memory_bytes[index] : 0;
+}
 
+/* NVML numbers all devices of the machine: ours is found by its UUID, "GPU-xxxxxxxx-xxxx-..." (or MIG-). */
 static int hex(char digit) {
-    return digit >= '0' && digit <= '9' ? digit - '0' : (digit | 0x20) >= 'a' && (digit | 0x20) <= 'f' ? (digit | 0x20) - 'a' + 10 : -1;
+    int letter = digit | 0x20;
+    return digit >= '0' && digit <= '9' ? digit - '0' : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
 static int row_of(void *device) {
@@ -68,8 +84,9 @@ struct nvml_memory_v2 {
 QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo, int, (void *device, struct nvml_memory *memory)) {
     int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
     int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
-    if (ledger_limit(row)) {
-        memory->total = less(memory->total, ledger_limit(row));
+    uint64_t limit = result == 0 ? limit_of(device, row) : 0;
+    if (limit) {
+        memory->total = less(memory->total, limit);
         memory->used = less(ledger_used(row), memory->total);
         memory->available = memory->total - memory->used;
     }
@@ -79,8 +96,9 @@ QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo, int, (void *device, struct nvml_memory
 QUOTA_WRAP(NVML, nvmlDeviceGetMemoryInfo_v2, int, (void *device, struct nvml_memory_v2 *memory)) {
     int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     int row = result == 0 ? row_of(device) : ROW_UNLIMITED;
-    if (ledger_limit(row)) {
-        memory->total = less(memory->total, ledger_limit(row));
+    uint64_t limit = result == 0 ? limit_of(device, row) : 0;
+    if (limit) {
+        memory->total = less(memory->total, limit);
         memory->reserved = 0; /* the driver's own, outside the slice */
         memory->used = less(ledger_used(row), memory->total);
         memory->available = memory->total - memory->used;

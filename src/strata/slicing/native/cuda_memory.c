@@ -81,7 +81,7 @@ QUOTA_WRAP_SINCE(CUDA, 3020, cuMemAlloc_v2, int, (uint64_t * pointer, size_t byt
 }
 
 /* Managed memory is charged in full to the current device: it may all come to lie there. */
-QUOTA_WRAP(CUDA, cuMemAllocManaged, int, (uint64_t * pointer, size_t bytes, unsigned flags)) {
+QUOTA_WRAP_SINCE(CUDA, 6000, cuMemAllocManaged, int, (uint64_t * pointer, size_t bytes, unsigned flags)) {
     struct quota_piece piece;
     if (!cuda_begin(&piece, cuda_row_here(), bytes))
         return CUDA_OUT_OF_MEMORY;

@@ -125,7 +125,7 @@ struct properties {
     int type, handle_types, location_type, location;
 };
 
-QUOTA_WRAP(CUDA, cuMemCreate, int,
+QUOTA_WRAP_SINCE(CUDA, 10020, cuMemCreate, int,
            (uint64_t * handle, size_t bytes, const struct properties *properties, unsigned long long flags)) {
     bool is_here = properties && properties->location_type == ON_DEVICE;
     int row = is_here ? cuda_row(properties->location) : ROW_UNLIMITED;
@@ -150,7 +150,7 @@ static void count_handle(struct state *state, uint64_t handle, uint32_t index, i
         object_at(state, index)->handles += (uint32_t)by;
 }
 
-QUOTA_WRAP(CUDA, cuMemRelease, int, (uint64_t handle)) {
+QUOTA_WRAP_SINCE(CUDA, 10020, cuMemRelease, int, (uint64_t handle)) {
     struct state *state = quota_limits()->off ? NULL : locked();
     // Locked over the driver's call: the number may be another thread's as soon as the driver has it back.
     int result = REAL(cuMemRelease)(handle);
@@ -165,7 +165,7 @@ QUOTA_WRAP(CUDA, cuMemRelease, int, (uint64_t handle)) {
     return result;
 }
 
-QUOTA_WRAP(CUDA, cuMemMap, int,
+QUOTA_WRAP_SINCE(CUDA, 10020, cuMemMap, int,
            (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags)) {
     int result = REAL(cuMemMap)(address, bytes, offset, handle, flags);
     struct quota_piece piece;
@@ -184,7 +184,7 @@ QUOTA_WRAP(CUDA, cuMemMap, int,
 }
 
 /* One call may end many mappings, which follow each other. */
-QUOTA_WRAP(CUDA, cuMemUnmap, int, (uint64_t address, size_t bytes)) {
+QUOTA_WRAP_SINCE(CUDA, 10020, cuMemUnmap, int, (uint64_t address, size_t bytes)) {
     struct state *state = quota_limits()->off ? NULL : locked();
     // Locked over the driver's call: another thread may map the same address as soon as it is free.
     int result = REAL(cuMemUnmap)(address, bytes);
@@ -206,7 +206,7 @@ QUOTA_WRAP(CUDA, cuMemUnmap, int, (uint64_t address, size_t bytes)) {
 }
 
 /* Another process's memory is that process's; our own comes back under its number, which counts once more. */
-QUOTA_WRAP(CUDA, cuMemImportFromShareableHandle, int, (uint64_t * handle, void *shared, int type)) {
+QUOTA_WRAP_SINCE(CUDA, 10020, cuMemImportFromShareableHandle, int, (uint64_t * handle, void *shared, int type)) {
     struct state *state = quota_limits()->off ? NULL : locked();
     int result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     struct quota_piece piece;
@@ -217,7 +217,7 @@ QUOTA_WRAP(CUDA, cuMemImportFromShareableHandle, int, (uint64_t * handle, void *
     return result;
 }
 
-QUOTA_WRAP(CUDA, cuMemRetainAllocationHandle, int, (uint64_t * handle, void *address)) {
+QUOTA_WRAP_SINCE(CUDA, 11000, cuMemRetainAllocationHandle, int, (uint64_t * handle, void *address)) {
     int result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct state *state = result == 0 && !quota_limits()->off ? locked() : NULL;
     if (!state)

@@ -151,7 +151,7 @@ static void swap(void **function, const char *name, int version, uint64_t flags)
                     : table_swap_named(wrapper, name, version, flags & PER_THREAD_DEFAULT_STREAM);
 }
 
-QUOTA_WRAP(CUDA, cuGetProcAddress, int, (const char *name, void **function, int version, uint64_t flags)) {
+QUOTA_WRAP_SINCE(CUDA, 11030, cuGetProcAddress, int, (const char *name, void **function, int version, uint64_t flags)) {
     int result = REAL(cuGetProcAddress)(name, function, version, flags);
     if (result == 0)
         swap(function, name, version, flags);

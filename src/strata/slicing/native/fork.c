@@ -10,7 +10,7 @@
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
-#define MOST_REGIONS 4
+#define MOST_REGIONS 8
 
 _Atomic bool quota_cannot_wipe;
 

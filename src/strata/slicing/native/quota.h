@@ -35,11 +35,8 @@ struct quota_wrap {
     _Atomic(void *) raw;  /* the driver's function: what its address is swapped for `wrapper` by; NULL until seen */
     _Atomic(void *) real; /* what REAL() calls: `raw`, or what another preloaded library behind us has in its place */
     enum quota_library library;
-    int since; /* the driver version (12000 is 12.0) from which this is what its base name means; 0: always */
+    int since; /* the driver version (12000 is 12.0) from which this is what its base name means; 0: never by name */
 };
-
-/* For `since`: a base name that has meant functions of other parameters; found by its address alone. */
-#define NOT_BY_NAME (1 << 30)
 
 #define QUOTA_EXPORT __attribute__((visibility("default")))
 

@@ -50,7 +50,7 @@ void *table_swap_named(void *function, const char *base, int version, bool is_pe
     struct quota_wrap *best = NULL;
     for (int ask = is_per_thread; ask >= 0 && !best; ask--)
         for (EACH_WRAP(wrap))
-            if (wrap->library == CUDA && version >= wrap->since && is_based_on(wrap, base, length, ask) &&
+            if (wrap->library == CUDA && wrap->since && version >= wrap->since && is_based_on(wrap, base, length, ask) &&
                 atomic_load(&wrap->raw) && (!best || wrap->since > best->since))
                 best = wrap;
     return best ? best->wrapper : function;

@@ -253,6 +253,13 @@ EXPORT CUresult cuGraphUpload(struct Graph *exec, CUstream stream)
     return OK;
 }
 
+EXPORT CUresult cuGraphUpload_ptsz(struct Graph *exec, CUstream stream)
+{
+    (void)exec, (void)stream;
+    ENTER(visit);
+    return OK;
+}
+
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     ENTER(visit);
