@@ -180,6 +180,7 @@ SAMPLES = {
     "pid-stale": {"matcher": "TGIDEquals"},
     "cgroup-prefix-open": {"prefix": "system.slice/docker"},
     "cpu-wait": {"share": 0.4, "culprit": "hog", "blame": 0.9},
+    "gpu-idle-cpu-wait": {"share": 0.4, "culprit": "hog"},
     "cpu-preempted": {"times": 12, "culprit": "hog"},
     "irq-theft": {"culprit": "irq 36 eth0", "cost": 12.5},
     "crosses-numa": {"times": 12, "rate": 3.0},

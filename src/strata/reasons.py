@@ -841,6 +841,11 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "Give it CPUs of its own (cpuset), or a higher weight (nice, cpu.weight) than the culprit's: strata host "
         "layers writes such a policy.",
     ),
+    "gpu-idle-cpu-wait": Meaning(
+        "{share:.0%} of the accelerator's idle time is this launching thread waiting for a CPU; {culprit} had it",
+        "No kernel ran, since the thread that would have launched one had no CPU.",
+        "Give the launching thread CPUs of its own (cpuset), near its accelerator: strata host layers does.",
+    ),
     "cpu-preempted": Meaning(
         "taken off its CPU {times} times in the middle of its work, for {culprit} above all",
         "The kernel let another thread run although this one had work; its caches are cold when it is back.",

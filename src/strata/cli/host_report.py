@@ -29,6 +29,11 @@ _MOST_THREADS: Final = 12
     help="Names of the threads that matter begin with this; again for more. Default: trainer, pt_main, nccl ...",
 )
 @click.option("--here", is_flag=True, help="TRACE is of this machine: also tell moves across caches and nodes.")
+@click.option(
+    "--kineto",
+    type=click.Path(path_type=Path),
+    help="A PyTorch profiler trace of the same time and clock: says why the accelerator stood idle.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page with the picture of the trace.")
 @click.option(
     "--fail-on",
@@ -37,7 +42,13 @@ _MOST_THREADS: Final = 12
 )
 @output_option
 def report(
-    trace: Path, critical: Sequence[str], here: bool, html: Path | None, fail_on: str | None, output: str
+    trace: Path,
+    critical: Sequence[str],
+    here: bool,
+    kineto: Path | None,
+    html: Path | None,
+    fail_on: str | None,
+    output: str,
 ) -> None:
     """Say why threads waited for a CPU, who had it meanwhile, and what to do about it.
 
@@ -50,11 +61,15 @@ def report(
     """
     from strata.host.cpus import probe
     from strata.host.findings.finding import Severity
+    from strata.host.kineto import read_kineto
     from strata.host.report import report_of
     from strata.host.trace.read import read_trace
     from strata.host.view import view_of
 
-    found = report_of(view_of(read_trace(trace), critical=critical, cpus=probe() if here else None))
+    read = read_trace(trace)
+    accelerator = read_kineto(kineto, read) if kineto is not None else None
+    cpus = probe() if here else None
+    found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator))
     if html is not None:
         from strata.files import write_text
         from strata.host.page import page

@@ -10,6 +10,7 @@ import numpy as np
 
 from strata.decision import Reason
 from strata.host.findings.finding import WARNING_SHARE, Finding, Severity
+from strata.host.findings.gpu_idle import idleness
 from strata.host.findings.ranked import findings_of
 from strata.host.view import View
 from strata.host.waits import switch_outs
@@ -68,6 +69,7 @@ class Report:
             "wall_ms": self.view.wall_ns / 1e6,
             "cpus": len(self.view.runs.cpus),
             "switch_outs": switch_outs(trace),
+            "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
             "findings": [one.to_dict() for one in self.findings],
             "threads": [one.to_dict() for one in self.threads],
@@ -128,7 +130,8 @@ def verdict(report: Report) -> str:
         )
         sentences.append(f"{held / ms if ms else 0:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
         sentences.append(f"Without these waits it could do up to {share / max(1 - share, 0.01):.0%} more.")
-    extra = [one for one in serious if one.token != "cpu-wait"][:1]
+    # The first that is not the same again: a preemption is a wait as well.
+    extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]
     sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]
     if serious:
         sentences.append(f"First thing to do: {serious[0].advice}")

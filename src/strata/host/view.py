@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from strata.host.blame import Blame, blame_of
 from strata.host.cpus import Cpus
 from strata.host.interrupts import Interrupts, interrupts_of
+from strata.host.kineto import Accelerator
 from strata.host.lives import Lives, lives_of
 from strata.host.runs import Runs, runs_of
 from strata.host.trace.events import Ints, Trace
@@ -25,11 +26,15 @@ _CRITICAL: Final = re.compile(
 """How the threads that feed accelerators are called (seed 004: trainer_main; torch: pt_*; NCCL's own)."""
 
 
+MOST_LAUNCHERS: Final = 8
+"""Launching threads that count as critical: those with most launches, the others copy or capture now and then."""
+
+
 @dataclass(frozen=True)
 class View:
     """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
 
-    `cpus` is the machine's topology; None where it is not known.
+    `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
     """
 
     trace: Trace
@@ -40,6 +45,7 @@ class View:
     blame: Blame
     critical: tuple[str, ...] = ()
     cpus: Cpus | None = None
+    accelerator: Accelerator | None = None
 
     def name(self, life: int) -> str:
         """Return the last name of a thread; "(idle)" for none."""
@@ -73,13 +79,14 @@ class View:
 
     @cached_property
     def is_critical(self) -> NDArray[np.bool_]:
-        """Which threads hold up others: those the user named, else those named as what feeds accelerators."""
+        """Which threads hold up others: those the user named, else those that launch kernels, seen or by name."""
         comms = range(len(self.trace.names))
         if self.critical:
             matches = [self.trace.names[i].startswith(self.critical) for i in comms]
         else:
             matches = [bool(_CRITICAL.match(self.trace.names[i])) for i in comms]
-        return np.array([*matches, False])[self.lives.comm]
+        launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
+        return np.array([*matches, False])[self.lives.comm] | np.isin(self.lives.tid, launches[:MOST_LAUNCHERS])
 
     @cached_property
     def critical_lives(self) -> tuple[int, ...]:
@@ -102,11 +109,17 @@ class View:
         return total[:-1]
 
 
-def view_of(trace: Trace, *, critical: Sequence[str] = (), cpus: Cpus | None = None) -> View:
+def view_of(
+    trace: Trace,
+    *,
+    critical: Sequence[str] = (),
+    cpus: Cpus | None = None,
+    accelerator: Accelerator | None = None,
+) -> View:
     """Return a trace, analysed. `critical`: prefixes of the names of the threads that matter."""
     lives = lives_of(trace)
     runs = runs_of(trace, lives)
     interrupts = interrupts_of(trace, runs)
     waits = waits_of(trace, lives, runs)
     blame = blame_of(waits, runs, interrupts, trace.names)
-    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus)
+    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus, accelerator)

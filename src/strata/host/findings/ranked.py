@@ -11,6 +11,7 @@ from strata.host.findings import (
     forks,
     frequency,
     gaps,
+    gpu_idle,
     idle,
     moves,
     pools,
@@ -25,6 +26,7 @@ from strata.host.view import View
 
 DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
     delay.find,
+    gpu_idle.find,
     preempted.find,
     theft.find,
     moves.find,

@@ -1,0 +1,112 @@
+"""PyTorch's profiler beside the scheduler: how much of the accelerator's idle time is a wait for a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from host_traces import IDLE, Text
+from strata.cli.main import cli, run
+from strata.errors import UsageError
+from strata.host.findings import gpu_idle
+from strata.host.kineto import read_kineto
+from strata.host.view import View, view_of
+
+T, HOG = ("python3", 11), ("hog", 12)
+
+
+def scheduler() -> Text:
+    """The launching thread runs 2 ms, waits 4 ms for a hog and sleeps 4 ms, ten times; it launches as it runs."""
+    text = Text()
+    for step in range(10):
+        now = 10.0 * step
+        text.switch(now, 0, IDLE if step == 0 else HOG, T, "R").switch(now + 2, 0, T, HOG)
+        text.wake(now + 6, 0, T, by=HOG)
+    return text.switch(100, 0, HOG, T, "R").switch(101, 0, T, IDLE)
+
+
+def profile(folder: Path, *, base_ns: int = 0, tid: Any = 11, pid: int = 7, **more: Any) -> Path:
+    events = [{"ph": "M", "name": "process_name", "pid": 7}]
+    for step in range(10):
+        at = 10_000.0 * step
+        events += [
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "ts": at,
+                "dur": 1,
+                "pid": pid,
+                "tid": tid,
+            },
+            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": at, "dur": 2000, "pid": 0, "tid": 7},
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": 10_000},
+        ]
+    file = folder / "kineto.json"
+    file.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": base_ns, **more}))
+    return file
+
+
+def view(folder: Path, kineto: Path) -> View:
+    trace = scheduler().trace(folder)
+    return view_of(trace, accelerator=read_kineto(kineto, trace))
+
+
+def test_idle_time_of_the_accelerator_is_split_by_what_its_launcher_did(tmp_path):
+    found = gpu_idle.idleness(view(tmp_path, profile(tmp_path)))
+    assert found is not None
+    assert (found.num_steps, found.step_ms) == (10, 10)
+    assert found.to_dict() == pytest.approx(
+        {
+            "wall_ms": 92,
+            "idle_ms": 72,
+            "launcher_waited_ms": 36,
+            "launcher_ran_ms": 0,
+            "launcher_slept_ms": 36,
+            "steps": 10,
+            "step_ms_mean": 10,
+        }
+    )
+
+
+def test_who_launches_is_critical_whatever_its_name_and_the_steps_it_cost_are_told(tmp_path):
+    of = view(tmp_path, profile(tmp_path))
+    assert [of.name(life) for life in of.critical_lives] == ["python3"]
+    (finding,) = gpu_idle.find(of)
+    assert (finding.token, finding.culprit) == ("gpu-idle-cpu-wait", "hog")
+    assert "50% of the accelerator's idle time" in str(finding.reason)
+    assert "about 3.6 steps of 10.0 ms lost" in finding.evidence
+
+
+def test_a_launcher_named_by_its_address_is_found_by_its_process(tmp_path):
+    (finding,) = gpu_idle.find(view(tmp_path, profile(tmp_path, tid=140_000_000_000_000, pid=11)))
+    assert finding.tid == 11
+
+
+def test_a_trace_of_another_clock_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="not of one clock"):
+        view(tmp_path, profile(tmp_path, base_ns=10**18))
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"traceEvents": []}', '{"traceEvents": [1, {"ph": "X"}, {"cat": "kernel"}]}']
+)
+def test_what_is_no_kineto_trace_is_refused(tmp_path, text):
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    with pytest.raises(UsageError, match=r"other\.json"):
+        view(tmp_path, other)
+
+
+def test_the_command_joins_both(tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_bytes(scheduler().raw())
+    arguments = ["host", "report", str(trace), "--kineto", str(profile(tmp_path)), "-o", "json"]
+    data = json.loads(CliRunner().invoke(cli, arguments).stdout)
+    assert data["gpu"]["launcher_waited_ms"] == pytest.approx(36)
+    assert "gpu-idle-cpu-wait" in {one["token"] for one in data["findings"]}
+    assert run([*arguments[:4], str(tmp_path / "none.json")]) == 2
