@@ -179,13 +179,15 @@ def test_what_belongs_to_no_job_runs_when_nobody_else_wants_to_but_daemons_and_s
 
 def test_nice_values_say_who_matters_and_undo_nobodys_own_choice():
     hog, polite = thread(8000, "hog", run_s=90.0), thread(8001, "polite", run_s=90.0, nice=19)
+    brief = thread(8002, "cc1", run_s=0.9, age_s=1.0)
     trainer = replace(HOST.threads[0], nice=-15)
-    host = replace(HOST, threads=(trainer, *HOST.threads[1:], hog, polite))
+    host = replace(HOST, threads=(trainer, *HOST.threads[1:], hog, polite, brief))
     nice = steps("nice", plain(BIG, FULL, classify(host)))
     assert nice["/proc/4000/task/4001"] == "-10"
     assert nice["/proc/4000/task/4031"] == "5"
     assert nice["/proc/8000/task/8000"] == "10"
-    assert not {"/proc/8001/task/8001", "/proc/4000/task/4000", "/proc/4100/task/4100"} & nice.keys()
+    left = (8001, 8002, 4000, 4100)
+    assert not {f"/proc/{pid}/task/{pid}" for pid in left} & nice.keys()
 
 
 def test_affinity_follows_the_gpus_node_but_not_over_an_applications_own_pins():

@@ -44,6 +44,22 @@ def test_every_thread_of_a_training_host_is_in_its_pool_and_layer():
     assert found[5000] == (None, "rest")
 
 
+def test_unnamed_threads_that_only_wait_for_messages_are_no_parallel_region_and_never_critical():
+    leader = thread(10, "python")
+    proxies = tuple(
+        of(leader, 20 + n, "python", run_s=4.0, num_runs=100_000, num_wakeups=95_000) for n in range(3)
+    )
+    found = pools(Snapshot((leader, *proxies), {10: ("/dev/nvidia0",)}))
+    assert {found[20 + number] for number in range(3)} == {(None, "support")}
+
+
+def test_idle_threads_of_a_parallel_region_belong_to_it_too():
+    leader = thread(10, "python")
+    crew = (of(leader, 20, "python"), of(leader, 21, "python"), of(leader, 22, "python", run_s=0.0, num_runs=1))
+    found = pools(Snapshot((leader, *crew), {10: ("/dev/nvidia0",)}))
+    assert found[20] == found[22] == ("openmp", "pipeline")
+
+
 def test_a_thread_without_a_sign_is_not_starved_while_its_job_computes():
     assert pools(training_host())[4033] == (None, "support")
 
@@ -53,7 +69,7 @@ def test_each_answer_has_its_evidence_and_how_sure_it_is():
     trainer = by_tid[TRAINER]
     assert trainer.evidence == ("the driver lists its process on GPU 0, and it is the first thread",)
     assert (trainer.gpus, trainer.node) == ((0,), 0)
-    assert by_tid[4010].evidence[0] == "one of 8 like it, 1000 us at a time, 30% busy"
+    assert by_tid[4010].evidence[0] == "one of 8 unnamed threads that keep 2.4 CPUs busy, 1000 us at a time"
     assert by_tid[4003].confidence > by_tid[4010].confidence > 0.3
     assert by_tid[5000].confidence == 0.0
 

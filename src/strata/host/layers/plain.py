@@ -29,6 +29,8 @@ NOISE: Final = 0.05
 """Share of a CPU from which a thread that belongs to no job is worth being niced."""
 BANDWIDTH_PERCENT: Final = 50
 """What resctrl leaves the data pipeline of the memory bandwidth."""
+SETTLED_S: Final = 5.0
+"""Threads younger than this, as compilers' are, are gone before a step is taken."""
 SYSTEM: Final = ("/system.slice", "/init.scope", "/user.slice")
 """Cgroups with daemons and shells, which must never wait until all else sleeps."""
 
@@ -95,7 +97,9 @@ def _task(one: Classified) -> str:
 def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
     for one in threads:
         wanted = NICE.get(one.layer)
-        if wanted is None or one.thread.nice == wanted or (one.layer == "rest" and one.thread.busy < NOISE):
+        if wanted is None or one.thread.nice == wanted:
+            continue
+        if one.layer == "rest" and (one.thread.busy < NOISE or one.thread.age_s < SETTLED_S):
             continue
         # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
         if (wanted < 0) == (one.thread.nice < wanted):

@@ -6,8 +6,8 @@ hints do, 1 - (1 - a)(1 - b); a runner-up takes half its own strength off. Weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from strata.host.threads.label import NAME_PREFIX
@@ -38,6 +38,20 @@ class Classified:
 
 
 @dataclass(frozen=True, slots=True)
+class _Crew:
+    """The threads of a process that are called as the process is, its first one left out."""
+
+    count: int = 0
+    busy: float = 0.0
+    run_length_s: float = 0.0
+
+    @property
+    def is_computing(self) -> bool:
+        """Return whether they run as parallel regions do, not as threads that wait for a message."""
+        return self.count > 1 and self.busy > 0.1 and self.run_length_s > 100e-6
+
+
+@dataclass(frozen=True, slots=True)
 class _Process:
     """What is known of a process: `uses` an accelerator for computing, or only `asks` about it."""
 
@@ -47,7 +61,8 @@ class _Process:
     gpus: tuple[int, ...]
     node: int | None
     is_child_of_user: bool
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int]
+    unnamed: _Crew
 
 
 def classify(snapshot: Snapshot) -> tuple[Classified, ...]:
@@ -106,7 +121,15 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
         nodes.pop() if len(nodes) == 1 else None,
         not uses and owner is not None,
         sizes,
+        _crew(snapshot.processes[pid]),
     )
+
+
+def _crew(threads: Sequence[Thread]) -> _Crew:
+    some = [one for one in threads if not one.is_leader and one.name == one.process]
+    num_runs = sum(one.num_runs for one in some)
+    run_s = sum(one.run_s or 0.0 for one in some)
+    return _Crew(len(some), sum(one.busy for one in some), run_s / num_runs if num_runs else 0.0)
 
 
 def _classified(thread: Thread, process: _Process) -> Classified:
@@ -163,16 +186,15 @@ def _by_devices(thread: Thread, process: _Process, *, is_named: bool) -> Iterato
 
 
 def _by_behaviour(thread: Thread, process: _Process, *, is_named: bool) -> Iterator[tuple[Pool, float, str]]:
-    size = process.sizes.get(stem(thread.name), 0)
-    if process.is_child_of_user and not thread.is_leader and not is_named:
-        yield "transforms", 0.45, "it is a further thread of a process that loads data"
-    length_s = thread.run_length_s
-    if is_named or thread.is_leader or length_s is None:
+    if is_named or thread.is_leader:
         return
-    does = f"{1e6 * length_s:.0f} us at a time"
-    if process.uses and size > 2 and thread.name == thread.process and length_s > 100e-6 and thread.busy > 0.02:
-        yield "openmp", 0.55, f"one of {size - 1} like it, {does}, {thread.busy:.0%} busy"
-    elif process.uses and thread.wakeups_per_s > 100 and length_s < 100e-6:
-        yield "comms-monitor", 0.4, f"{thread.wakeups_per_s:.0f} wake-ups/s, {does}, as a proxy"
-    elif size >= POOL_SIZE and thread.busy < 0.05:
+    size = process.sizes.get(stem(thread.name), 0)
+    if process.is_child_of_user:
+        yield "transforms", 0.45, "it is a further thread of a process that loads data"
+    # OpenMP's threads have no names, and idle ones belong to the pool as well: they are judged together.
+    crew = process.unnamed
+    if process.uses and thread.name == thread.process and crew.is_computing:
+        does = f"keep {crew.busy:.1f} CPUs busy, {1e6 * crew.run_length_s:.0f} us at a time"
+        yield "openmp", 0.55, f"one of {crew.count} unnamed threads that {does}"
+    elif size >= POOL_SIZE and thread.run_s is not None and thread.busy < 0.05:
         yield "rpc", 0.4, f"one of {size} threads that mostly sleep"
