@@ -31,7 +31,7 @@ def find_compiler() -> str | None:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """folder: drivers (those without new functions in old/), programs, and the quota library."""
+    """folder: drivers (see `environment` for those in folders), programs, and the quota library."""
 
     folder: Path
 
@@ -40,10 +40,13 @@ class Accelerators:
         return self.folder / "libstrata_quota.so"
 
     def environment(
-        self, *, ledger: Path | None = None, old: bool = False, preload: str | None = None, **more: str
+        self, *, ledger: Path | None = None, driver: str = "", preload: str | None = None, **more: str
     ) -> dict[str, str]:
-        """Return a whole environment: drivers on the path, the library preloaded (or what preload says)."""
-        drivers = [str(self.folder / "old")] if old else []
+        """Return a whole environment: drivers on the path, the library preloaded (or what preload says).
+
+        driver: "old", without the newer functions; "other-addresses", whose cuGetProcAddress has its own.
+        """
+        drivers = [str(self.folder / driver)] if driver else []
         env = {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": ":".join([*drivers, str(self.folder)]),
@@ -93,10 +96,12 @@ def read_state(path: Path) -> DeviceState:
 
 def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
     """Compile everything into a folder. more: flags for drivers and programs."""
-    (folder / "old").mkdir(exist_ok=True)
+    for name in ("old", "other-addresses"):
+        (folder / name).mkdir(exist_ok=True)
     drivers = [
         (_CUDA + _CUDA_NEW, "libcuda.so.1", folder, ()),
         (_CUDA, "libcuda.so.1", folder / "old", ("-DOLD_DRIVER",)),
+        (_CUDA + _CUDA_NEW, "libcuda.so.1", folder / "other-addresses", ("-DOTHER_ADDRESSES",)),
         (("fake.c", "nvml.c"), "libnvidia-ml.so.1", folder, ()),
         (("fake.c", "runtime.c"), "libruntime.so", folder, ()),
         (("ascendcl.c",), "libascendcl.so", folder, ("-L", str(folder), "-lruntime")),

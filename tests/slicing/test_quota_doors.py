@@ -77,6 +77,40 @@ def test_flags_choose_the_stream_as_without_the_library(calls, door, legacy, per
     ]
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.split(":")[0] for kind in KINDS])
+@pytest.mark.parametrize("door", [door for _, door in DOORS[:9]])
+def test_a_driver_that_hands_out_other_addresses_than_it_exports(accelerators, ledger, door, kind):
+    program = "calls-linked" if door in ("link", "next") else "calls"
+    env = accelerators.environment(ledger=ledger, driver="other-addresses", STRATA_MEMORY_LIMIT=str(GIB))
+    name = kind.split(":")[0]
+    done = accelerators.run(program, door, "alloc:600M", kind, "info", "total", env=env)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "alloc 0",
+        f"{name} 2",
+        f"free {424 * MIB} total {GIB} info 0",
+        f"total {GIB} total 0",
+    ]
+
+
+@pytest.mark.parametrize(("flags", "legacy", "per_thread"), [(0, 1, 0), (1, 1, 0), (2, 0, 1)])
+def test_and_the_stream_is_the_right_one_there_too(accelerators, ledger, flags, legacy, per_thread):
+    env = accelerators.environment(ledger=ledger, driver="other-addresses", STRATA_MEMORY_LIMIT=str(GIB))
+    words = [
+        "async:1M",
+        "launch:1",
+        "calls:cuMemAllocAsync",
+        "calls:cuMemAllocAsync_ptsz",
+        "calls:cuLaunchKernel_ptsz",
+    ]
+    done = accelerators.run("calls", f"gpa:{flags}", *words, env=env)
+    assert done.stdout.splitlines()[2:] == [
+        f"cuMemAllocAsync {legacy} calls 0",
+        f"cuMemAllocAsync_ptsz {per_thread} calls 0",
+        f"cuLaunchKernel_ptsz {per_thread} calls 0",
+    ]
+
+
 def test_what_dlsym_and_get_proc_address_answer_is_what_they_answer_without_the_library(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     held = accelerators.run("doors", env=env)
@@ -141,7 +175,7 @@ def test_memory_of_the_host_is_nobodys(calls):
 
 
 def test_a_driver_without_the_new_functions(accelerators, ledger):
-    env = accelerators.environment(ledger=ledger, old=True, STRATA_MEMORY_LIMIT=str(GIB))
+    env = accelerators.environment(ledger=ledger, driver="old", STRATA_MEMORY_LIMIT=str(GIB))
     for door in ("dlsym", "gpa1", "gpa:2"):
         done = accelerators.run("calls", door, "alloc:600M", "alloc:600M", "free:0", "info", env=env)
         assert done.stdout.splitlines() == ["alloc 0", "alloc 2", "free 0", f"free {GIB} total {GIB} info 0"]
@@ -164,8 +198,7 @@ def test_another_library_in_the_preload_before_and_behind(accelerators, ledger):
         assert done.stderr == "shim: here\n"
 
 
-def test_nvml_shows_the_slice_too(accelerators, ledger):
-    code = """
+NVML = """
 import ctypes
 class Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
@@ -180,10 +213,28 @@ one, two = Memory(), Memory2(version=0x2000028)
 print(nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(one)), one.total, one.free, one.used)
 print(nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(two)), two.total, two.free, two.used)
 """
+
+
+def nvml(env):
+    done = subprocess.run([sys.executable, "-c", NVML], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_nvml_shows_the_slice_too(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=env) as holder:
         assert holder.stdout.readline() == "alloc 0\n"
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        said = nvml(env)
         holder.kill()
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"0 {GIB} {424 * MIB} {600 * MIB}"] * 2
+    assert said == [f"0 {GIB} {424 * MIB} {600 * MIB}"] * 2
+
+
+def test_nvml_shows_it_before_anybody_has_used_it(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    assert nvml(env) == [f"0 {GIB} {GIB} 0"] * 2
+
+
+def test_nvml_shows_the_whole_device_where_there_is_no_limit(accelerators, ledger):
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT_1=str(GIB))
+    assert nvml(env) == [f"0 {80 * GIB} {80 * GIB} 0"] * 2

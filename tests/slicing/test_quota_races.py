@@ -143,6 +143,21 @@ def test_threads_of_one_process_give_everything_back(accelerators, ledger, tmp_p
     assert read_state(state).peak[0] <= GIB
 
 
+def test_processes_that_take_and_give_back_at_the_limit_never_pass_it(accelerators, ledger, tmp_path):
+    state = tmp_path / "state"
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB), FAKE_STATE=str(state))
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(accelerators.start("churn", "gpa:0", str(seed), "300", "2", env=env))
+            for seed in range(4)
+        ]
+        said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 4, said
+    told = read_state(state)
+    assert GIB - 64 * MIB < told.peak[0] <= GIB
+    assert told.held[0] == 0
+
+
 def test_a_child_holds_nothing_of_its_parents_and_shares_the_slice(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     done = accelerators.run(

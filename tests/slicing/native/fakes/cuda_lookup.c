@@ -109,16 +109,28 @@
 
 typedef void (*Function)(void);
 
-#define DECLARE_ONE(name, version, symbol) extern void symbol##_declared(void) __asm__(#symbol);
+#ifdef OTHER_ADDRESSES
+/* What is handed out by name is not what is exported, but leads there. */
+#if defined(__x86_64__)
+#define JUMP "jmp"
+#else
+#define JUMP "b"
+#endif
+#define DECLARE_ONE(name, version, symbol)                                                                \
+    __asm__(".pushsection .text\nbehind_" #name #symbol ": " JUMP " " #symbol "\n.popsection");          \
+    extern void name##symbol##_declared(void) __asm__("behind_" #name #symbol);
+#else
+#define DECLARE_ONE(name, version, symbol) extern void name##symbol##_declared(void) __asm__(#symbol);
+#endif
 #define DECLARE_TWO(name, version, symbol, twin) \
-    DECLARE_ONE(name, version, symbol) extern void twin##_declared(void) __asm__(#twin);
+    DECLARE_ONE(name, version, symbol) DECLARE_ONE(name, version, twin)
 ENTRIES(DECLARE_ONE, DECLARE_TWO)
 #ifndef OLD_DRIVER
 NEW_ENTRIES(DECLARE_ONE, DECLARE_TWO)
 #endif
 
-#define ROW_ONE(name, version, symbol) {#name, version, symbol##_declared, NULL},
-#define ROW_TWO(name, version, symbol, twin) {#name, version, symbol##_declared, twin##_declared},
+#define ROW_ONE(name, version, symbol) {#name, version, name##symbol##_declared, NULL},
+#define ROW_TWO(name, version, symbol, twin) {#name, version, name##symbol##_declared, name##twin##_declared},
 static const struct {
     const char *name;
     int version;
