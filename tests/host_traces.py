@@ -37,9 +37,19 @@ class Text:
         self.running[cpu] = to
         return self
 
-    def wake(self, ms: float, cpu: int, thread: Thread, *, by: Thread = IDLE, kind: str = "wakeup") -> Text:
+    def wake(
+        self,
+        ms: float,
+        cpu: int,
+        thread: Thread,
+        *,
+        by: Thread = IDLE,
+        kind: str = "wakeup",
+        on: int | None = None,
+    ) -> Text:
+        """A wakeup that queues a thread on `cpu`, recorded there or `on` another."""
         fields = f"comm={thread[0]} pid={thread[1]} prio=120 target_cpu={cpu:03d}"
-        return self.event(ms, cpu, f"sched:sched_{kind}", fields, by=by)
+        return self.event(ms, cpu if on is None else on, f"sched:sched_{kind}", fields, by=by)
 
     def migrate(self, ms: float, thread: Thread, source: int, dest: int) -> Text:
         fields = f"comm={thread[0]} pid={thread[1]} prio=120 orig_cpu={source} dest_cpu={dest}"

@@ -126,7 +126,7 @@ def test_a_trainer_that_yields_its_cpu_away_is_found(tmp_path):
 
 
 def test_a_storm_of_yields_beside_the_trainer_is_found(tmp_path):
-    text = quiet(wait_ms=3, rival=HOG)
+    text = quiet(wait_ms=3, rival=HOG, text=Text().switch(0, 1, IDLE, ("hog", 22)))
     for call in range(2000):
         text.yields(0.25 * call, 1, HOG)
     assert one(list(yields.find(view(text, tmp_path))), "yield-storm").culprit == "hog"
@@ -216,9 +216,9 @@ def chained(loader_wait_ms: float) -> Text:
     text.switch(0, 1, IDLE, HOG).switch(0, 0, IDLE, T)
     for step in range(50):
         now = 10.0 * step
-        text.wake(now + 1, 1, loader, by=T).switch(now + 1.01, 0, T, IDLE)
+        text.wake(now + 1, 1, loader, by=T, on=0).switch(now + 1.01, 0, T, IDLE)
         text.switch(now + 1.02 + loader_wait_ms, 1, HOG, loader, "R")
-        text.wake(now + 2 + loader_wait_ms, 0, T, by=loader).switch(now + 2.01 + loader_wait_ms, 0, IDLE, T)
+        text.wake(now + 2 + loader_wait_ms, 0, T, by=loader, on=1).switch(now + 2.01 + loader_wait_ms, 0, IDLE, T)
         text.switch(now + 2.1 + loader_wait_ms, 1, loader, HOG)
     return text
 

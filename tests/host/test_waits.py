@@ -65,7 +65,7 @@ def test_a_yield_is_told_from_a_preemption(tmp_path):
     text.switch(9, 0, T, HOG, "R").switch(10, 0, HOG, T, "R+").switch(11, 0, T, IDLE)
     of = view(text, tmp_path)
     assert waits(of, "trainer_main") == [("yielded", 5, 2), ("preempted", 9, 1)]
-    assert switch_outs(of.trace) == {"R": 3, "R+": 1, "yields": 1}
+    assert switch_outs(of.trace, of.lives, of.runs) == {"R": 3, "R+": 1, "yields": 1}
 
 
 def test_a_wait_that_began_before_the_trace_is_not_counted(tmp_path):
@@ -153,7 +153,7 @@ def test_an_id_that_is_used_again_is_another_thread(tmp_path, has_fork):
 
 
 def test_who_sent_a_wakeup_to_another_cpu_is_known_from_its_waking(tmp_path):
-    text = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, PEER).wake(10, 0, T, by=PEER, kind="waking")
+    text = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, PEER).wake(10, 0, T, kind="waking", on=1)
     text.wake(10.1, 0, T, by=HOG).switch(12, 0, HOG, T).switch(13, 0, T, IDLE)
     of = view(text, tmp_path)
     assert of.name(int(of.waits.waker[of.waits_by(life(of, "trainer_main"))[0]])) == "peer"
@@ -244,4 +244,4 @@ def test_the_sample_trace_has_the_waits_that_perf_counts():
     mine = mine[of.waits.is_over[mine]]
     assert len(mine) == 734
     assert of.waits.length_ns[mine].mean() / 1e6 == pytest.approx(5.620, abs=5e-4)
-    assert switch_outs(of.trace) == {"R": 4392, "R+": 391, "yields": 237}
+    assert switch_outs(of.trace, of.lives, of.runs) == {"R": 4392, "R+": 391, "yields": 237}

@@ -22,14 +22,14 @@ _SOFT: Final = 1 << 20
 class Interrupts:
     """Times in interrupts, sorted by CPU (index as in `Runs`) and start, not overlapping.
 
-    `tid` is the thread that was interrupted, `cause` an index into `causes`.
+    `life` is the thread that was interrupted, -1 for the idle one; `cause` an index into `causes`.
     """
 
     causes: tuple[str, ...]
     cpu: NDArray[np.int32]
     start_ns: Ints
     end_ns: Ints
-    tid: NDArray[np.int32]
+    life: NDArray[np.int32]
     cause: NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ def interrupts_of(trace: Trace, runs: Runs) -> Interrupts:
         cpu[held],
         time[held],
         time[held + 1],
-        events.tid[which[held]],
+        runs.who(cpu[held], which[held]),
         cause.astype(np.int32),
     )
 

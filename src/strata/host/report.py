@@ -68,7 +68,7 @@ class Report:
             "lost": trace.lost,
             "wall_ms": self.view.wall_ns / 1e6,
             "cpus": len(self.view.runs.cpus),
-            "switch_outs": switch_outs(trace),
+            "switch_outs": switch_outs(trace, self.view.lives, self.view.runs),
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
             "findings": [one.to_dict() for one in self.findings],

@@ -46,6 +46,16 @@ class Runs:
         found = np.minimum(np.searchsorted(self.cpus, cpu), len(self.cpus) - 1)
         return np.where(self.cpus[found] == cpu, found, -1).astype(np.int32)
 
+    def who(self, cpu: NDArray[np.int32], event: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Return which thread ran on a CPU (index; -1: none) at an event; -1 for the idle thread.
+
+        An event's own header is not asked: in a container it has the ids of its pid namespace, a switch has not.
+        """
+        begins = (self.cpu.astype(np.int64) << 32) | np.maximum(self.event, 0)
+        run = np.searchsorted(begins, (cpu.astype(np.int64) << 32) | event, side="right") - 1
+        is_there = (cpu >= 0) & (run >= 0) & (self.cpu[np.maximum(run, 0)] == cpu)
+        return np.where(is_there, self.life[np.maximum(run, 0)], -1).astype(np.int32)
+
     def during(
         self, cpu: NDArray[np.int32], start_ns: Ints, end_ns: Ints
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Ints, Ints]]:

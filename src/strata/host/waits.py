@@ -60,21 +60,25 @@ class Waits:
         return length
 
 
-def yields_of(trace: Trace, outs: NDArray[np.intp]) -> NDArray[np.bool_]:
+def yields_of(trace: Trace, lives: Lives, runs: Runs, outs: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return which of some switches are of a thread that just called sched_yield."""
     events = trace.events
     calls = events.of(Kind.YIELD)
     if not len(calls):
         return np.zeros(len(outs), bool)
-    keys = np.sort(key(events.tid[calls], calls))
-    found = keys[np.maximum(np.searchsorted(keys, key(events.tid[outs], outs)) - 1, 0)]
+    caller = runs.who(runs.index(events.cpu[calls]), calls)
+    keys = np.sort(key(caller, calls)[caller >= 0])
+    if not len(keys):
+        return np.zeros(len(outs), bool)
+    life = lives.at(events.tid[outs], outs)
+    found = keys[np.maximum(np.searchsorted(keys, key(life, outs)) - 1, 0)]
     call = (found & 0xFFFFFFFF).astype(np.intp)
-    is_same = (found >> 32) == events.tid[outs]
+    is_same = (found >> 32) == life
     is_yield: NDArray[np.bool_] = is_same & (call < outs)
     return is_yield & (events.time_ns[outs] - events.time_ns[call] <= YIELD_NS)
 
 
-def switch_outs(trace: Trace) -> dict[str, int]:
+def switch_outs(trace: Trace, lives: Lives, runs: Runs) -> dict[str, int]:
     """Return how often a thread left its CPU although it could go on: as `R`, as `R+`, and because of a yield."""
     events = trace.events
     switches = events.of(Kind.SWITCH)
@@ -83,7 +87,7 @@ def switch_outs(trace: Trace) -> dict[str, int]:
     return {
         "R": int(np.sum(is_runnable)),
         "R+": int(np.sum(events.arg[switches] == State.PREEMPTED)),
-        "yields": int(np.sum(yields_of(trace, switches[is_runnable]))),
+        "yields": int(np.sum(yields_of(trace, lives, runs, switches[is_runnable]))),
     }
 
 
@@ -124,14 +128,14 @@ def waits_of(trace: Trace, lives: Lives, runs: Runs) -> Waits:
     from_event = event[begin]
     is_woken = is_wake[begin]
     cause = np.where(is_woken, Cause.WOKEN, Cause.PREEMPTED).astype(np.uint8)
-    cause[~is_woken & yields_of(trace, from_event)] = Cause.YIELDED
+    cause[~is_woken & yields_of(trace, lives, runs, from_event)] = Cause.YIELDED
     waits = Waits(
         life[begin],
         events.time_ns[from_event],
         np.where(over, events.time_ns[event[ends]], trace.end_ns),
         cause,
         over,
-        np.where(is_woken, _wakers(trace, lives, from_event), -1).astype(np.int32),
+        np.where(is_woken, _wakers(trace, runs, from_event), -1).astype(np.int32),
         *(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32)),
         *(np.zeros(0, np.int64), np.zeros(0, np.int64)),
     )
@@ -148,13 +152,13 @@ def _latest(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
 
 
-def _wakers(trace: Trace, lives: Lives, wakeup: NDArray[np.intp]) -> NDArray[np.int32]:
+def _wakers(trace: Trace, runs: Runs, wakeup: NDArray[np.intp]) -> NDArray[np.int32]:
     """Return who woke: who ran where the wakeup, or better its sched_waking just before, was recorded.
 
     A wakeup across CPUs is recorded on the woken thread's CPU, where anyone may run; sched_waking on the waker's.
     """
     events = trace.events
-    tid, source = events.tid[wakeup], events.other[wakeup]
+    tid, source = events.tid[wakeup], wakeup
     waking = events.of(Kind.WAKING)
     if len(waking):
         keys = key(events.tid[waking], waking)
@@ -163,9 +167,8 @@ def _wakers(trace: Trace, lives: Lives, wakeup: NDArray[np.intp]) -> NDArray[np.
         event = waking[order[found]]
         is_it = (events.tid[event] == tid) & (event < wakeup)
         is_it &= events.time_ns[wakeup] - events.time_ns[event] < 10_000_000
-        source = np.where(is_it, events.other[event], source)
-    life = lives.at(source.astype(np.int32), wakeup)
-    return np.where(source > IDLE, life, -1).astype(np.int32)
+        source = np.where(is_it, event, source)
+    return runs.who(runs.index(events.cpu[source]), source)
 
 
 def _with_parts(

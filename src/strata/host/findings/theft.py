@@ -15,8 +15,7 @@ def find(view: View) -> Iterator[Finding]:
     interrupts = view.interrupts
     length_ns = interrupts.end_ns - interrupts.start_ns
     for life in view.critical_lives:
-        mine = (interrupts.tid == view.lives.tid[life]) & (interrupts.start_ns >= view.lives.start_ns[life])
-        mine &= interrupts.start_ns <= view.lives.end_ns[life]
+        mine = interrupts.life == life
         culprits = {
             cause: float(length_ns[mine & (interrupts.cause == i)].sum()) / 1e6
             for i, cause in enumerate(interrupts.causes)

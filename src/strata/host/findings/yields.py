@@ -20,7 +20,7 @@ def find(view: View) -> Iterator[Finding]:
     """Find critical threads that yield their CPU away, and storms of yields beside critical threads."""
     events = view.trace.events
     calls = events.of(Kind.YIELD)
-    lives = view.lives.at(events.tid[calls], calls)
+    lives = view.runs.who(view.runs.index(events.cpu[calls]), calls)
     names = view.lives.comm[lives[lives >= 0]]
     rate = {
         view.trace.names[int(comm)]: int(count) * 1e9 / view.wall_ns

@@ -25,18 +25,18 @@ class Kind(IntEnum):
     SWITCH = 1
     """tid: who leaves; other: who comes; arg: a State."""
     WAKEUP = 2
-    """tid: who was woken; other: who ran the wakeup; arg: the CPU it was queued on. So for the next two."""
+    """tid: who was woken; arg: the CPU it was queued on. So for the next two."""
     WAKEUP_NEW = 3
     WAKING = 4
     MIGRATE = 5
     """tid: who was moved; other: from which CPU; arg: to which."""
     IRQ_ENTRY = 6
-    """tid: who was interrupted; other: the interrupt's number. So for the exit and the softirqs (vector)."""
+    """other: the interrupt's number. So for the exit and the softirqs (vector)."""
     IRQ_EXIT = 7
     SOFTIRQ_ENTRY = 8
     SOFTIRQ_EXIT = 9
     YIELD = 10
-    """tid: who called sched_yield."""
+    """By whom, says its CPU."""
     FORK = 11
     """tid: the child; other: the parent."""
     EXEC = 12
