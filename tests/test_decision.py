@@ -167,6 +167,8 @@ SAMPLES = {
     "perf-no-schedutil": {"governor": "powersave"},
     "exclusive-no-smt": {},
     "membw-no-monitor": {},
+    "membw-no-cap": {"value": "0"},
+    "xnuma-inverted": {"low": "0.7", "high": "0.6"},
     "preempt-unlimited": {"key": "disallow_open_after_us"},
     "preempt-first-alone": {},
     "weight-clamped": {"weight": 20000, "limit": 10000},

@@ -772,6 +772,16 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "The cap is computed from resctrl's counters (mon_data) and the processor's, which must be known.",
         "Mount resctrl on a processor that monitors bandwidth, or remove the cap.",
     ),
+    "membw-no-cap": Meaning(
+        "membw_gb {value} caps nothing",
+        "scx_layered takes 0, and all that is below it, for no cap.",
+        "Give GiB/s above 0, or leave it out.",
+    ),
+    "xnuma-inverted": Meaning(
+        "[{low}, {high}]: work starts to move to another node above the second and stops below the first",
+        "With the first above the second, the two overlap and threads flap between nodes.",
+        "Give the lower value first.",
+    ),
     "preempt-unlimited": Meaning(
         "{key} is ignored in a layer that preempts",
         "scx_layered sets it to never there.",

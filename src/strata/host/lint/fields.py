@@ -13,6 +13,8 @@ from strata.host.lint.finding import At, Finding, found
 
 LONG_SLICE_US: Final = 1_000_000
 """No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
+TEMPLATE_BYTES: Final = 64
+"""What a template adds to a layer's name: the end of its cgroup's path."""
 _OF: Final = {name: {one.name for one in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
 _ANYWHERE: Final = set().union(*_OF.values())
 
@@ -22,8 +24,9 @@ def keys(layers: Sequence[At]) -> Iterator[Finding]:
     for at in layers:
         yield from _unread(at)
         size = len(at.layer.name.encode())
-        if size >= MAX_NAME or "\0" in at.layer.name:
-            yield found("layer-name-panics", f"{at.path}.name", size=size, limit=MAX_NAME - 1)
+        room = MAX_NAME - (TEMPLATE_BYTES if at.layer.template is not None else 0)
+        if size >= room or "\0" in at.layer.name:
+            yield found("layer-name-panics", f"{at.path}.name", size=size, limit=room - 1)
         kind = at.layer.kind
         if isinstance(kind, Sized):
             yield from _ranges(at, kind)
@@ -78,6 +81,9 @@ def _ranges(at: At, kind: Any) -> Iterator[Finding]:
     elif kind.cpus_range_frac is not None and kind.cpus_range_frac[0] > kind.cpus_range_frac[1]:
         yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="the least is above the most")
 
+    if kind.membw_gb is not None and kind.membw_gb <= 0:
+        yield found("membw-no-cap", at.key("membw_gb"), value=f"{kind.membw_gb:g}")
+
 
 def _values(at: At, kind: Kind) -> Iterator[Finding]:
     if kind.perf > MAX_PERF:
@@ -89,6 +95,10 @@ def _values(at: At, kind: Kind) -> Iterator[Finding]:
         yield found("yield-ignore-range", at.key("yield_ignore"), value=f"{kind.yield_ignore:g}", does=does)
     if kind.slice_us > LONG_SLICE_US:
         yield found("slice-too-long", at.key("slice_us"), seconds=f"{kind.slice_us / 1e6:g}")
+    for key in ("xnuma_threshold", "xnuma_threshold_delta"):
+        low, high = getattr(kind, key)
+        if low > high:
+            yield found("xnuma-inverted", at.key(key), low=f"{low:g}", high=f"{high:g}")
     if isinstance(kind, Open) and not kind.preempt:
         yield found("open-limits-early", at.path, name=at.layer.name)
 

@@ -58,6 +58,8 @@ DOUBTFUL: Final = (
     "perf-no-schedutil",
     "exclusive-no-smt",
     "membw-no-monitor",
+    "membw-no-cap",
+    "xnuma-inverted",
     "preempt-unlimited",
     "preempt-first-alone",
     "weight-clamped",

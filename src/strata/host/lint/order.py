@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from strata.host.layers.logic import contradiction, covers, is_always
-from strata.host.layers.policy import MAX_LAYERS, Match
+from strata.host.layers.policy import MAX_ANDS, MAX_LAYERS, MAX_ORS, Match
 from strata.host.lint.finding import At, Finding, found
 
 Block = tuple[Match, ...]
-_SHOWN: Final = 3
 
 
 def order(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
@@ -28,7 +26,9 @@ def order(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
         if at.layer.name in names:
             yield found("layer-name-twice", f"{at.path}.name", name=at.layer.name)
         names.setdefault(at.layer.name, at)
-    yield from _shadowed(layers, count=count)
+    # A policy beyond the limits is refused anyway; comparing all its blocks would take minutes.
+    if count <= MAX_LAYERS and all(len(at.layer.matches) <= MAX_ORS for at in layers):
+        yield from _shadowed(layers, count=count)
 
 
 def _early(at: At) -> Iterator[Finding]:
@@ -43,7 +43,7 @@ def _early(at: At) -> Iterator[Finding]:
 
 def _never(at: At) -> Iterator[Finding]:
     for number, block in enumerate(at.layer.matches):
-        if why := contradiction(block):
+        if why := contradiction(block[:MAX_ANDS]):
             yield found("match-never", at.block(number), why=why)
 
 
