@@ -181,6 +181,25 @@ def test_a_pod_without_room_waits_made_for_the_card_it_prefers(where):
     assert patch_of(ask(made)) == []
 
 
+@pytest.mark.parametrize("is_of_job", [False, True])
+def test_a_fraction_waits_to_be_told_its_device_where_nothing_numbers_it(is_of_job):
+    """One that comes alone, and pods of a gang that might have any of several devices."""
+    several = fraction(ASCEND, ("n1", 0), ("n1", 1))
+    given = {PLACEMENT: encode(several), GANG: "Job/team/sweep"} if is_of_job else {}
+    thing = pod(annotations={"vram": "16Gi", "cores": "30", **given})
+    made = after(thing, Router(Routed(fraction())))
+    assert [one["name"] for one in made["spec"]["schedulingGates"]] == [GATE]
+    assert PLACEMENT not in annotations_of(made)
+    assert annotations_of(made)[GANG] == ("Job/team/sweep" if is_of_job else "Pod/team/p")
+    variables = {one["name"]: one for one in made["spec"]["containers"][0]["env"]}
+    assert "valueFrom" in variables["ASCEND_VISIBLE_DEVICES"]
+    assert patch_of(ask(made)) == []
+    numbered = {"batch.kubernetes.io/job-completion-index": "1"}
+    if is_of_job:
+        direct = after(pod(annotations={"vram": "16Gi", "cores": "30", **given, **numbered}))
+        assert "schedulingGates" not in direct["spec"]
+
+
 def test_a_pod_that_no_card_could_ever_do_is_refused():
     assert refusal(pod(annotations={"devices": "1"}), Router(Routed(None, None, "no card"))) == "no card"
 

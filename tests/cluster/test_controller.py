@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,6 +228,40 @@ def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(i
     let_in = cluster.objects["Pod", "web"]
     assert let_in["spec"]["schedulingGates"] == [{"name": "others"}]
     assert "n1" in annotations_of(let_in)["ai.compute/placement"]
+
+
+def test_pods_of_a_gang_that_nothing_numbers_get_each_place_once() -> None:
+    from strata.cluster.placed import GANG, GATE, INJECTED, PLACEMENT, WAITING, decode, encode
+
+    cluster = Cluster(n1=A100)
+    words = {"vram": "60Gi", "fractional": "true", "accelerator": A100}
+    cluster.put(kinds.JOB, objects.job("sweep", pods=2, **words))
+    cluster.step()
+    placement = job_placement(cluster.job("sweep"))
+    assert placement is not None
+    assert len(set(placement.pods)) == 2
+    waits = replace(placement, pods=(replace(placement.pods[0], node="", devices=()),))
+    said = {GANG: "Job/default/sweep", WAITING: encode(waits), INJECTED: placement.profile}
+
+    def made(name: str, index: int) -> dict[str, Any]:
+        number = {"batch.kubernetes.io/job-completion-index": str(index)}
+        pod = objects.pod(name, annotations=objects.asks(**words) | said | number)
+        pod["spec"]["schedulingGates"] = [{"name": GATE}]
+        return pod
+
+    def place(name: str) -> Any:
+        text = annotations_of(cluster.objects["Pod", name]).get(PLACEMENT)
+        return text and decode(text, where=name).pods[0]
+
+    for number in range(3):
+        cluster.put(kinds.POD, made(f"p{number}", number))
+    for _ in range(3):
+        cluster.step()
+    assert {place("p0"), place("p1")} == set(placement.pods)
+    assert not place("p2")
+    cluster.put(kinds.POD, merged(cluster.objects["Pod", "p1"], {"status": {"phase": "Succeeded"}}))
+    cluster.step()
+    assert place("p2") == place("p1")
 
 
 def test_a_job_goes_only_where_its_own_spec_lets_it_also_when_it_is_routed_anew() -> None:

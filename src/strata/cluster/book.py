@@ -19,7 +19,7 @@ from strata.cluster.index import Index
 from strata.cluster.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
 from strata.cluster.placed import GATE, PLACEMENT, decode, encode
 from strata.cluster.profile import RuntimeProfile
-from strata.cluster.snapshot import Cluster, NodeState, Placement
+from strata.cluster.snapshot import Cluster, NodeState, Placement, PodPlace
 from strata.cluster.uses import PodSeen, Use, free_of, pod_seen, uses_of
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
@@ -93,6 +93,15 @@ class Book:
         """Return what a gang holds, as `placements` has it."""
         found = self._gangs.get(gang)
         return None if found is None else _placement(found)
+
+    def free_places(self, gang: str) -> list[PodPlace]:
+        """Return the places of a gang that no pod of it has."""
+        found = self._gangs.get(gang)
+        left = list(placement.pods) if found and (placement := _placement(found)) else []
+        for pod in found.pods.values() if found else ():
+            if not pod.is_over and pod.place in left:
+                left.remove(pod.place)
+        return left
 
     def pods_of(self, gang: str) -> tuple[str, ...]:
         """Return the pods of a gang that hold something, as `namespace/name`."""

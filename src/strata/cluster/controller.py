@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster import jobs
@@ -23,7 +23,7 @@ from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.kinds import annotations_of, meta
 from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
 from strata.cluster.router import Choice, choose
-from strata.cluster.snapshot import Placement
+from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.telling import claim_of_job, just, offer_of, says_routed
 from strata.cluster.waiting import Waiting, is_managed, ref_of, waiting_jobs, waiting_pods
 from strata.cluster.why import decide
@@ -73,10 +73,14 @@ class _Told:
 
 @dataclass
 class Controller:
-    """checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError."""
+    """checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError.
+
+    given: the places of gangs that gated pods of theirs got and do not show yet, by the pod, and until when.
+    """
 
     policy: Policy = field(default_factory=Policy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
+    given: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
     _told: dict[str, _Told] = field(default_factory=dict)
     _known: dict[str, Waiting] = field(default_factory=dict)
     _hopeless: dict[str, Choice] = field(default_factory=dict)
@@ -101,6 +105,7 @@ class Controller:
         found = [*waiting_jobs(book.jobs, book.claims, self._known), *waiting_pods(book.gated, self._known)]
         everyone = sorted(found, key=lambda one: one.order)
         self._known = {one.gang: one for one in everyone}
+        self.given = {gang: one for gang, one in self.given.items() if gang in self._known and now_s < one[2]}
         self._told = {one.gang: self._told.get(one.gang) or _Told(now_s) for one in everyone}
         left: list[tuple[Waiting, Choice]] = []
         for one in everyone:
@@ -146,6 +151,9 @@ class Controller:
             if jobs.is_quiet(one.obj):
                 yield Patch(one.ref, reset, "status")
             return None
+        if one.of:
+            yield from self._give(book, one, now_s)
+            return None
         choice = self._choose(book, one, one.claim)
         if choice.placement is None:
             return choice
@@ -161,6 +169,16 @@ class Controller:
         yield from self._tell(book, one, told, now_s, decision, stamp)
 
         return None
+
+    def _give(self, book: Book, one: Waiting, now_s: float) -> Iterator[Action]:
+        """Let a pod of a gang go to a place of the gang that no other pod has; nothing numbers its pods."""
+        placement, free = book.placement_of(one.of), book.free_places(one.of)
+        for gang, place, until_s in self.given.values():
+            if gang == one.of and now_s < until_s and place in free:
+                free.remove(place)
+        if placement is not None and free and one.gang not in self.given:
+            self.given[one.gang] = one.of, free[0], now_s + self.policy.assume_s
+            yield self._release(one, replace(placement, pods=(free[0],)), "")
 
     def _choose(self, book: Book, one: Waiting, claim: Claim) -> Choice:
         """Return the router's answer; who asks for the same as somebody who got nothing gets nothing."""

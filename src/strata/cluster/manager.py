@@ -20,13 +20,12 @@ from strata.cluster.book import Book
 from strata.cluster.controller import Controller
 from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.healing import Policy, View, heal, owned, stamp
-from strata.cluster.kinds import annotations_of, meta, name_of
+from strata.cluster.kinds import meta, name_of
 from strata.cluster.live import Live
-from strata.cluster.placed import GANG
 from strata.cluster.queued import Queued
 from strata.cluster.snapshot import Placement
 from strata.cluster.standing import Mark, marks_of
-from strata.cluster.waiting import is_queued, ref_of
+from strata.cluster.waiting import gang_of_waiting, is_queued, ref_of
 from strata.cluster.window import Looked, Window
 from strata.decision import Reason
 from strata.prometheus import Registry
@@ -264,6 +263,7 @@ class Manager:
             with self.live.lock:
                 gang = _gang_of(self.live.book, action.ref)
                 self.live.book.forget(gang)
+                self.controller.given.pop(gang, None)
                 if failure.what == "refused":
                     self.controller.refused(gang, str(error), self.clock())
 
@@ -274,4 +274,4 @@ _END: Final = object()
 def _gang_of(book: Book, ref: Ref) -> str:
     """Return the gang of a job or a gated pod; that of a pod with a generated name is not called after it."""
     pod = book.gated.get(f"{ref.namespace}/{ref.name}") if ref.kind == kinds.POD else None
-    return str(ref) if pod is None else annotations_of(pod).get(GANG) or str(ref)
+    return str(ref) if pod is None else gang_of_waiting(pod)

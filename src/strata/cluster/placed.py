@@ -154,11 +154,14 @@ def _number(text: str) -> int | None:
 
 
 def place_of(pod: Object, placement: Placement) -> PodPlace | None:
-    """Return a pod's own place: by its index, or the only one there is; None where it may be any of several."""
+    """Return a pod's own place: by its index, or the only one there is; None where it may be any of several.
+
+    A Job that runs fewer pods at a time than it completes has indexes beyond its places.
+    """
+    if len(placement.pods) == 1:
+        return placement.pods[0]
     number = index_of(pod)
-    if number is not None:
-        return placement.pods[number] if number < len(placement.pods) else None
-    return placement.pods[0] if len(placement.pods) == 1 else None
+    return placement.pods[number] if number is not None and number < len(placement.pods) else None
 
 
 def nodes_of(places: Sequence[PodPlace]) -> tuple[str, ...]:

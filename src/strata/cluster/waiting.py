@@ -25,7 +25,8 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 class Waiting:
     """One job or pod without a place. claim: None where it cannot be read; `fault` then says why.
 
-    gang: its key in the book. since: when it was made, as the API server writes it, for the order.
+    gang: its key in the book. of: the gang whose places a gated pod may have, empty for one that came alone.
+    since: when it was made, as the API server writes it, for the order.
     asks: the same for all that ask for the same, whoever they are.
     """
 
@@ -36,6 +37,7 @@ class Waiting:
     fault: str = ""
     since: str = ""
     asks: str = ""
+    of: str = ""
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -104,10 +106,21 @@ def waiting_jobs(
 
 def waiting_pods(gated: Mapping[str, Object], known: Mapping[str, Waiting] | None = None) -> Iterator[Waiting]:
     """Yield the pods behind our gate, asking for what was injected: that can no longer be changed."""
-    for key, pod in gated.items():
-        gang = annotations_of(pod).get(GANG) or f"Pod/{key}"
+    for pod in gated.values():
+        gang = gang_of_waiting(pod)
         old = (known or {}).get(gang)
-        yield old if old is not None and old.obj is pod else _waiting(gang, pod, kinds.POD, claim_of_waiting)
+        if old is not None and old.obj is pod:
+            yield old
+        else:
+            said = annotations_of(pod).get(GANG) or gang
+            one = _waiting(gang, pod, kinds.POD, claim_of_waiting)
+            yield one if said == gang else replace(one, of=said)
+
+
+def gang_of_waiting(pod: Object) -> str:
+    """Return what a gated pod is called in the book while it waits: by itself, whatever job made it."""
+    said = annotations_of(pod).get(GANG, "")
+    return said if said.startswith("Pod/") else f"Pod/{namespace_of(pod)}/{name_of(pod)}"
 
 
 def ref_of(obj: Object, kind: kinds.ObjectKind) -> Ref:

@@ -24,7 +24,7 @@ from strata.cluster.admission.inject import inject
 from strata.cluster.admission.patch import json_patch
 from strata.cluster.annotations import PREFIX
 from strata.cluster.kinds import Object, annotations_of, labels_of, meta
-from strata.cluster.placed import GANG, GATE, MANAGED, PLACEMENT, WAITING, decode, encode
+from strata.cluster.placed import GANG, GATE, MANAGED, PLACEMENT, WAITING, decode, encode, place_of
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.waiting import job_claim
@@ -107,7 +107,11 @@ class _Decider:
         """Return a pod's placement, or what it waits for, and the pod as it says so."""
         said, where = annotations_of(pod), where_of(pod)
         if PLACEMENT in said:
-            return pod, decode(said[PLACEMENT], where=where)
+            placement = decode(said[PLACEMENT], where=where)
+            is_any = place_of(pod, placement) is None and len(set(placement.pods)) > 1
+            if is_any and placement.pods[0].memory_bytes is not None:
+                return self._gated(_without(pod, PLACEMENT), placement)
+            return pod, placement
         if WAITING in said and _is_gated(pod):
             return pod, decode(said[WAITING], where=where, key=WAITING)
         pod = without_written(pod)
@@ -120,12 +124,22 @@ class _Decider:
         pod = _with(pod, GANG, f"Pod/{meta(pod).get('namespace')}/{meta(pod).get('name') or self.uid}")
         routed = self.route(pod, is_dry_run)
         if routed.placement is not None:
+            if routed.placement.pods[0].memory_bytes is not None:
+                return self._gated(pod, routed.placement)
             return _with(pod, PLACEMENT, encode(routed.placement)), routed.placement
         if routed.preferred is None:
             raise UsageError(routed.sentence or f"{where} fits no card here")
         self._warn(f"waits for room: {routed.sentence}")
-        first = routed.preferred.pods[0] if routed.preferred.pods else PodPlace("", ())
-        waiting = replace(routed.preferred, pods=(PodPlace("", (), first.memory_bytes),))
+        return self._gated(pod, routed.preferred)
+
+    def _gated(self, pod: Object, preferred: Placement) -> tuple[Object, Placement]:
+        """Return a pod behind our gate, made for a kind of card; the controller says which it gets.
+
+        A fraction always waits for that. Two webhooks that answer at the same moment know nothing of each other,
+        and where whole devices are counted by the kubelet, nobody else counts the memory of one.
+        """
+        first = preferred.pods[0] if preferred.pods else PodPlace("", ())
+        waiting = replace(preferred, pods=(PodPlace("", (), first.memory_bytes),))
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
         spec = {**(pod.get("spec") or {}), "schedulingGates": [*gates, {"name": GATE}]}
         return {**_with(pod, WAITING, encode(waiting)), "spec": spec}, waiting
@@ -164,6 +178,11 @@ def _denial(error: UsageError) -> dict[str, Any]:
 def _is_gated(pod: Object) -> bool:
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(one.get("name") == GATE for one in gates)
+
+
+def _without(obj: Object, key: str) -> Object:
+    kept = {name: value for name, value in annotations_of(obj).items() if name != key}
+    return {**obj, "metadata": {**meta(obj), "annotations": kept}}
 
 
 def _with(obj: Object, key: str, value: str) -> Object:
