@@ -119,6 +119,7 @@ def build(folder: Path, *, more: Sequence[str] = ()) -> Accelerators:
         ("churn", ("churn.c", "driver.c"), ()),
         ("forks", ("forks.c", "driver.c"), ()),
         ("doors", ("doors.c",), cuda),
+        ("step", ("step.c", "driver.c"), ()),
         ("reopen", ("reopen.c",), ()),
         ("npu", ("npu.c",), ()),
         ("npu-linked", ("npu.c",), ("-DLINKED", *npu)),
