@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from strata.host.report import Report
 
+_MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
 
 
@@ -95,12 +96,15 @@ def _show(console: Console, found: Report) -> None:
     console.print()
     console.print(verdict(found), style="bold")
     width = console.width
-    for one in found.findings:
+    for one in found.findings[:_MOST_FINDINGS]:
         console.print()
         console.print(f"{one.severity.upper()} {one.token}: {one.reason}", style=_STYLES[one.severity])
         cost = f"cost {one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time); " if one.cost_ms else ""
         for text in (f"{cost}{one.evidence}; {one.confidence:.0%} sure", f"do: {one.advice}"):
             console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
+    if len(found.findings) > _MOST_FINDINGS:
+        console.print()
+        console.print(f"{len(found.findings) - _MOST_FINDINGS} findings that cost less: -o json has them all")
     console.print()
     shown = [one for one in found.threads if one.waits or one.unfinished_ms][:_MOST_THREADS]
     body = [

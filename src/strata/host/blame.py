@@ -18,6 +18,8 @@ from strata.host.waits import Waits
 
 IDLE_LABEL: Final = "(idle)"
 """Blamed where the CPU stood idle: it was waking up, or the kernel left the thread queued."""
+FEW: Final = 50
+"""Pairs that are added up faster one by one: a fork storm has thousands of threads of one wait each."""
 UNKNOWN_LABEL: Final = "(unknown)"
 """Blamed where the trace does not say who ran: a CPU without any event."""
 
@@ -42,11 +44,17 @@ class Blame:
         chosen = np.zeros(waits[-1] + 1 - waits[0], bool)
         chosen[waits - waits[0]] = True
         is_one = chosen[self.wait[first:last] - waits[0]]
-        culprits, where = np.unique(self.culprit[first:last][is_one], return_inverse=True)
-        total = np.zeros(len(culprits), np.int64)
-        np.add.at(total, where, self.ns[first:last][is_one])
-        order = np.argsort(-total, kind="stable")
-        return {self.labels[culprits[i]]: int(total[i]) for i in order}
+        culprit, ns = self.culprit[first:last][is_one], self.ns[first:last][is_one]
+        if len(culprit) <= FEW:
+            held: dict[int, int] = {}
+            for one, length in zip(culprit.tolist(), ns.tolist(), strict=True):
+                held[one] = held.get(one, 0) + length
+        else:
+            some, where = np.unique(culprit, return_inverse=True)
+            total = np.zeros(len(some), np.int64)
+            np.add.at(total, where, ns)
+            held = dict(zip(some.tolist(), total.tolist(), strict=True))
+        return {self.labels[one]: held[one] for one in sorted(held, key=lambda one: (-held[one], one))}
 
 
 def blame_of(waits: Waits, runs: Runs, interrupts: Interrupts, names: Names) -> Blame:

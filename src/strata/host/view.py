@@ -96,12 +96,15 @@ class View:
 
     def waits_by(self, life: int) -> NDArray[np.intp]:
         """Return the waits of a thread."""
-        first, last = np.searchsorted(self.waits.life, [life, life + 1])
-        return np.arange(first, last)
+        return np.arange(self._first_wait[life], self._first_wait[life + 1])
 
     def culprits(self, waits: NDArray[np.intp]) -> dict[str, float]:
         """Return who had the CPU during some waits (sorted indices), longest first [ms]."""
         return {label: ns / 1e6 for label, ns in self.blame.by_culprit(waits).items()}
+
+    @cached_property
+    def _first_wait(self) -> NDArray[np.intp]:
+        return np.searchsorted(self.waits.life, np.arange(len(self.lives) + 1))
 
     def _sum(self, life: NDArray[np.int32], ns: Ints) -> Ints:
         total = np.zeros(len(self.lives) + 1, np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ class Cause(IntEnum):
     YIELDED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Waits:
     """Waits by index, sorted by thread and time; `life` is who waits, `cpu` an index as in `Runs`.
 
@@ -53,7 +54,7 @@ class Waits:
     def __len__(self) -> int:
         return len(self.life)
 
-    @property
+    @cached_property
     def length_ns(self) -> Ints:
         """How long each wait lasted."""
         length: Ints = self.end_ns - self.start_ns
