@@ -194,7 +194,8 @@ def test_affinity_follows_the_gpus_node_but_not_over_an_applications_own_pins():
     pinned = tuple(replace(one, cpus=(3,)) if one.tid == 4001 else one for one in HOST.threads)
     found = plain(BIG, FULL, classify(replace(HOST, threads=pinned)))
     near = steps("affinity", found)
-    assert near["/proc/4000/task/4000"] == "0-7"
+    assert near["/proc/4000/task/4000"] == show(found.split.critical)
+    assert "/proc/4000/task/4031" not in near
     assert not set(cpu_list(near["/proc/4100/task/4100"])) & set(found.split.critical)
     assert "/proc/4000/task/4001" not in near
     assert "pinned by the application itself" in {one.why for one in found.left_out}
@@ -341,3 +342,17 @@ def test_a_process_of_many_threads_needs_few_blocks():
     many = [of(leader, 100 + n, f"weird{n}") for n in range(500)]
     found = classify(Snapshot((leader, *many), {10: ("/dev/kfd",)}))
     assert generate(BIG, Kernel(), found).missed == ()
+
+
+@FEW
+@given(MACHINES, st.sampled_from([0, 1]))
+def test_an_affinity_lies_within_the_cpuset_and_comes_after_it(cpus, node):
+    host = replace(HOST, gpus=tuple(replace(gpu, node=node) for gpu in HOST.gpus))
+    found = plain(cpus, FULL, classify(host))
+    sets = {}
+    for step in found.steps:
+        if step.path.endswith("cpuset.cpus"):
+            sets[step.layer] = set(cpu_list(step.value))
+        if step.act == "affinity":
+            assert set(cpu_list(step.value)) <= sets.get(step.layer, set(cpus.numbers))
+    assert all(sets.values())

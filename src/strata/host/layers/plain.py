@@ -41,7 +41,8 @@ class Step:
 
     write: `value` into the file `path`. mkdir: the folder `path`. attach: thread number `value` into the list
     `path`. nice, affinity: of the thread `path` (/proc/PID/task/TID). migrate: memory of the process `path`
-    (/proc/PID) to NUMA node `value`.
+    (/proc/PID) to NUMA node `value`. start_ticks: when the thread started, since its number may be used again; 0
+    where no thread is meant.
     """
 
     act: Act
@@ -49,10 +50,18 @@ class Step:
     value: str
     why: str
     layer: LayerName
+    start_ticks: int = 0
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str | int]:
         """Return the stable JSON form."""
-        return {"act": self.act, "path": self.path, "value": self.value, "layer": self.layer, "why": self.why}
+        said: dict[str, str | int] = {
+            "act": self.act,
+            "path": self.path,
+            "value": self.value,
+            "layer": self.layer,
+            "why": self.why,
+        }
+        return {**said, "start_ticks": self.start_ticks} if self.start_ticks else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +89,9 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> Plain:
     if not any(one.layer != "rest" for one in threads):
         return Plain((), (LeftOut("everything", "no thread of a job was found"),), parts)
     steps += _nice(threads)
-    # Before cgroups come in: a cpuset narrows an affinity that was set, not the other way round.
-    steps += _affinity(threads, cpus, parts, left)
     steps += _cgroups(threads, kernel, parts, left)
+    # Behind the cpusets: older kernels forget an affinity when a thread enters one.
+    steps += _affinity(threads, cpus, parts, left)
     steps += _memory(threads, kernel, left)
     steps += _interrupts(kernel, parts, left)
     steps += _frequency(cpus, parts, left)
@@ -104,7 +113,8 @@ def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
         # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
         if (wanted < 0) == (one.thread.nice < wanted):
             continue
-        yield Step("nice", _task(one), str(wanted), f"{one.thread.name}: {one.evidence[0]}", one.layer)
+        why = f"{one.thread.name}: {one.evidence[0]}"
+        yield Step("nice", _task(one), str(wanted), why, one.layer, one.thread.start_ticks)
 
 
 def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
@@ -113,15 +123,19 @@ def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: lis
     everywhere = set(cpus.numbers)
     pinned = 0
     for one in threads:
-        if one.layer == "rest" or one.node is None or one.node not in cpus.nodes:
+        # Supporting frameworks keep to their few CPUs, wherever those are.
+        if one.layer in ("support", "rest") or one.node is None or one.node not in cpus.nodes:
             continue
         if one.thread.cpus and set(one.thread.cpus) < everywhere:
             pinned += 1
             continue
         node = cpus.nodes[one.node]
-        near = [cpu for cpu in node if one.layer == "critical" or cpu not in parts.critical] or node
+        # Within the layer's cpuset, or the kernel would refuse it.
+        near = [cpu for cpu in node if cpu in (parts.of(one.layer) or node)]
+        if not near:
+            continue
         why = f"GPU {', '.join(map(str, one.gpus))} of its process hangs off NUMA node {one.node}"
-        yield Step("affinity", _task(one), show(near), why, one.layer)
+        yield Step("affinity", _task(one), show(near), why, one.layer, one.thread.start_ticks)
     if pinned:
         what = f"affinity of {pinned} {'thread' if pinned == 1 else 'threads'}"
         left.append(LeftOut(what, "pinned by the application itself"))
@@ -166,12 +180,14 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) 
         if chosen := parts.of(layer):
             yield Step("write", f"{child}/cpuset.cpus", show(chosen), parts.why(layer), layer)
         nodes = {one.node for one in mine if one.gpus}
-        if len(kernel.memory_nodes) > 1 and len(nodes) == 1 and (node := nodes.pop()) is not None:
+        is_near = layer != "support" and len(kernel.memory_nodes) > 1
+        if is_near and len(nodes) == 1 and (node := nodes.pop()) is not None:
             yield Step(
                 "write", f"{child}/cpuset.mems", str(node), "memory beside the GPU; pages move with it", layer
             )
         for one in mine:
-            yield Step("attach", f"{child}/cgroup.threads", str(one.thread.tid), one.evidence[0], layer)
+            tid, why = str(one.thread.tid), one.evidence[0]
+            yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, one.thread.start_ticks)
 
 
 def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
@@ -196,7 +212,8 @@ def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) 
     for one in threads:
         if one.thread.is_leader and one.layer != "rest" and one.node in kernel.memory_nodes:
             why = f"its memory goes to the NUMA node of GPU {', '.join(map(str, one.gpus))}"
-            yield Step("migrate", f"/proc/{one.thread.pid}", str(one.node), why, one.layer)
+            start = one.thread.start_ticks
+            yield Step("migrate", f"/proc/{one.thread.pid}", str(one.node), why, one.layer, start)
 
 
 def _interrupts(kernel: Kernel, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
@@ -234,4 +251,5 @@ def _bandwidth(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut
     yield Step("mkdir", folder, "", "a group with a cap of its own", "pipeline")
     yield Step("write", f"{folder}/schemata", f"MB:{caps}", "loaders leave bandwidth to the launch", "pipeline")
     for one in mine:
-        yield Step("attach", f"{folder}/tasks", str(one.thread.tid), one.evidence[0], "pipeline")
+        tid, start = str(one.thread.tid), one.thread.start_ticks
+        yield Step("attach", f"{folder}/tasks", tid, one.evidence[0], "pipeline", start)
