@@ -69,6 +69,7 @@ def test_a_trainer_that_waits_is_found_with_who_had_the_cpu(tmp_path):
     )
     assert found.cost_ms == pytest.approx(50 * 2.001, abs=2.1)
     assert "hog" in found.evidence
+    assert "126 rounds a second, not 101" in found.evidence
 
 
 def test_a_preempted_trainer_names_who_stayed_and_who_came_first(tmp_path):

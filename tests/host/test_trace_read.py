@@ -14,6 +14,7 @@ from strata.errors import UsageError
 from strata.host.trace import read as reading
 from strata.host.trace.events import Kind
 from strata.host.trace.read import read_trace
+from strata.host.view import view_of
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "data" / "host_samples"
 A, B = ("a", 11), ("b", 12)
@@ -112,6 +113,13 @@ def test_a_clock_that_goes_back_is_counted_and_sorted(tmp_path):
     trace = text.trace(tmp_path)
     assert trace.backwards == 1
     assert list(trace.events.time_ns) == [10_000_000, 12_000_000, 15_000_000, 20_000_000]
+
+
+def test_a_damaged_time_is_no_silent_overflow(tmp_path):
+    text = Text().switch(0, 0, IDLE, A).switch(1, 1, IDLE, B)
+    text.event(4e12, 0, "sched:sched_wakeup", "comm=a pid=11 prio=120 target_cpu=000")
+    with pytest.raises(UsageError, match="damaged time"):
+        view_of(text.trace(tmp_path))
 
 
 def test_no_more_events_are_kept_than_allowed(tmp_path):

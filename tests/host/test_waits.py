@@ -159,6 +159,15 @@ def test_who_sent_a_wakeup_to_another_cpu_is_known_from_its_waking(tmp_path):
     assert of.name(int(of.waits.waker[of.waits_by(life(of, "trainer_main"))[0]])) == "peer"
 
 
+def test_a_thread_lives_from_birth_to_death_or_as_long_as_the_trace(tmp_path):
+    child = ("child", 50)
+    text = Text().switch(0, 0, IDLE, HOG).fork(10, 0, HOG, child).wake(11, 0, child, by=HOG, kind="wakeup_new")
+    text.switch(20, 0, HOG, child, "R").exit(29, 0, child).switch(30, 0, child, HOG, "Z").switch(100, 0, HOG, IDLE)
+    of = view(text, tmp_path)
+    assert of.lived_ns[life(of, "hog")] == 100_000_000
+    assert of.lived_ns[life(of, "child")] == 20_000_000
+
+
 def _naive(trace: Trace) -> dict[int, list[int]]:
     """The lengths of finished waits by thread id, one event at a time."""
     since: dict[int, int] = {}

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.host.trace.events import IDLE, Ints, Kind, Trace
+from strata.host.trace.events import IDLE, Ints, Kind, State, Trace
 
 _INDEX_BITS: Final = 32
 """A key is an id and the index of an event, so that keys sort by id and then by time."""
@@ -28,7 +28,7 @@ _NAMED: Final = (
 class Lives:
     """Threads by index. `comm` is the last name each had: Python starts as `python3`, and renames itself later.
 
-    `key` sorts them by id and birth; `start_ns` and `end_ns` are when a life was first and last seen in the trace.
+    `key` sorts them by id and birth; `start_ns` and `end_ns`: birth and death, or the ends of the trace.
     """
 
     key: Ints
@@ -75,10 +75,15 @@ def lives_of(trace: Trace) -> Lives:
     first = np.flatnonzero(is_birth)
     last = np.concatenate([first[1:], np.array([len(tid)])])[: len(first)] - 1
     begins = np.where(is_new_tid[first], 0, event[first])
+    is_born = ~is_new_tid[first] | np.isin(kind[first], (Kind.FORK, Kind.WAKEUP_NEW))
+    # A dead thread is switched out once more, in a state of its own; the next of its id comes after that.
+    is_dead = (kind[last] == Kind.EXIT) | ((kind[last] == Kind.SWITCH) & (events.arg[event[last]] == State.DEAD))
+    is_dead &= (events.tid[event[last]] == tid[first]) | (kind[last] == Kind.EXIT)
+    is_dead |= np.diff(tid[first], append=-1) == 0
     return Lives(
         key(tid[first], begins),
         tid[first],
         comm[last],
-        events.time_ns[event[first]],
-        events.time_ns[event[last]],
+        np.where(is_born, events.time_ns[event[first]], trace.start_ns),
+        np.where(is_dead, events.time_ns[event[last]], trace.end_ns),
     )

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.errors import UsageError
 from strata.host.lives import Lives
 from strata.host.trace.events import Ints, Kind, Trace
 
@@ -84,7 +85,10 @@ class Runs:
 
 
 def runs_of(trace: Trace, lives: Lives) -> Runs:
-    """Return who ran where. Before a CPU's first switch ran who left it then, for all the trace knows."""
+    """Return who ran where. Before a CPU's first switch ran who left it then, for all the trace knows.
+
+    Raises UsageError where the times cannot be of one trace.
+    """
     events = trace.events
     switches = events.of(Kind.SWITCH)
     cpus, cpu = np.unique(events.cpu[switches], return_inverse=True)
@@ -93,6 +97,12 @@ def runs_of(trace: Trace, lives: Lives) -> Runs:
     first = np.flatnonzero(np.diff(cpu, prepend=-1))
     last = np.concatenate([first[1:], np.array([len(cpu)])]).astype(np.intp) - 1
 
+    span_ns = trace.end_ns - trace.start_ns + 1
+    if span_ns >= 2**62 // len(cpus):
+        days = span_ns / 86_400e9
+        raise UsageError(
+            f"the trace goes from {trace.start_ns} ns to {trace.end_ns} ns, {days:,.0f} days: a damaged time"
+        )
     time = events.time_ns[switches]
     end = np.concatenate([time[1:], np.zeros(1, np.int64)])
     end[last] = trace.end_ns
@@ -101,7 +111,7 @@ def runs_of(trace: Trace, lives: Lives) -> Runs:
     return Runs(
         cpus,
         trace.start_ns,
-        trace.end_ns - trace.start_ns + 1,
+        span_ns,
         np.insert(cpu, first, cpu[first]),
         np.insert(time, first, trace.start_ns),
         np.insert(end, first, time[first]),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame, worst_span
 from strata.host.view import View
+from strata.host.waits import Cause
+
+MANY: Final = 10
+"""Wakeups from which on a thread is taken to work in rounds."""
 
 
 def find(view: View) -> Iterator[Finding]:
@@ -22,7 +27,10 @@ def find(view: View) -> Iterator[Finding]:
         culprits = view.culprits(waits)
         name = to_blame(culprits)
         share = culprits.get(name, 0.0) / (total_ns / 1e6)
+        rounds = int(np.count_nonzero(view.waits.cause[waits] == Cause.WOKEN))
+        rate = rounds * 1e9 / lived_ns
         gain = total_ns / max(lived_ns - total_ns, 1)
+        more = f" ({rate * (1 + gain):,.0f} rounds a second, not {rate:,.0f})" if rounds >= MANY else ""
         yield of_thread(
             view,
             life,
@@ -33,7 +41,7 @@ def find(view: View) -> Iterator[Finding]:
                 f"{len(waits)} waits, mean {lengths_ms.mean():.3f} ms, "
                 f"p99 {np.percentile(lengths_ms, 99):.1f} ms, longest {lengths_ms.max():.1f} ms; "
                 f"on the CPU meanwhile: {listed(culprits)}; "
-                f"without them at most {gain:.0%} more work"
+                f"without them at most {gain:.0%} more work{more}"
             ),
             confidence=0.95,
             culprit=name,
