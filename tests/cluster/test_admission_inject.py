@@ -24,7 +24,7 @@ from strata.cluster.admission.code import COPY
 from strata.cluster.admission.inject import inject, release
 from strata.cluster.admission.mutability import forbidden
 from strata.cluster.index import Index
-from strata.cluster.placed import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode
+from strata.cluster.placed import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode, place_of
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import choose
 from strata.cluster.snapshot import Cluster, Placement, PodPlace
@@ -145,6 +145,22 @@ def test_every_pod_of_a_gang_goes_to_its_own_place():
     anywhere = injected(pod(), gang)
     assert hosts(anywhere) == [[["n1", "n2"]]]
     assert "ASCEND_VISIBLE_DEVICES" not in env(anywhere)
+
+
+def test_a_pod_of_a_gang_carries_its_own_place_alone():
+    """Else a gang of a thousand is a million places in the API server, and in everybody's watch of the pods."""
+    where = placement(ASCEND, *((f"n{number}", 0, 1) for number in range(1000)))
+    names = sorted(place.node for place in where.pods)
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": names}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    thing = pod(annotations={PLACEMENT: encode(where), INDEX: "7"}, affinity=affinity)
+    after = injected(thing, where)
+    own = decode(after["metadata"]["annotations"][PLACEMENT], where="pod")
+    assert [place.node for place in own.pods] == ["n7"]
+    assert hosts(after) == [[["n7"]]]
+    assert place_of(after, own) == where.pods[7]
+    assert injected(after, own) == after
 
 
 def test_a_variable_has_the_numbers_of_the_vendors_own_tool():

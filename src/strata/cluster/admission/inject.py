@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -87,9 +88,14 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     there = spec.get("tolerations") or []
     if new := [dict(one) for one in profile.tolerations if one not in there]:
         spec["tolerations"] = [*there, *new]
+    all_nodes = [name for name in nodes_of(placement.pods) if name]
     if nodes := [name for name in nodes_of([asked.own] if asked.own else placement.pods) if name]:
-        spec["affinity"] = on_nodes(spec, nodes)
-    _annotate(after, {CONTAINER: asked.name, INJECTED: profile.name, **asked.counted()})
+        spec["affinity"] = on_nodes(spec, nodes, instead_of=all_nodes)
+    said = {CONTAINER: asked.name, INJECTED: profile.name, **asked.counted()}
+    if asked.own and asked.own.node:
+        # Its own place alone: each pod of a thousand would carry a thousand, and all who watch would read them.
+        said[PLACEMENT] = encode(replace(placement, pods=(asked.own,)))
+    _annotate(after, said)
     return after
 
 
