@@ -110,6 +110,35 @@ def test_other_makers_accelerators_count_as_well(file):
     assert pools(host)[10] == ("kernel-launch", "critical")
 
 
+@pytest.mark.parametrize(
+    ("name", "pool"),
+    [
+        ("pt_autograd_7", "kernel-launch"),
+        ("acl_thread", "kernel-launch"),
+        ("pt_nccl_heartbt", "comms-monitor"),
+        ("pt_gloo_runloop", "comms-monitor"),
+        ("hccl_watchdog_t", "comms-monitor"),
+        ("dcgm-exporter", "accelerator-monitor"),
+        ("npu-smi", "accelerator-monitor"),
+        ("OpenBLAS-3", "openmp"),
+        ("dali_worker", "transforms"),
+        ("tf_data_iter", "loading"),
+        ("QueueFeederThre", "loading"),
+        ("orbax_save", "checkpoint"),
+        ("ray::IDLE", "rpc"),
+        ("pt_tcpstore_uv", "rpc"),
+        ("haproxy", "routing"),
+    ],
+)
+def test_names_of_the_field_speak_for_their_pools(name, pool):
+    assert pools(Snapshot((thread(10, name),)))[10] == (pool, POOLS[pool].layer)
+
+
+@pytest.mark.parametrize("name", ["bash", "sshd", "computer", "compose", "omphalos", "kworker", "systemd", "vim"])
+def test_names_that_only_look_alike_speak_for_none(name):
+    assert pools(Snapshot((thread(10, name),)))[10] == (None, "rest")
+
+
 def test_a_process_on_gpus_of_two_nodes_has_no_home_on_either():
     gpus = tuple(Gpu(n, f"0000:0{n}:00.0", f"/dev/nvidia{n}", n, (), frozenset({10})) for n in range(2))
     (one,) = classify(Snapshot((thread(10, "python"),), {}, gpus))

@@ -22,7 +22,7 @@ PROTECT_FROM: Final = 4
 SUPPORT_SHARE: Final = 8
 """Supporting frameworks get one CPU in so many."""
 USUAL: Final[Mapping[LayerName, tuple[str, ...]]] = {
-    "critical": ("pt_autograd_", "pt_nccl_", "NCCL ", "cuda-EvtHandlr", "trainer_main"),
+    "critical": ("pt_autograd_", "pt_nccl_", "NCCL ", "cuda-EvtHandlr", "acl_thread", "trainer_main"),
     "pipeline": ("pt_data_", "QueueFeederThre", "tf_data"),
     "support": ("pt_tcpstore", "pt_elastic", "grpc", "ray::"),
 }

@@ -3,7 +3,8 @@
 References
 ----------
 pytorch (c10::setThreadName, torch.multiprocessing._set_thread_name: pt_*), NCCL (ncclSetThreadName, with
-NCCL_SET_THREAD_NAME=1), the CUDA driver (cuda-EvtHandlr), grpc, folly, ray. Names are cut to 15 bytes.
+NCCL_SET_THREAD_NAME=1), the CUDA driver (cuda-EvtHandlr), torch_npu (acl_thread hands operators to the device,
+release_thread frees behind it), grpc, folly, ray. Names are cut to 15 bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def _rule(pool: Pool, pattern: str, weight: float) -> _Rule:
 
 THREADS: Final[tuple[_Rule, ...]] = (
     _rule("kernel-launch", r"pt_autograd_\d+$", 0.95),
+    _rule("kernel-launch", r"acl_thread|release_thread", 0.9),
     _rule("kernel-launch", r"trainer(_main)?$|train_main|megatron", 0.8),
     _rule("accelerator-monitor", r"cuda-EvtHandlr|cuda0|nvidia-smi|nv-hostengine|dcgm|nvidia-persiste", 0.9),
     _rule("accelerator-monitor", r"npu-smi|rocm-smi|amd-smi|dynolog|hy-smi|mthreads-gmi|cnmon", 0.9),
