@@ -118,6 +118,15 @@ static bool first(const char *name, int device, reader *read, uint64_t *value) {
     return false;
 }
 
+/* Whether a variable begins so: most programs have none, and every one of theirs is started with this. */
+static bool is_set(const char *name) {
+    size_t length = strlen(name);
+    for (char **at = environ; at && *at; at++)
+        if (strncmp(*at, name, length) == 0)
+            return true;
+    return false;
+}
+
 static bool is_word(const char *name, const char *word) {
     const char *text = getenv(name);
     if (!text)
@@ -146,23 +155,25 @@ static void find_ledger(void) {
 static void read_environment(void) {
     find_ledger();
     limits.closed = !is_word("STRATA_QUOTA_FAIL", "open");
-    limits.off = is_word("STRATA_QUOTA", "off");
-    if (limits.off)
+    limits.off = true;
+    if (is_word("STRATA_QUOTA", "off"))
         return;
     bool is_hami_on = !is_word("CUDA_DISABLE_CONTROL", "true") && !is_word("CUDA_DISABLE_CONTROL", "1");
-    bool has_any = false;
-    for (int device = 0; device < QUOTA_MOST_DEVICES; device++) {
+    bool has_memory = is_set("STRATA_MEMORY_LIMIT"), has_hami_memory = is_hami_on && is_set("CUDA_DEVICE_MEMORY_LIMIT");
+    bool has_cores = is_set("STRATA_CORES_LIMIT"), has_hami_cores = is_hami_on && is_set("CUDA_DEVICE_SM_LIMIT");
+    bool has_any = has_memory || has_hami_memory || has_cores || has_hami_cores;
+    for (int device = 0; has_any && device < QUOTA_MOST_DEVICES; device++) {
         uint64_t bytes = 0, percent = 0;
-        if (!first("STRATA_MEMORY_LIMIT", device, memory, &bytes) && is_hami_on)
+        if (!(has_memory && first("STRATA_MEMORY_LIMIT", device, memory, &bytes)) && has_hami_memory)
             first("CUDA_DEVICE_MEMORY_LIMIT", device, hami_memory, &bytes);
-        if (!first("STRATA_CORES_LIMIT", device, cores, &percent) && is_hami_on)
+        if (!(has_cores && first("STRATA_CORES_LIMIT", device, cores, &percent)) && has_hami_cores)
             first("CUDA_DEVICE_SM_LIMIT", device, cores, &percent);
         limits.memory_bytes[device] = bytes;
         limits.cores_percent[device] = (uint32_t)percent;
         limits.has_cores |= percent != 0;
-        has_any |= bytes || percent;
+        limits.off &= !bytes && !percent;
     }
-    limits.off = !has_any && !limits.broken;
+    limits.off &= !limits.broken;
 }
 
 const struct quota_limits *quota_limits(void) {
