@@ -9,10 +9,13 @@ import click
 from strata.cli.main import LazyGroup, Table
 
 HOST: Final[Table] = {
+    "apply": ("strata.cli.host_apply:apply", "Take the steps of a plain policy; each can be undone."),
     "layers": ("strata.cli.host_layers:layers", "A policy for the threads that run here, for any kernel."),
     "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
     "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who had it, and what to do."),
+    "rollout": ("strata.cli.host_rollout:rollout", "Try a policy on attempts of jobs: A/A first, then A/B."),
     "threads": ("strata.cli.host_threads:threads", "Which live thread belongs to which pool and layer, and why."),
+    "undo": ("strata.cli.host_apply:undo", "Put back what was there before apply, also after a crash."),
 }
 
 

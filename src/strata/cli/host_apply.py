@@ -1,0 +1,125 @@
+"""`strata host apply` and `strata host undo`: take the steps of a policy, and take them back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from strata.cli.output import emit, output_option, rows
+from strata.errors import Infeasible, MissingPart, StrataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from strata.host.apply.act import Outcome
+    from strata.host.apply.refuse import Refusal
+    from strata.host.apply.undo import Undone
+
+
+@click.command()
+@click.argument("policy")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and what is there now; change nothing.")
+@output_option
+def apply(policy: str, dry_run: bool, output: str) -> None:
+    """Take the steps of POLICY, as `strata host layers --plain -o json` writes them.
+
+    What was there before each step is on disk before the step is taken: `strata host undo` puts it back, also
+    after a crash. Steps that are taken already stay; threads that ended are skipped. Nothing at all is done where
+    a step would starve someone (exit 3), and all is undone again where the kernel refuses one.
+
+    \b
+    strata host layers --plain -o json > policy.json
+    strata host apply policy.json --dry-run
+    strata host apply policy.json
+    strata host undo
+    """
+    from strata.host.apply.act import apply as take
+    from strata.host.apply.act import preview
+    from strata.host.apply.journal import folder_of, opened
+    from strata.host.apply.machine import Machine
+    from strata.host.apply.policy import load
+    from strata.host.apply.refuse import refusals, residents
+
+    steps, machine = load(policy), Machine()
+    refused = refusals(steps, residents())
+    if dry_run or refused:
+        outcomes = preview(steps, machine)
+    else:
+        with opened(folder_of(os.environ, user=os.geteuid())) as journal:
+            if journal.off.exists():
+                raise Infeasible(f"the kill switch is set: {journal.off}", hint=f"rm {journal.off}")
+            outcomes = take(steps, machine, journal)
+    data = {
+        "is_dry_run": dry_run or bool(refused),
+        "steps": [one.to_dict() for one in outcomes],
+        "refusals": [one.to_dict() for one in refused],
+    }
+    emit(data, output, lambda console: _show(console, outcomes, refused))
+    if refused:
+        raise Infeasible(f"{policy}: nothing was done: {refused[0].path}: {refused[0].sentence}")
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be put back; change nothing.")
+@click.option(
+    "--off", is_flag=True, help="Also set the kill switch: nothing is applied until its file is removed."
+)
+@output_option
+def undo(dry_run: bool, off: bool, output: str) -> None:
+    """Put back what was there before `strata host apply`, newest change first.
+
+    What others changed since is left as it is, and told; threads that ended need nothing. Also works after a crash
+    in the middle of applying, or of undoing. What cannot be put back stays in the journal, and exits 1.
+    """
+    from strata.host.apply.journal import folder_of, opened
+    from strata.host.apply.machine import Machine
+    from strata.host.apply.undo import undo as take_back
+
+    with opened(folder_of(os.environ, user=os.geteuid())) as journal:
+        if off and not dry_run:
+            journal.off.touch()
+        found = take_back(Machine(), journal, is_dry=dry_run)
+        data = {"changes": [one.to_dict() for one in found], "is_off": journal.off.exists()}
+        emit(data, output, lambda console: _show_undone(console, found))
+        if data["is_off"]:
+            click.echo(f"nothing is applied while this file is there: {journal.off}", err=True)
+    failed = [one for one in found if one.result == "failed"]
+    if failed:
+        step = failed[0].record.step
+        what = f"{step.act} {step.path}: {failed[0].why}"
+        if os.geteuid() != 0:
+            raise MissingPart(what, hint="sudo strata host undo")
+        raise StrataError(f"{len(failed)} changes could not be put back: {what}", hint="strata host undo, again")
+
+
+def _show(console: Console, outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> None:
+    if outcomes:
+        body = (
+            (one.result, one.step.act, one.step.path, _change(one), one.why or one.step.why) for one in outcomes
+        )
+        console.print(rows(("", "do", "where", "what", "why"), body))
+    for one in refused:
+        console.print(f"refused: {one.token}: {one.path}: {one.sentence}", soft_wrap=True)
+    if not outcomes:
+        console.print("nothing to do")
+
+
+def _change(one: Outcome) -> str:
+    if one.step.act in ("attach", "mkdir", "migrate") or one.result == "already":
+        return one.step.value
+    return f"{' '.join(one.before.split()) or '-'} → {one.step.value}"
+
+
+def _show_undone(console: Console, found: Sequence[Undone]) -> None:
+    if not found:
+        console.print("nothing to undo")
+        return
+    body = (
+        (one.result, one.record.step.act, one.record.step.path, one.record.before.strip() or "-", one.why)
+        for one in found
+    )
+    console.print(rows(("", "undo", "where", "before", "why"), body))

@@ -1,0 +1,117 @@
+"""Takes steps one by one: each is announced in the journal, made, confirmed; what fails half-way is taken back."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from strata.errors import MissingPart, StrataError
+from strata.host.apply.journal import Journal
+from strata.host.apply.machine import Gone, Machine
+from strata.host.apply.undo import undo
+from strata.host.apply.values import beside, holds, subject
+from strata.host.layers.plain import Step
+
+Result = Literal["done", "already", "skipped", "would"]
+
+_NOT_HERE: Final = (errno.EIO, errno.EINVAL, errno.ENOSPC)
+"""How the kernel says that it places an interrupt itself, or that a CPU has no room for another."""
+_RIGHTS: Final = (errno.EPERM, errno.EACCES, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a step. before: what was there; why: for a step that was skipped."""
+
+    step: Step
+    result: Result
+    before: str = ""
+    why: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the stable JSON form."""
+        return {**self.step.to_dict(), "result": self.result, "before": self.before, "skipped_because": self.why}
+
+
+def apply(
+    steps: Sequence[Step], machine: Machine, journal: Journal, *, keep: Callable[[Outcome], None] = lambda _: None
+) -> tuple[Outcome, ...]:
+    """Take all steps that are not taken yet; `keep` hears of each. Threads and files that are gone are skipped.
+
+    Raises MissingPart (no rights) or StrataError for a step the kernel refuses, and KeyboardInterrupt; what was
+    done by this call is then undone. A journal of an earlier boot is put aside: the kernel has forgotten it too.
+    """
+    boot = machine.boot()
+    if journal.boot not in ("", boot):
+        journal.close()
+    journal.begin(boot)
+    first = max(journal.records, default=-1) + 1
+    outcomes = []
+    for step in steps:
+        try:
+            outcomes.append(_take(step, machine, journal))
+            keep(outcomes[-1])
+        except OSError as error:
+            undo(machine, journal, since=first)
+            raise _refused(step, error) from None
+        except (KeyboardInterrupt, StrataError):
+            undo(machine, journal, since=first)
+            raise
+    return tuple(outcomes)
+
+
+def preview(steps: Sequence[Step], machine: Machine) -> tuple[Outcome, ...]:
+    """Return what `apply` would do, having done nothing."""
+    return tuple(_look(step, machine) for step in steps)
+
+
+def _look(step: Step, machine: Machine) -> Outcome:
+    try:
+        machine.check(step)
+        before = machine.read(step.act, step.path, step.value)
+    except Gone as gone:
+        # What an earlier step makes is not there yet.
+        made = "/strata-" in step.path and step.act in ("write", "attach")
+        return Outcome(step, "would") if made else Outcome(step, "skipped", why=str(gone))
+    except OSError as error:
+        return Outcome(step, "skipped", why=error.strerror or str(error))
+    return Outcome(step, "already" if _is_done(step, before) else "would", before)
+
+
+def _take(step: Step, machine: Machine, journal: Journal) -> Outcome:
+    try:
+        machine.check(step)
+        before = machine.read(step.act, step.path, step.value)
+        if _is_done(step, before):
+            return Outcome(step, "already", before)
+        others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
+        record = journal.announce(step, before, others)
+        machine.set(step.act, step.path, step.value)
+        journal.confirm(record, machine.read(step.act, step.path, step.value))
+    except Gone as gone:
+        return Outcome(step, "skipped", why=str(gone))
+    except OSError as error:
+        if step.path.startswith("/proc/irq/") and error.errno in _NOT_HERE:
+            return Outcome(step, "skipped", before, "the kernel places this interrupt itself")
+        if step.act == "affinity" and error.errno == errno.EINVAL:
+            return Outcome(step, "skipped", before, "its cpuset holds none of these CPUs")
+        raise
+    return Outcome(step, "done", before)
+
+
+def _is_done(step: Step, before: str) -> bool:
+    if step.act == "mkdir":
+        return before == "there"
+    if step.act == "attach":
+        return before == step.path
+    # Where pages are is not asked: moving those that are there already costs nothing.
+    return step.act != "migrate" and holds(subject(step), step.value, before)
+
+
+def _refused(step: Step, error: OSError) -> StrataError:
+    what = f"{step.act} {step.path} {step.value}: {error.strerror}; all that was done is undone"
+    if error.errno in _RIGHTS:
+        return MissingPart(what, hint="run as root, outside a container")
+    return StrataError(what, hint="leave that step out of the file, or see dmesg for why the kernel refuses it")

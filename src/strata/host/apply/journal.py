@@ -1,0 +1,170 @@
+"""What was there before each change, on disk before the change is made: lines of JSON, so that a crash loses none.
+
+A change is announced, made, then confirmed with what the kernel made of it. A line that a crash cut off announces
+something that was not done. `off` beside it is the kill switch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from strata.errors import MissingPart, StrataError, UsageError
+from strata.host.layers.plain import Step
+
+FORM: Final = "strata-host-undo/1"
+
+
+def folder_of(environment: Mapping[str, str], *, user: int) -> Path:
+    """Return where the journal is kept: `$XDG_STATE_HOME/strata/host`; for root else `/var/lib/strata/host`."""
+    state = Path(environment.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():
+        return state / "strata" / "host"
+    return Path("/var/lib/strata/host") if user == 0 else Path.home() / ".local/state/strata/host"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One change. before: what was there; beside: other files it changes and what they held.
+
+    after: what was there when it was made; None where that was not confirmed.
+    """
+
+    number: int
+    step: Step
+    before: str
+    beside: tuple[tuple[str, str], ...] = ()
+    after: str | None = None
+    is_undone: bool = False
+
+
+class Journal:
+    """The changes that were made since the last undo, oldest first. Made by `opened`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.boot = ""
+        self.records: dict[int, Record] = {}
+        self._load()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / "undo.jsonl"
+
+    @property
+    def off(self) -> Path:
+        """The kill switch: while this file is there, nothing is applied."""
+        return self.folder / "off"
+
+    def open_records(self, *, since: int = 0) -> list[Record]:
+        """Return what was not undone, newest first."""
+        return [one for one in reversed(self.records.values()) if not one.is_undone and one.number >= since]
+
+    def begin(self, boot: str) -> None:
+        """Make ready for changes in this boot. Raises AssertionError for a journal of another one."""
+        assert self.boot in ("", boot)
+        if not self.boot:
+            self.boot = boot
+            self._append({"form": FORM, "boot": boot})
+            _sync_folder(self.folder)
+
+    def announce(self, step: Step, before: str, beside: tuple[tuple[str, str], ...]) -> Record:
+        """Put a change on disk that is made next."""
+        record = Record(max(self.records, default=-1) + 1, step, before, beside)
+        self._append(
+            {
+                "n": record.number,
+                "step": step.to_dict(),
+                "before": before,
+                "beside": [list(one) for one in beside],
+            }
+        )
+        self.records[record.number] = record
+        return record
+
+    def confirm(self, record: Record, after: str) -> None:
+        """Note what a change made of what was there."""
+        self._append({"n": record.number, "after": after})
+        self.records[record.number] = replace(record, after=after)
+
+    def strike(self, record: Record) -> None:
+        """Note that a change is undone, or that there is nothing left of it to undo."""
+        self._append({"n": record.number, "undone": True})
+        self.records[record.number] = replace(record, is_undone=True)
+
+    def close(self) -> None:
+        """Put the journal aside; the last one is kept for people to look at."""
+        if self.path.exists():
+            self.path.replace(self.folder / "undone.jsonl")
+            _sync_folder(self.folder)
+        self.boot, self.records = "", {}
+
+    def _append(self, data: dict[str, Any]) -> None:
+        with self.path.open("ab") as stream:
+            stream.write((json.dumps(data) + "\n").encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _load(self) -> None:
+        if not self.path.exists():
+            return
+        raw = self.path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):
+            os.truncate(self.path, len(whole))  # a line that a crash cut off; the next must not continue it
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise StrataError(
+                    f"{self.path}:{number}: not a line of an undo journal: {error!r}",
+                    hint=f"read it, put back by hand what it says was there before, then remove {self.path}",
+                ) from None
+
+    def _take(self, data: dict[str, Any]) -> None:
+        if "form" in data:
+            if data["form"] != FORM:
+                raise ValueError(f"its form is {data['form']}, of another version of strata")
+            self.boot = data["boot"]
+        elif "step" in data:
+            beside = tuple((str(path), str(value)) for path, value in data["beside"])
+            self.records[data["n"]] = Record(data["n"], Step(**data["step"]), data["before"], beside)
+        elif "after" in data:
+            self.records[data["n"]] = replace(self.records[data["n"]], after=data["after"])
+        else:
+            self.records[data["n"]] = replace(self.records[data["n"]], is_undone=data["undone"])
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Journal]:
+    """Yield the journal of a folder, which no one else has meanwhile. Raises MissingPart, UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        lock = (folder / "lock").open("wb")
+    except OSError as error:
+        raise MissingPart(
+            f"{folder}: no undo journal can be kept there: {error.strerror}", hint="run as root"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{folder}: another strata is at work on this host", hint="wait until it ends"
+            ) from None
+        yield Journal(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

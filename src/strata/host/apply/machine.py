@@ -1,0 +1,137 @@
+"""This machine as steps see it: what is there now, and how to change it. The one place of `apply` that acts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from strata.errors import MissingPart
+from strata.fleet.local import cpu_list
+from strata.host.cpus import show
+from strata.host.layers.plain import Act, Step
+
+CGROUPS: Final = "/sys/fs/cgroup"
+RESCTRL: Final = "/sys/fs/resctrl"
+_MIGRATE_PAGES: Final = {"x86_64": 256, "aarch64": 238}
+"""Numbers of the system call, for which C libraries have no function."""
+
+
+class Gone(Exception):
+    """The thread has ended, its number is another's now, or the file is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The kernel's files below a root; threads are always those of this machine."""
+
+    root: Path = Path("/")
+
+    def boot(self) -> str:
+        """Return what tells this boot from others; what kernels were told does not outlive one."""
+        return self._text("/proc/sys/kernel/random/boot_id").strip()
+
+    def check(self, step: Step) -> None:
+        """Raise Gone where the thread of a step is not the one that was meant."""
+        if not step.start_ticks:
+            return
+        folder = f"/proc/{step.value}" if step.act == "attach" else step.path
+        text = self._text(f"{folder}/stat")
+        fields = text[text.rfind(")") + 2 :].split()
+        if len(fields) < 20 or int(fields[19]) != step.start_ticks:
+            raise Gone("its number belongs to another thread now")
+
+    def read(self, act: Act, path: str, value: str) -> str:
+        """Return what a step would change: text, `there` for a folder, the list that has the thread.
+
+        Raises Gone for what is not there, and OSError.
+        """
+        if act == "mkdir":
+            return "there" if self._at(path).is_dir() else ""
+        if act == "attach":
+            return self._list_of(path, value)
+        if act == "migrate":
+            return ""
+        try:
+            if act == "nice":
+                return str(os.getpriority(os.PRIO_PROCESS, _number(path)))
+            if act == "affinity":
+                return show(os.sched_getaffinity(_number(path)))
+        except ProcessLookupError:
+            raise Gone("the thread has ended") from None
+        return self._text(path)
+
+    def set(self, act: Act, path: str, value: str) -> None:
+        """Change one thing. Raises Gone for what is not there, and OSError."""
+        try:
+            if act == "mkdir":
+                self._at(path).mkdir()
+            elif act == "nice":
+                os.setpriority(os.PRIO_PROCESS, _number(path), int(value))
+            elif act == "affinity":
+                os.sched_setaffinity(_number(path), cpu_list(value))
+            elif act == "migrate":
+                _migrate(_number(path), int(value), [int(one.name[4:]) for one in self._nodes()])
+            else:
+                # Unbuffered and whole: a kernel file takes one write as one request.
+                with self._at(path).open("wb", buffering=0) as stream:
+                    stream.write(value.encode())
+        except (ProcessLookupError, FileNotFoundError):
+            raise Gone("it is not there any more") from None
+
+    def remove(self, path: str) -> None:
+        """Remove a cgroup or a resctrl group; threads that were born in it go to the one above."""
+        folder = self._at(path)
+        if path.startswith(CGROUPS):
+            above = folder.parent / "cgroup.threads"
+            for tid in self._text(f"{path}/cgroup.threads").split():
+                try:
+                    above.write_text(tid)
+                except ProcessLookupError:  # it has just ended
+                    continue
+        folder.rmdir()
+
+    def _nodes(self) -> list[Path]:
+        return sorted(self._at("/sys/devices/system/node").glob("node[0-9]*"))
+
+    def _list_of(self, path: str, tid: str) -> str:
+        if path.startswith(RESCTRL):
+            groups = sorted(self._at(RESCTRL).glob("*/tasks"))
+            found = next((one for one in groups if tid in one.read_text().split()), None)
+            return f"{RESCTRL}/{found.parent.name}/tasks" if found is not None else f"{RESCTRL}/tasks"
+        lines = [line.split(":", 2) for line in self._text(f"/proc/{tid}/cgroup").splitlines()]
+        group = next((line[2] for line in lines if len(line) == 3 and line[0] == "0"), "/")
+        return f"{CGROUPS}{group.rstrip('/')}/cgroup.threads"
+
+    def _at(self, path: str) -> Path:
+        return self.root / path.removeprefix("/")
+
+    def _text(self, path: str) -> str:
+        try:
+            return self._at(path).read_text(encoding="utf-8", errors="backslashreplace")
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone("it is not there any more") from None
+
+
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2])
+
+
+def _migrate(pid: int, node: int, nodes: list[int]) -> None:
+    """Move a process's pages on all other nodes to one node: migrate_pages(2)."""
+    number = _MIGRATE_PAGES.get(platform.machine())
+    if number is None:
+        raise MissingPart(f"pages cannot be moved on {platform.machine()}: its system call is not known")
+    words = (max([*nodes, node]) // 64) + 1
+    old, new = (ctypes.c_ulong * words)(), (ctypes.c_ulong * words)()
+    for one in nodes:
+        if one != node:
+            old[one // 64] |= 1 << one % 64
+    new[node // 64] |= 1 << node % 64
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, pid, ctypes.c_ulong(words * 64 + 1), old, new) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

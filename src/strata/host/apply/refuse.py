@@ -1,0 +1,115 @@
+"""Steps that would starve someone, found before any is taken: a pure function of steps and of who runs here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from strata.fleet.local import cpu_list
+from strata.host.apply.machine import CGROUPS
+from strata.host.layers.plain import SYSTEM, Step
+
+Token = Literal["no-cpu", "no-memory", "no-weight", "no-bandwidth", "system-idle", "user-idle"]
+LEAST_BANDWIDTH_PERCENT: Final = 10
+"""What Intel's and AMD's hardware can still tell from nothing (resctrl's usual min_bandwidth)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residents:
+    """Who could be starved. groups: the cgroups in which each user has processes."""
+
+    cpus: frozenset[int]
+    memory_nodes: frozenset[int]
+    groups: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A step that is not taken, and with it none."""
+
+    token: Token
+    path: str
+    sentence: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the stable JSON form."""
+        return {"token": self.token, "path": self.path, "sentence": self.sentence}
+
+
+def refusals(steps: Sequence[Step], residents: Residents) -> tuple[Refusal, ...]:
+    """Return what would starve someone; empty for steps that may be taken."""
+    found = [one for step in steps for one in _of_step(step, residents)]
+    return (*found, *_of_users(steps, residents))
+
+
+def residents(root: Path = Path("/")) -> Residents:
+    """Read who runs below a root with proc and sys. Users without a process in a cgroup of v2 are left out."""
+    groups: dict[int, set[str]] = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        try:
+            user = folder.stat().st_uid
+            text = (folder / "cgroup").read_text()
+            has_memory = (folder / "statm").read_text().split()[:1] != ["0"]
+        except OSError:  # it has ended
+            continue
+        if has_memory and (found := re.search(r"^0::(.*)$", text, re.MULTILINE)):
+            groups.setdefault(user, set()).add(found[1])
+    return Residents(
+        frozenset(cpu_list(_text(root / "sys/devices/system/cpu/online")) or os.sched_getaffinity(0)),
+        frozenset(cpu_list(_text(root / "sys/devices/system/node/has_memory")) or (0,)),
+        {user: frozenset(some) for user, some in groups.items()},
+    )
+
+
+def _of_step(step: Step, residents: Residents) -> Iterator[Refusal]:
+    name = step.path.rpartition("/")[2]
+    is_list = step.act == "affinity" or name in ("cpuset.cpus", "smp_affinity_list")
+    if is_list and not residents.cpus & set(cpu_list(step.value)):
+        yield Refusal("no-cpu", step.path, f"none of its CPUs ({step.value or 'an empty list'}) is online")
+    if name == "cpuset.mems" and not residents.memory_nodes & set(cpu_list(step.value)):
+        yield Refusal("no-memory", step.path, f"no node of {step.value or 'an empty list'} has memory")
+    if step.act == "migrate" and int(step.value) not in residents.memory_nodes:
+        yield Refusal("no-memory", step.path, f"NUMA node {step.value} has no memory")
+    if name == "cpu.weight" and int(step.value) < 1:
+        yield Refusal("no-weight", step.path, "weight 0 is no share at all")
+    if name == "schemata":
+        least = min(int(percent) for percent in re.findall(r"=(\d+)", step.value))
+        if least < LEAST_BANDWIDTH_PERCENT:
+            yield Refusal("no-bandwidth", step.path, f"{least} % of the memory bandwidth stalls its threads")
+    if _idles(step) and (group := _group(step)) in ("/", *SYSTEM):
+        yield Refusal("system-idle", step.path, f"daemons and shells in {group} would wait until all else sleeps")
+
+
+def _of_users(steps: Sequence[Step], residents: Residents) -> Iterator[Refusal]:
+    idle = {_group(step): step for step in steps if _idles(step)}
+    for user, groups in sorted(residents.groups.items()):
+        held = [next((path for path in idle if _is_in(group, path)), None) for group in groups]
+        if held and all(path is not None for path in held):
+            step = idle[next(path for path in held if path is not None)]
+            said = (
+                f"all processes of user {user} would wait until everyone else sleeps; a cpu.weight of 10 does not"
+            )
+            yield Refusal("user-idle", step.path, said)
+
+
+def _idles(step: Step) -> bool:
+    return step.path.endswith("/cpu.idle") and step.value == "1"
+
+
+def _group(step: Step) -> str:
+    return step.path.removeprefix(CGROUPS).rpartition("/")[0] or "/"
+
+
+def _is_in(group: str, other: str) -> bool:
+    return group == other or group.startswith(f"{other.rstrip('/')}/")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # not shown by this kernel
+        return ""
