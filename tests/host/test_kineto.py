@@ -69,6 +69,7 @@ def test_idle_time_of_the_accelerator_is_split_by_what_its_launcher_did(tmp_path
             "launcher_slept_ms": 36,
             "steps": 10,
             "step_ms_mean": 10,
+            "launches_while_running": 1,
         }
     )
 
@@ -90,6 +91,25 @@ def test_a_launcher_named_by_its_address_is_found_by_its_process(tmp_path):
 def test_a_trace_of_another_clock_is_refused(tmp_path):
     with pytest.raises(UsageError, match="not of one clock"):
         view(tmp_path, profile(tmp_path, base_ns=10**18))
+
+
+def test_clocks_that_differ_by_a_known_offset_are_joined(tmp_path):
+    trace = scheduler().trace(tmp_path)
+    kineto = profile(tmp_path, base_ns=1_790_857_026 * 10**9)
+    accelerator = read_kineto(kineto, trace, offset_ns=1_790_857_026 * 10**9)
+    found = gpu_idle.idleness(view_of(trace, accelerator=accelerator))
+    assert found is not None
+    assert found.waited_ms == pytest.approx(36)
+    arguments = ["host", "report", str(tmp_path / "trace.txt"), "--kineto", str(kineto)]
+    assert run(arguments) == 2
+    assert run([*arguments, "--kineto-offset", "1790857026"]) == 0
+
+
+def test_launches_of_a_thread_that_did_not_run_then_make_it_less_sure(tmp_path):
+    trace = scheduler().trace(tmp_path)
+    shifted = view_of(trace, accelerator=read_kineto(profile(tmp_path), trace, offset_ns=-3_000_000))
+    (finding,) = gpu_idle.find(shifted)
+    assert finding.confidence < 0.2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,7 +34,13 @@ _MOST_THREADS: Final = 12
 @click.option(
     "--kineto",
     type=click.Path(path_type=Path),
-    help="A PyTorch profiler trace of the same time and clock: says why the accelerator stood idle.",
+    help="A PyTorch profiler trace of the same time: says why the accelerator stood idle.",
+)
+@click.option(
+    "--kineto-offset",
+    type=float,
+    metavar="SECONDS",
+    help="How far the profiler's clock (the epoch's) is ahead of TRACE's. Default: 0; with --here it is known.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page with the picture of the trace.")
 @click.option(
@@ -47,6 +54,7 @@ def report(
     critical: Sequence[str],
     here: bool,
     kineto: Path | None,
+    kineto_offset: float | None,
     html: Path | None,
     fail_on: str | None,
     output: str,
@@ -68,7 +76,10 @@ def report(
     from strata.host.view import view_of
 
     read = read_trace(trace)
-    accelerator = read_kineto(kineto, read) if kineto is not None else None
+    ahead_ns = round((kineto_offset or 0.0) * 1e9)
+    if here and kineto_offset is None:
+        ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto is not None else None
     cpus = probe() if here else None
     found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator))
     if html is not None:

@@ -1,6 +1,7 @@
 """A Kineto trace (PyTorch's profiler) beside a trace of the scheduler: when the accelerator ran, who launched it.
 
-Both must be of one clock. Kineto's times are microseconds after `baseTimeNanoseconds`, where the file has that.
+Kineto's times are microseconds after `baseTimeNanoseconds`, and the epoch's; perf's and tracefs's are the boot's.
+The offset between the two is what CLOCK_REALTIME is ahead of CLOCK_MONOTONIC on that machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from strata.host.trace.events import Ints, Trace
 
 MAX_BYTES: Final = 2**30
 _BUSY: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_MOST_US: Final = 9e15
+"""In nanoseconds still a 64-bit number."""
 _LAUNCH: Final = ("cuda_runtime", "cuda_driver")
 
 
@@ -29,7 +32,7 @@ class Accelerator:
     """What accelerators did [ns, the trace's clock]: when any kernel ran, and when each step did.
 
     `busy_start_ns` and `busy_ns` are stretches of all devices together, which do not overlap; `launchers` are the
-    threads that launched, most launches first.
+    threads that launched, most launches first; `launch_ns` is when each launch began.
     """
 
     busy_start_ns: Ints
@@ -37,6 +40,7 @@ class Accelerator:
     step_start_ns: Ints
     step_ns: Ints
     launchers: tuple[int, ...]
+    launch_ns: Ints
 
     def idle(self) -> tuple[Ints, Ints]:
         """Return when nothing ran between the first kernel and the last: starts and ends."""
@@ -44,8 +48,11 @@ class Accelerator:
         return ends[:-1], self.busy_start_ns[1:]
 
 
-def read_kineto(path: str | Path, trace: Trace) -> Accelerator:
-    """Read a Kineto trace of the time of a scheduler's. Raises BadFile or UsageError, also for another clock."""
+def read_kineto(path: str | Path, trace: Trace, *, offset_ns: int = 0) -> Accelerator:
+    """Read a Kineto trace whose clock is `offset_ns` ahead of the scheduler's trace.
+
+    Raises BadFile or UsageError, also where the two are not of one time.
+    """
     data = read_json(path, max_bytes=MAX_BYTES)
     events = data.get("traceEvents") if isinstance(data, dict) else None
     if not isinstance(events, list):
@@ -58,21 +65,21 @@ def read_kineto(path: str | Path, trace: Trace) -> Accelerator:
             f"{path}: no kernel ran in this trace",
             hint="profile with ProfilerActivity.CUDA and ProfilerActivity.CPU",
         )
-    origin = int(base) if isinstance(base, int) else 0
+    origin = (int(base) if isinstance(base, int) else 0) - offset_ns
     start, end = _times(busy, origin)
     begin, length = union(start, end)
     if begin[0] > trace.end_ns or begin[-1] + length[-1] < trace.start_ns:
         raise UsageError(
             f"{path}: its kernels ran from {begin[0] / 1e9:.3f} s, the scheduler's trace is from "
             f"{trace.start_ns / 1e9:.3f} to {trace.end_ns / 1e9:.3f} s: not of one time, or not of one clock",
-            hint="record both at once, perf with -k mono (or -k realtime, as newer profilers count)",
+            hint="--kineto-offset SECONDS (how far the profiler's clock is ahead), or --here where it was made",
         )
     steps = [one for one in spans if str(one.get("name", "")).startswith("ProfilerStep")]
     first, last = _times([one for one in steps if one.get("cat") != "gpu_user_annotation"], origin)
     launches = [one for one in spans if one.get("cat") in _LAUNCH]
     # Some versions name a launching thread by its pthread_t; then its process has to do.
     ids = [*_most_common(one.get("tid") for one in launches), *_most_common(one.get("pid") for one in launches)]
-    return Accelerator(begin, length, first, last - first, tuple(dict.fromkeys(ids)))
+    return Accelerator(begin, length, first, last - first, tuple(dict.fromkeys(ids)), _times(launches, origin)[0])
 
 
 def _most_common(ids: Iterable[Any]) -> list[int]:
@@ -81,7 +88,7 @@ def _most_common(ids: Iterable[Any]) -> list[int]:
 
 
 def _is_span(event: Mapping[str, Any]) -> bool:
-    return all(isinstance(event.get(key), (int, float)) for key in ("ts", "dur"))
+    return all(isinstance(event.get(key), (int, float)) and abs(event[key]) < _MOST_US for key in ("ts", "dur"))
 
 
 def _times(events: Sequence[Mapping[str, Any]], origin_ns: int) -> tuple[Ints, Ints]:

@@ -15,7 +15,10 @@ from strata.host.view import View
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What the launching thread `life` did while no kernel ran [ms]; what is left of `idle_ms`, it slept."""
+    """What the launching thread `life` did while no kernel ran [ms]; what is left of `idle_ms`, it slept.
+
+    `fit` is the share of launches that began while it ran: all of them, if the clocks agree.
+    """
 
     life: int
     wall_ms: float
@@ -24,6 +27,7 @@ class Idleness:
     ran_ms: float
     num_steps: int
     step_ms: float
+    fit: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -35,6 +39,7 @@ class Idleness:
             "launcher_slept_ms": self.idle_ms - self.waited_ms - self.ran_ms,
             "steps": self.num_steps,
             "step_ms_mean": self.step_ms,
+            "launches_while_running": self.fit,
         }
 
 
@@ -53,6 +58,8 @@ def idleness(view: View) -> Idleness | None:
     mine = view.runs.life == life
     waited = within(*union(view.waits.start_ns[waits], view.waits.end_ns[waits]), start, end)
     ran = within(*union(view.runs.start_ns[mine], view.runs.end_ns[mine]), start, end)
+    seen = gpu.launch_ns[(gpu.launch_ns >= view.trace.start_ns) & (gpu.launch_ns <= view.trace.end_ns)]
+    on_cpu = within(*union(view.runs.start_ns[mine], view.runs.end_ns[mine]), seen, seen + 1)
     last = gpu.busy_start_ns[-1] + gpu.busy_ns[-1]
     wall_ns = min(int(last), view.trace.end_ns) - max(int(gpu.busy_start_ns[0]), view.trace.start_ns)
     return Idleness(
@@ -63,6 +70,7 @@ def idleness(view: View) -> Idleness | None:
         float(ran.sum()) / 1e6,
         len(gpu.step_ns),
         float(gpu.step_ns.mean()) / 1e6 if len(gpu.step_ns) else 0.0,
+        float(on_cpu.mean()) if len(seen) else 0.0,
     )
 
 
@@ -87,7 +95,7 @@ def find(view: View) -> Iterator[Finding]:
             f"idle for {idle.idle_ms:,.1f} of {idle.wall_ms:,.1f} ms; meanwhile the launching thread "
             f"waited for a CPU {idle.waited_ms:,.1f} ms, ran {idle.ran_ms:,.1f} ms, slept {slept:,.1f} ms{steps}"
         ),
-        confidence=0.9,
+        confidence=0.9 * idle.fit,
         culprit=to_blame(culprits),
         span_ns=worst_span(view, waits),
     )
