@@ -58,7 +58,7 @@ SOME = st.lists(
     max_size=12,
 )
 MACHINES = st.builds(simple, st.integers(1, 64), nodes=st.integers(1, 4), smt=st.booleans())
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=60, deadline=None)
 
 
 def crowd(some):

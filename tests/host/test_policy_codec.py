@@ -23,7 +23,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=40, deadline=None)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     forms.flag: st.booleans(),
     forms.text: TEXT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from host_builders import thread
@@ -12,6 +12,7 @@ from strata.host.layers.matching import KNOWN, holds
 from strata.host.layers.policy import Match
 from strata.host.lint.regex import fault
 
+MANY = settings(deadline=None)
 WORDS = st.text("ab/", max_size=3)
 NICES = st.integers(-22, 21)
 IDS = st.integers(1, 3)
@@ -46,27 +47,32 @@ def test_every_condition_that_proc_can_answer_is_tried():
     assert set(VALUES) == KNOWN
 
 
+@MANY
 @given(MATCHES, MATCHES, THREADS)
 def test_what_follows_from_a_condition_holds_where_it_does(a, b, one):
     assume(implies(a, b))
     assert not holds(a, one) or holds(b, one)
 
 
+@MANY
 @given(MATCHES, THREADS)
 def test_what_always_holds_holds_for_every_thread(match, one):
     assert not is_always(match) or holds(match, one)
 
 
+@MANY
 @given(BLOCKS, THREADS)
 def test_no_thread_fits_a_contradiction(block, one):
     assert not contradiction(block) or not fits(block, one)
 
 
+@MANY
 @given(BLOCKS, BLOCKS, THREADS)
 def test_who_fits_the_narrow_block_fits_the_wide_one_that_covers_it(wide, narrow, one):
     assert not covers(wide, narrow) or not fits(narrow, one) or fits(wide, one)
 
 
+@MANY
 @given(BLOCKS)
 def test_every_block_covers_itself_and_the_empty_one_covers_all(block):
     assert covers(block, block)
