@@ -133,7 +133,8 @@ def _kind(name: LayerName, cpus: Cpus, threads: Sequence[Classified]) -> Kind:
     if name == "critical":
         return Grouped(
             util_range=(0.1, 0.6),
-            cpus_range=(0, max(1, total // 2)),
+            # On a machine too small for a CPU of its own it takes one by preempting.
+            cpus_range=(int(total >= PROTECT_FROM), max(1, total // 2)),
             protected=total >= PROTECT_FROM,
             preempt=True,
             prev_over_idle_core=True,
