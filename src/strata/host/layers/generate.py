@@ -8,6 +8,7 @@ from typing import Final
 
 from strata.host.cpus import Cpus
 from strata.host.kernel import Kernel
+from strata.host.layers.arguments import arguments
 from strata.host.layers.logic import covers
 from strata.host.layers.matching import cgroup_path, holds, layer_of
 from strata.host.layers.policy import MAX_ORS, MAX_PERF, Confined, Grouped, Kind, Layer, Match, Open
@@ -55,11 +56,8 @@ def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> 
         blocks = _blocks(name, threads, before, has_gpu=has_gpu) if name != "rest" else ((),)
         layers.append(Layer(name, blocks, _kind(name, cpus, threads), text))
         before += blocks
-    arguments = ["--enable-gpu-support"] if has_gpu else []
-    if has_gpu and len(cpus.nodes) > 1:
-        arguments.append("--enable-gpu-affinitize")
     missed = (one.thread for one in threads if getattr(layer_of(one.thread, layers), "name", "") != one.layer)
-    return Policy(tuple(layers), tuple(arguments), tuple(missed))
+    return Policy(tuple(layers), arguments(layers, num_nodes=len(cpus.nodes)), tuple(missed))
 
 
 def _blocks(
