@@ -486,7 +486,7 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "Correct what the message names; the job stays suspended meanwhile.",
     ),
     "made-anew": Meaning(
-        "was made for profile {profile}, which has no room, and another has",
+        "was made for a place under {profile} that is taken, and there is room elsewhere",
         "What was injected into a pod cannot be changed; its owner makes another, for a card that is free.",
         "Nothing to do.",
     ),
@@ -950,5 +950,75 @@ REASONS: Final[Mapping[str, Meaning]] = {
         "no thread is named {asked}: nothing is known to hold up an accelerator",
         "Findings are about critical threads, and none was recognised by its name.",
         "Name yours: strata host report TRACE --critical PREFIX.",
+    ),
+    "rollout-noise-first": Meaning(
+        "{pairs} of {wanted} A/A pairs: how far equal policies differ is not known yet",
+        "A change means nothing before it is known how much two attempts differ that ran alike.",
+        "Go on: all attempts run the baseline, and count.",
+    ),
+    "rollout-running": Meaning(
+        "{change:+.1%} after {pairs} A/B pairs: not enough to tell it from noise",
+        "The interval that may be looked at any time still holds no change.",
+        "Go on, or let more jobs in (strata host rollout change --share).",
+    ),
+    "rollout-better": Meaning(
+        "the candidate is better: {change:+.1%} over {pairs} pairs",
+        "The change is above the noise, however often it was looked at.",
+        "Make the candidate the policy of all jobs.",
+    ),
+    "rollout-worse": Meaning(
+        "the candidate is worse: {change:+.1%} over {pairs} pairs",
+        "The change is below the noise. From now on all attempts run the baseline.",
+        "Record a trace under each policy (strata host record) and compare the reports.",
+    ),
+    "rollout-crashes": Meaning(
+        "{candidate} attempts failed under the candidate where the baseline went on, {baseline} the other way",
+        "If both failed alike, so uneven a count would be very unlikely. All attempts run the baseline.",
+        "Look at the logs of the attempts that failed before it is tried again.",
+    ),
+    "rollout-jobs-worse": Meaning(
+        "{jobs} of {of} jobs lost more than the guard allows twice in a row",
+        "The mean may be fine, but some jobs suffer badly. All attempts run the baseline.",
+        "Opt these jobs out, or mend the policy for them; then begin a new roll-out.",
+    ),
+    "rollout-no-difference": Meaning(
+        "less than 1% between the policies, over {pairs} pairs",
+        "The interval of the change lies within 1% of none.",
+        "Keep the baseline: it is simpler.",
+    ),
+    "rollout-undecided": Meaning(
+        "{change:+.1%} after all {pairs} pairs: still within noise",
+        "The pairs that were planned are used up, and the change was smaller than they can show.",
+        "Keep the baseline, or begin a roll-out with more pairs.",
+    ),
+    "rollout-stopped": Meaning(
+        "stopped by hand",
+        "Someone ended the roll-out: all attempts run the baseline.",
+        "Nothing to do; begin a new roll-out to try again.",
+    ),
+    "rollout-opted-out": Meaning(
+        "opted out by {rule}",
+        "A rule keeps this job on the baseline; opting out wins over opting in.",
+        "Nothing to do.",
+    ),
+    "rollout-not-opted-in": Meaning(
+        "no rule opts it in",
+        "The roll-out is for those who opted in.",
+        "Opt it in: strata host rollout change NAME --opt-in job=....",
+    ),
+    "rollout-outside-share": Meaning(
+        "not among the {share:.0%} of jobs that take part",
+        "A hash of the job's name says who is in; who is in at one share is in at every larger one.",
+        "Raise the share: strata host rollout change NAME --share.",
+    ),
+    "rollout-job-back": Meaning(
+        "back on the baseline: it lost more than {guard:.0%} twice in a row",
+        "The guard takes single jobs back while others go on.",
+        "Record a trace of it under each policy and compare the reports.",
+    ),
+    "rollout-turn": Meaning(
+        "attempt {number} of a pair: the turn of the {policy}",
+        "The two attempts of a pair get one policy each, in an order drawn by lot.",
+        "Nothing to do.",
     ),
 }  # fmt: skip

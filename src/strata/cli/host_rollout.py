@@ -1,0 +1,347 @@
+"""`strata host rollout`: try a policy on attempts of jobs, A/A before A/B; it goes back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from strata.cli.output import emit, output_option, rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.host.rollout.report import Report
+    from strata.host.rollout.store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_MOST_JOBS: Final = 12
+_SHARE: Final = click.FloatRange(0, 1)
+
+
+class Rule(click.ParamType[tuple[str, str]]):
+    """`label=pattern`."""
+
+    name = "LABEL=PATTERN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return the label and the pattern."""
+        from strata.host.rollout.assign import LABELS
+
+        label, _, pattern = str(value).partition("=")
+        if label not in LABELS or not pattern:
+            self.fail(f"{value!r} is not LABEL=PATTERN with a label of {', '.join(LABELS)}", param, ctx)
+        return label, pattern
+
+
+_state: Final = click.option(
+    "--state", type=click.Path(path_type=Path), help="The SQLite file. Default: rollouts.db beside the history."
+)
+_opt_in: Final = click.option(
+    "--opt-in", multiple=True, type=Rule(), help="Only what matches takes part; again for more. Wildcards: *."
+)
+_opt_out: Final = click.option(
+    "--opt-out", multiple=True, type=Rule(), help="What matches keeps the baseline, opted in or not."
+)
+
+
+@click.group()
+def rollout() -> None:
+    """Try a policy on attempts of jobs: A/A first, then A/B; widen it, or have it go back.
+
+    \b
+    strata host rollout init layered --unit qps --opt-in team=ads --opt-out 'job=debug-*'
+    strata host rollout next layered --job ads-7 --team ads --attempt 4      which policy now?
+    strata host rollout add layered --job ads-7 --attempt 4 --policy candidate --from train.log
+    strata host rollout status layered
+    strata host rollout report layered --svg layered.svg
+    """
+
+
+@rollout.command()
+@click.argument("name")
+@click.option(
+    "--unit",
+    type=click.Choice(["qps", "step-time", "sm-active", "tensor-active"]),
+    default="qps",
+    show_default=True,
+    help="What attempts are compared by: a log or Prometheus, a Kineto trace, or the DCGM exporter.",
+)
+@click.option(
+    "--pattern", default="", help="Regular expression of the QPS in a line of a log; group 1 is the number."
+)
+@click.option("--metric", default="", help="Name of a Prometheus metric to read instead.")
+@_opt_in
+@_opt_out
+@click.option("--share", type=_SHARE, default=1.0, show_default=True, help="Share of the jobs that take part.")
+@click.option("--alpha", type=click.FloatRange(1e-6, 0.5), default=0.05, show_default=True,
+              help="Chance to see a difference where none is, however often one looks.")  # fmt: skip
+@click.option("--aa-pairs", type=click.IntRange(min=8), default=20, show_default=True,
+              help="Pairs under equal policies that come first.")  # fmt: skip
+@click.option("--ab-pairs", type=click.IntRange(min=8), default=200, show_default=True,
+              help="Most pairs under unequal ones.")  # fmt: skip
+@click.option("--guard", type=click.FloatRange(0.001, 0.9), default=0.1, show_default=True,
+              help="A job that loses more than this twice in a row goes back.")  # fmt: skip
+@_state
+def init(
+    name: str,
+    unit: str,
+    pattern: str,
+    metric: str,
+    opt_in: Sequence[tuple[str, str]],
+    opt_out: Sequence[tuple[str, str]],
+    share: float,
+    alpha: float,
+    aa_pairs: int,
+    ab_pairs: int,
+    guard: float,
+    state: Path | None,
+) -> None:
+    """Begin a roll-out called NAME. Nothing runs differently until `next` is asked."""
+    from strata.host.rollout.assign import Rules
+    from strata.host.rollout.rollout import Plan, Unit
+
+    plan = Plan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
+    with _store(state) as store:
+        store.init(plan, Rules(tuple(opt_in), tuple(opt_out), share), at_s=_now_s())
+    click.echo(f"{name}: {aa_pairs} pairs of attempts under equal policies come first", err=True)
+
+
+@rollout.command()
+@click.argument("name")
+@_opt_in
+@_opt_out
+@click.option("--share", type=_SHARE, help="Share of the jobs that take part; who was in stays in as it grows.")
+@click.option("--stop", is_flag=True, help="End it: all attempts run the baseline from now on.")
+@_state
+def change(
+    name: str,
+    opt_in: Sequence[tuple[str, str]],
+    opt_out: Sequence[tuple[str, str]],
+    share: float | None,
+    stop: bool,
+    state: Path | None,
+) -> None:
+    """Let more jobs in, take some out, or stop a roll-out at once."""
+    from strata.host.rollout.assign import Rules
+
+    with _store(state) as store:
+        known = store.get(name)
+        rules = Rules(
+            (*known.rules.opt_in, *opt_in),
+            (*known.rules.opt_out, *opt_out),
+            known.rules.share if share is None else share,
+        )
+        store.change(known, rules, is_stopped=stop, at_s=_now_s())
+
+
+def _attempt_options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--config", default="", help="What must be equal to compare: world size, hosts, model version."
+        ),
+        click.option(
+            "--attempt",
+            "number",
+            type=click.IntRange(min=0),
+            required=True,
+            help="Which attempt of the job, from 0.",
+        ),
+        click.option("--job", required=True, help="The job."),
+    ):
+        command = option(command)
+    return command
+
+
+@rollout.command("next")
+@click.argument("name")
+@_attempt_options
+@click.option("--model", default="", help="The job's model, for the rules.")
+@click.option("--paradigm", default="", help="The job's training paradigm, for the rules.")
+@click.option("--team", default="", help="The job's team, for the rules.")
+@_state
+@output_option
+def next_(
+    name: str,
+    job: str,
+    number: int,
+    config: str,
+    model: str,
+    paradigm: str,
+    team: str,
+    state: Path | None,
+    output: str,
+) -> None:
+    """Print the policy that an attempt about to start should run under: baseline or candidate."""
+    from strata.host.rollout.judge import judge
+    from strata.host.rollout.next import next_policy
+
+    labels = {"job": job, "model": model, "paradigm": paradigm, "team": team}
+    with _store(state) as store:
+        known = store.get(name)
+        policy, reason = next_policy(known, judge(known), labels, number=number, config=config)
+        store.assign(known, job, number, policy, at_s=_now_s())
+    answer = {"policy": str(policy), "reason": reason.to_dict()}
+
+    def show(_: Console) -> None:
+        click.echo(str(policy))
+        click.echo(str(reason), err=True)
+
+    emit(answer, output, show)
+
+
+@rollout.command()
+@click.argument("name")
+@_attempt_options
+@click.option(
+    "--policy", type=click.Choice(["baseline", "candidate"]), required=True, help="What the attempt ran under."
+)
+@click.option("--from", "path", type=click.Path(path_type=Path),
+              help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.")  # fmt: skip
+@click.option("--value", type=click.FloatRange(min=0, min_open=True), help="The measure itself.")
+@click.option("--failed", is_flag=True, help="The attempt failed.")
+@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Accelerators it held.")
+@_state
+def add(
+    name: str,
+    job: str,
+    number: int,
+    config: str,
+    policy: str,
+    path: Path | None,
+    value: float | None,
+    failed: bool,
+    devices: int,
+    state: Path | None,
+) -> None:
+    """Record an attempt that ended. Adding it again changes nothing. Says where the roll-out stands now."""
+    from strata.host.rollout.attempt import Attempt, Policy
+    from strata.host.rollout.judge import judge
+    from strata.host.rollout.measures import measure
+
+    if (path is not None) + (value is not None) + failed != 1:
+        raise click.UsageError("one of --from, --value and --failed says how the attempt went")
+    with _store(state) as store:
+        known = store.get(name)
+        if path is not None:
+            value = measure(known.plan, path)
+        is_new = store.add(known, Attempt(job, number, Policy(policy), value, config, devices), at_s=_now_s())
+        verdict = judge(store.get(name))
+    shown = "failed" if value is None else f"{value:g}"
+    click.echo(f"{'recorded' if is_new else 'known'}: {job} attempt {number}, {known.plan.unit} {shown}", err=True)
+    click.echo(f"{verdict.stand}: {verdict.reason}", err=True)
+
+
+@rollout.command()
+@click.argument("name")
+@_state
+@output_option
+def status(name: str, state: Path | None, output: str) -> None:
+    """Say where a roll-out stands. Exits 4 once it went back."""
+    _answer(name, state, output, svg=None, is_whole=False)
+
+
+@rollout.command()
+@click.argument("name")
+@click.option("--svg", type=click.Path(path_type=Path), help="Also write the figures to this file.")
+@_state
+@output_option
+def report(name: str, svg: Path | None, state: Path | None, output: str) -> None:
+    """Show the histograms of A/A and A/B, the CDF of the changes, and every job. Exits 4 once it went back."""
+    _answer(name, state, output, svg=svg, is_whole=True)
+
+
+def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_whole: bool) -> None:
+    from strata.errors import GoalMissed
+    from strata.host.rollout import pictures
+    from strata.host.rollout.judge import Stand
+    from strata.host.rollout.report import report_of
+
+    with _store(state) as store:
+        found = report_of(store.get(name))
+    if svg is not None:
+        from strata.files import write_text
+
+        write_text(svg, pictures.svg(found))
+        click.echo(f"wrote {svg}", err=True)
+
+    def show(console: Console) -> None:
+        _show(console, found)
+        if is_whole:
+            console.print()
+            for line in pictures.text(found):
+                console.print(line)
+            _show_jobs(console, found)
+
+    emit(found.to_dict(with_ratios=is_whole), output, show)
+    if found.verdict.stand is Stand.ROLL_BACK:
+        raise GoalMissed(
+            f"{name} went back: {found.verdict.reason}", hint="a new roll-out once the policy is mended"
+        )
+
+
+def _show(console: Console, found: Report) -> None:
+    import math
+
+    verdict = found.verdict
+    console.print(f"{verdict.stand}: {verdict.reason}", style="bold")
+    noise = verdict.noise
+    if noise is not None:
+        console.print(
+            f"noise floor: 95% of {noise.pairs} A/A pairs within {math.expm1(noise.low):+.1%} .. "
+            f"{math.expm1(noise.high):+.1%}; "
+            f"{found.rollout.plan.ab_pairs} pairs show {math.expm1(noise.smallest):.1%}"
+        )
+    if math.isfinite(verdict.low) and math.isfinite(verdict.high):
+        console.print(
+            f"change, valid at any time: {math.expm1(verdict.low):+.1%} .. {math.expm1(verdict.high):+.1%}"
+        )
+    if found.ratio is not None and found.saved is not None:
+        console.print(
+            f"mean over {len(found.jobs)} jobs: {found.ratio.estimate - 1:+.1%} "
+            f"({found.ratio.low - 1:+.1%} .. {found.ratio.high - 1:+.1%}); capacity saved "
+            f"{found.saved.estimate:.1%} ({found.saved.low:.1%} .. {found.saved.high:.1%}) of "
+            f"{sum(job.devices for job in found.jobs):,} devices"
+        )
+    if found.rollout.strayed:
+        console.print(f"{found.rollout.strayed} attempts ran under another policy than they were told: left out")
+    if verdict.jobs_back:
+        console.print(f"back on the baseline: {', '.join(verdict.jobs_back)}")
+
+
+def _show_jobs(console: Console, found: Report) -> None:
+    import math
+
+    if not found.jobs:
+        return
+    shown = found.jobs[:_MOST_JOBS]
+    body = [
+        [
+            job.name,
+            str(job.pairs),
+            str(job.devices),
+            f"{math.expm1(job.change):+.1%}",
+            "back" if job.is_back else "",
+        ]
+        for job in shown
+    ]
+    console.print()
+    console.print(rows(["job, worst first", "pairs", "devices", "change", ""], body, right=(1, 2, 3)))
+    if len(shown) < len(found.jobs):
+        console.print(f"{len(found.jobs) - len(shown):,} more jobs: -o json has them all")
+
+
+def _store(state: Path | None) -> Store:
+    import os
+
+    from strata.host.rollout.store import Store, state_path
+
+    return Store(state or state_path(os.environ))
+
+
+def _now_s() -> float:
+    import time
+
+    return time.time()

@@ -1,0 +1,184 @@
+"""The verdict on a roll-out after any number of attempts: a pure function of what was recorded."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.host.rollout.pairs import Pair, pairs_of
+from strata.host.rollout.rollout import Plan, Rollout
+from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, radius, rho_of
+from strata.stats import mad
+
+EQUAL: Final = math.log(1.01)
+"""A change of less than 1 % is called none (assumed: the roll-out of seed 004 was made for 4 %)."""
+GUARD_SDS: Final = 3.0
+"""Noise alone does not cross the guard: it is never nearer than this many standard deviations of A/A."""
+JOBS_BACK: Final = 3
+JOBS_BACK_SHARE: Final = 0.05
+"""From how many jobs that went back on the whole roll-out goes back: 5 % of them, and three at least (assumed)."""
+_LEAST_SD: Final = 1e-6
+Flags = NDArray[np.bool_]
+
+
+class Stand(StrEnum):
+    """Where a roll-out stands."""
+
+    NOISE = "a/a"
+    RUNNING = "a/b"
+    ROLL_OUT = "roll-out"
+    ROLL_BACK = "roll-back"
+    NO_DIFFERENCE = "no-difference"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far two attempts under equal policies differ (log-ratio): the floor below which no change is seen.
+
+    `sd` is robust (MAD); `low` and `high` hold 95 % of the pairs; `smallest`: the change that `ab_pairs` show.
+    """
+
+    pairs: int
+    sd: float
+    low: float
+    high: float
+    smallest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where a roll-out stands and why. `aa` and `ab` are the pairs that were used, to where it stopped.
+
+    `low` and `high`: the interval of the change (log-ratio) that holds at any time; infinite before it is known.
+    `jobs_back`: jobs that are kept on the baseline since they lost too much.
+    """
+
+    stand: Stand
+    reason: Reason
+    aa: tuple[Pair, ...]
+    ab: tuple[Pair, ...]
+    noise: Noise | None
+    low: float
+    high: float
+    jobs_back: tuple[str, ...]
+    failed_candidate: int
+    failed_baseline: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further pair changes it."""
+        return self.stand not in (Stand.NOISE, Stand.RUNNING)
+
+
+def changes(pairs: Sequence[Pair]) -> list[float]:
+    """Return the changes of the pairs in which both attempts have a value."""
+    return [pair.change for pair in pairs if pair.change is not None]
+
+
+def judge(rollout: Rollout) -> Verdict:
+    """Return the verdict. It is the first that any prefix of the record gives: what stopped stays stopped."""
+    plan = rollout.plan
+    pairs = pairs_of(rollout)
+    known = [i for i, pair in enumerate(pairs) if not pair.is_ab and pair.change is not None]
+    aa = tuple(pair for pair in pairs if not pair.is_ab)
+    if len(known) < plan.aa_pairs:
+        reason = Reason("rollout-noise-first", plan.name, {"pairs": len(known), "wanted": plan.aa_pairs})
+        verdict = Verdict(Stand.NOISE, reason, aa, (), None, -math.inf, math.inf, (), 0, 0)
+    else:
+        since = known[plan.aa_pairs - 1] + 1
+        # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
+        noise = _noise(plan, changes(pairs[:since]))
+        ab = tuple(pair for pair in pairs[since:] if pair.is_ab)
+        verdict = _judge_ab(plan, aa, ab, noise)
+    if rollout.is_stopped and verdict.stand is not Stand.ROLL_BACK:
+        reason = Reason("rollout-stopped", plan.name)
+        return replace(verdict, stand=Stand.STOPPED, reason=reason)
+    return verdict
+
+
+def _judge_ab(plan: Plan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: Noise) -> Verdict:
+    """Return the first stop, looking after every pair; dangers first."""
+    rho = rho_of(noise.sd, plan.ab_pairs, alpha=plan.alpha)
+    better, worse = _rejected(plan, ab, rho, 0.0)
+    not_worse, _ = _rejected(plan, ab, rho, -EQUAL)
+    _, not_better = _rejected(plan, ab, rho, EQUAL)
+    fails = [(pair.has_candidate_failed, pair.has_baseline_failed) for pair in ab]
+    crashed = np.cumsum([a and not b for a, b in fails], dtype=np.int64).tolist()
+    others = np.cumsum([b and not a for a, b in fails], dtype=np.int64).tolist()
+    back_at = _jobs_back(plan, ab, noise)
+    jobs: set[str] = set()
+    stand, token, num_used = Stand.RUNNING, "rollout-running", len(ab)
+    for i, pair in enumerate(ab):
+        jobs.add(pair.job)
+        num_back = sum(at <= i for at in back_at.values())
+        if crashed[i] > others[i] and log_failure_evidence(crashed[i], others[i]) >= math.log(1 / plan.alpha):
+            stand, token = Stand.ROLL_BACK, "rollout-crashes"
+        elif worse[i]:
+            stand, token = Stand.ROLL_BACK, "rollout-worse"
+        elif num_back >= max(JOBS_BACK, math.ceil(JOBS_BACK_SHARE * len(jobs))):
+            stand, token = Stand.ROLL_BACK, "rollout-jobs-worse"
+        elif better[i]:
+            stand, token = Stand.ROLL_OUT, "rollout-better"
+        elif not_worse[i] and not_better[i]:
+            stand, token = Stand.NO_DIFFERENCE, "rollout-no-difference"
+        elif i + 1 >= plan.ab_pairs:
+            stand, token = Stand.NO_DIFFERENCE, "rollout-undecided"
+        else:
+            continue
+        num_used = i + 1
+        break
+    used = ab[:num_used]
+    back = tuple(job for job, at in back_at.items() if at < num_used)
+    failed = (crashed[num_used - 1], others[num_used - 1]) if used else (0, 0)
+    seen = changes(used)
+    low, high = interval(seen, rho=rho, alpha=plan.alpha)
+    data = {
+        "pairs": len(seen),
+        "change": math.expm1(float(np.mean(seen))) if seen else 0.0,
+        "candidate": failed[0],
+        "baseline": failed[1],
+        "jobs": len(back),
+        "of": len({pair.job for pair in used}),
+    }
+    return Verdict(stand, Reason(token, plan.name, data), aa, used, noise, low, high, back, *failed)
+
+
+def _rejected(plan: Plan, ab: Sequence[Pair], rho: float, centre: float) -> tuple[Flags, Flags]:
+    """Return after each pair whether the change is known to lie above this centre, and whether below.
+
+    A pair without values says nothing about it: zero adds to neither sum.
+    """
+    x = np.array([0.0 if pair.change is None else pair.change - centre for pair in ab])
+    is_rejected = log_evidence(x, rho=rho) >= math.log(1 / plan.alpha)
+    total = np.cumsum(x)
+    return is_rejected & (total > 0), is_rejected & (total < 0)
+
+
+def _noise(plan: Plan, seen: Sequence[float]) -> Noise:
+    sd = max(mad(seen), _LEAST_SD)
+    low, high = np.quantile(seen, [0.025, 0.975])
+    rho = rho_of(sd, plan.ab_pairs, alpha=plan.alpha)
+    return Noise(len(seen), sd, float(low), float(high), radius(sd, plan.ab_pairs, rho=rho, alpha=plan.alpha))
+
+
+def _jobs_back(plan: Plan, ab: Sequence[Pair], noise: Noise) -> dict[str, int]:
+    """Return the jobs that lost more than the guard twice in a row, or failed so, and at which pair."""
+    floor = -max(-math.log1p(-plan.guard), GUARD_SDS * noise.sd)
+    was_bad: dict[str, bool] = defaultdict(bool)
+    back: dict[str, int] = {}
+    for i, pair in enumerate(ab):
+        has_crashed = pair.has_candidate_failed and not pair.has_baseline_failed
+        is_bad = has_crashed or (pair.change is not None and pair.change <= floor)
+        if is_bad and was_bad[pair.job]:
+            back.setdefault(pair.job, i)
+        was_bad[pair.job] = is_bad
+    return back

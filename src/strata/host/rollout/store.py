@@ -1,0 +1,93 @@
+"""Roll-outs in SQLite: the log of decisions (`strata.history`), one kind a roll-out, folded when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from strata.errors import UsageError
+from strata.history import History, default_path
+from strata.host.rollout.assign import Rules
+from strata.host.rollout.attempt import Attempt, Policy
+from strata.host.rollout.rollout import Plan, Rollout, rollout_of
+
+MAX_EVENTS: Final = 1_000_000
+
+
+class Store:
+    """The roll-outs of one file, open inside a `with`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._log = History(path, max_rows=MAX_EVENTS)
+
+    def __enter__(self) -> Self:
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.__exit__(kind, error, trace)
+
+    def get(self, name: str) -> Rollout:
+        """Return a roll-out. Raises UsageError where there is none of that name."""
+        rollout = self._find(name)
+        if rollout is None:
+            raise UsageError(
+                f"{self._log.path}: no roll-out is called {name!r}", hint=f"strata host rollout init {name}"
+            )
+        return rollout
+
+    def init(self, plan: Plan, rules: Rules, *, at_s: float) -> None:
+        """Begin a roll-out. Raises UsageError where the name is taken: its record would mix with another's."""
+        if self._find(plan.name) is not None:
+            raise UsageError(f"a roll-out is called {plan.name!r} already", hint="another name, or `change`")
+        self._write(plan.name, {"event": "init", "plan": plan.to_dict(), "rules": asdict(rules)}, at_s)
+
+    def change(self, rollout: Rollout, rules: Rules, *, is_stopped: bool, at_s: float) -> None:
+        """Replace the rules, or stop. A stopped roll-out stays so."""
+        event = {"event": "change", "rules": asdict(rules), "is_stopped": is_stopped}
+        self._write(rollout.plan.name, event, at_s)
+
+    def assign(self, rollout: Rollout, job: str, number: int, policy: Policy, *, at_s: float) -> None:
+        """Keep what an attempt was told to run under."""
+        if (job, number) not in rollout.assigned:
+            event = {"event": "assigned", "job": job, "number": number, "policy": str(policy)}
+            self._write(rollout.plan.name, event, at_s)
+
+    def add(self, rollout: Rollout, attempt: Attempt, *, at_s: float) -> bool:
+        """Record an attempt; returns whether it is new. Raises UsageError if it is there with other figures."""
+        known = rollout.find(*attempt.key)
+        if known == attempt:
+            return False
+        if known is not None:
+            raise UsageError(
+                f"attempt {attempt.number} of {attempt.job} is recorded already, with {_told(known)}, not "
+                f"{_told(attempt)}"
+            )
+        self._write(rollout.plan.name, {"event": "attempt", "attempt": attempt.to_dict()}, at_s)
+        return True
+
+    def _find(self, name: str) -> Rollout | None:
+        entries = self._log.latest(_kind(name), MAX_EVENTS)
+        return rollout_of(entry.decision for entry in reversed(entries))
+
+    def _write(self, name: str, event: Mapping[str, Any], at_s: float) -> None:
+        self._log.add(_kind(name), event, at_s=at_s)
+
+
+def state_path(environment: Mapping[str, str]) -> Path:
+    """Return where roll-outs are kept: beside the history."""
+    return default_path(environment).with_name("rollouts.db")
+
+
+def _kind(name: str) -> str:
+    return f"rollout:{name}"
+
+
+def _told(attempt: Attempt) -> str:
+    value = "a failure" if attempt.value is None else f"{attempt.value:g}"
+    return f"{value} under {attempt.policy} in {attempt.config!r} on {attempt.devices} devices"
