@@ -135,7 +135,8 @@ __asm__(".pushsection .text\n"
 
 /* Nothing is mapped or said here: programs that never allocate never notice us. */
 __attribute__((constructor)) static void open_doors(void) {
-    door_dlsym();
+    if (!door_dlsym())
+        quota_say("this C library is not glibc: the program finds no function by dlsym");
     quota_limits();
 }
 
