@@ -253,6 +253,26 @@ def test_the_other_jobs_of_a_host_are_the_rest_when_one_is_asked_for():
     assert (asked[TRAINER], asked[4100], asked[9000], asked[900]) == ("critical", "pipeline", "rest", "rest")
 
 
+def test_a_job_without_an_accelerator_has_its_first_thread_for_a_critical_one():
+    leader, shell, child = thread(10, "python"), thread(20, "bash"), thread(11, "tool", ppid=10)
+    host = Snapshot((leader, of(leader, 12, "helper"), child, shell))
+    found = only(classify(host), host, 10)
+    assert {one.thread.tid: one.layer for one in found} == {
+        10: "critical", 12: "support", 11: "support", 20: "rest",
+    }  # fmt: skip
+    assert found[0].confidence == 0.5
+    policy = generate(BIG, Kernel(), found)
+    assert {one.thread.tid: layer_of(one.thread, policy.layers).name for one in found} == {
+        one.thread.tid: one.layer for one in found
+    }
+
+
+def test_a_job_with_a_critical_thread_keeps_it_as_the_only_sign():
+    found = {one.thread.tid: one for one in only(THREADS, HOST, TRAINER)}
+    assert found[TRAINER].evidence == ("the driver lists its process on GPU 0, and it is the first thread",)
+    assert found[4033].layer == "support"
+
+
 def write(root, path, text):
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text + "\n")

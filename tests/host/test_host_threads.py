@@ -319,6 +319,12 @@ def test_the_command_shows_threads_that_are_alike_in_one_line(monkeypatch):
     assert "GPU 1 0000:af:00.0: NUMA node 1, no processes" in shown
 
 
+def test_a_process_of_this_machine_is_a_job_when_it_is_asked_for():
+    result = CliRunner().invoke(cli, ["host", "threads", "--pid", str(os.getpid()), "-o", "json"])
+    leader = next(one for one in json.loads(result.stdout)["threads"] if one["tid"] == os.getpid())
+    assert (leader["pool"], leader["layer"]) == ("kernel-launch", "critical")
+
+
 def test_watch_tells_all_threads_and_then_what_changes(monkeypatch):
     before = training_host()
     after = replace(before, threads=(*before.threads, thread(6000, "pt_data_worker")))

@@ -48,12 +48,15 @@ def threads(pid: int | None, watch: bool, output: str) -> None:
 
 def _look(pid: int | None) -> tuple[Snapshot, tuple[Classified, ...]]:
     from strata.host.threads.classify import classify
+    from strata.host.threads.job import only
     from strata.host.threads.observe import observe
 
     snapshot = observe()
-    wanted = snapshot.tree(pid) if pid is not None else None
     found = classify(snapshot)
-    return snapshot, tuple(one for one in found if wanted is None or one.thread.pid in wanted)
+    if pid is None:
+        return snapshot, found
+    mine = snapshot.tree(pid)
+    return snapshot, tuple(one for one in only(found, snapshot, pid) if one.thread.pid in mine)
 
 
 def _watch(found: tuple[Classified, ...], pid: int | None, output: str) -> None:
