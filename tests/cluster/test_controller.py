@@ -230,6 +230,52 @@ def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(i
     assert "n1" in annotations_of(let_in)["ai.compute/placement"]
 
 
+@pytest.mark.parametrize("has_claim", [False, True])
+def test_a_gated_pod_that_names_a_claim_is_made_anew_by_what_the_claim_says(has_claim: bool) -> None:
+    from strata.cluster.placed import GATE, INJECTED, WAITING, encode
+    from strata.cluster.snapshot import Placement, PodPlace
+
+    waits = Placement("pytorch-nvidia", (PodPlace("", ()),), 2, 1e9, model=A100)
+    said = objects.asks(claim="ours") | {WAITING: encode(waits), INJECTED: "pytorch-nvidia"}
+    pod = objects.pod("web", annotations=said)
+    pod["spec"]["schedulingGates"] = [{"name": GATE}]
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    cluster = Cluster(a1=B3)
+    cluster.put(kinds.POD, pod)
+    if has_claim:
+        head = {"apiVersion": "ai.compute/v1alpha1", "kind": "ComputeClaim"}
+        cluster.put(
+            kinds.COMPUTE_CLAIM,
+            head | {"metadata": {"name": "ours", "namespace": "default"}, "spec": {"devices": 2}},
+        )
+    cluster.step()
+    assert any(isinstance(one, Remove) for one in cluster.step(after_s=61.0)) is has_claim
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_pod_whose_place_somebody_else_took_first_is_made_anew_where_there_is_room(is_owned: bool) -> None:
+    from strata.cluster.placed import GANG, PLACEMENT, encode
+    from strata.cluster.snapshot import Placement, PodPlace
+
+    cluster = Cluster(n1=A100)
+    there = Placement("pytorch-nvidia", (PodPlace("n1", tuple(range(8))),), 8, 1e9, model=A100)
+    said = objects.asks(devices=8) | {PLACEMENT: encode(there), GANG: "Pod/default/late"}
+    pod = objects.pod("late", annotations=said)
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod["status"] = {"phase": "Pending", "conditions": [refused]}
+    if is_owned:
+        pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    cluster.put(kinds.POD, objects.pod("first", on="n1", resource="nvidia.com/gpu", count=8))
+    cluster.put(kinds.POD, pod)
+    cluster.step()
+    assert not cluster.step(after_s=61.0)
+    cluster.put(kinds.NODE, objects.node("n2"))
+    cluster.put(kinds.COMPUTE_NODE, objects.devices("n2"))
+    assert not cluster.step()
+    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Remove)]
+    assert [one.ref.name for one in removed] == (["late"] if is_owned else [])
+
+
 def test_pods_of_a_gang_that_nothing_numbers_get_each_place_once() -> None:
     from strata.cluster.placed import GANG, GATE, INJECTED, PLACEMENT, WAITING, decode, encode
 

@@ -106,6 +106,13 @@ def test_a_past_forgotten_again_and_again_is_asked_for_ever_more_slowly():
     assert server.waits[-1] > 10 > server.waits[0]
 
 
+def test_a_past_that_an_outage_lost_is_listed_soon():
+    """The server answers again: what it was not there for does not count against it."""
+    server = Server(([], "1"), *[DOWN] * 5, GONE, ([pod("b", 9)], "9"), [])
+    server.follow()
+    assert server.waits[-1] <= 0.5 < server.waits[-2]
+
+
 def test_an_outage_is_waited_out_and_the_watch_goes_on_where_it_was():
     server = Server(([], "5"), [("ADDED", pod("a", 6)), DOWN], *[DOWN] * 9, [("DELETED", pod("a", 7))])
     assert server.follow() == [[], "ADDED a", "DELETED a"]

@@ -17,7 +17,7 @@ from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.crd.runtime_profile import profile_of
 from strata.cluster.index import Index
 from strata.cluster.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
-from strata.cluster.placed import GATE, PLACEMENT, decode, encode
+from strata.cluster.placed import GANG, GATE, PLACEMENT, decode, encode
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.snapshot import Cluster, NodeState, Placement, PodPlace
 from strata.cluster.uses import PodSeen, Use, free_of, pod_seen, uses_of
@@ -55,6 +55,7 @@ class Book:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
+    unbound: pods that came alone and that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
     """
@@ -64,6 +65,7 @@ class Book:
         self.grown = 0
         self.jobs: dict[str, Object] = {}
         self.gated: dict[str, Object] = {}
+        self.unbound: dict[str, Object] = {}
         self.claims: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}
@@ -219,6 +221,7 @@ class Book:
 
     def _take_pod(self, key: str, obj: Object | None) -> None:
         _put(self.gated, key, obj if obj is not None and _is_gated(obj) else None)
+        _put(self.unbound, key, obj if obj is not None and _is_unbound(obj) else None)
         seen = None if obj is None else pod_seen(obj)
         old = self._gang_of_pod.get(key)
         if old is not None and (seen is None or seen.gang != old):
@@ -340,6 +343,14 @@ def _put(into: dict[str, Any], key: str, value: Any) -> None:
 def _is_gated(pod: Object) -> bool:
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(one.get("name") == GATE for one in gates) and not meta(pod).get("deletionTimestamp")
+
+
+def _is_unbound(pod: Object) -> bool:
+    said = annotations_of(pod)
+    if PLACEMENT not in said or not said.get(GANG, "").startswith("Pod/") or meta(pod).get("deletionTimestamp"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any((one.get("type"), one.get("reason")) == ("PodScheduled", "Unschedulable") for one in conditions)
 
 
 def _may_fit_more(before: NodeState, after: NodeState) -> bool:

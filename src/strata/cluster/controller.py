@@ -13,19 +13,29 @@ from typing import Any, Final
 
 from strata.cluster import jobs
 from strata.cluster.actions import Action, Note, Patch, Remove
-from strata.cluster.admission.claims import claim_of_pod
+from strata.cluster.admission.claims import CLAIM, claim_of_pod
 from strata.cluster.admission.inject import release
 from strata.cluster.affinity import on_nodes
 from strata.cluster.annotations import PREFIX
 from strata.cluster.book import Book, job_placement
 from strata.cluster.claim import Claim
 from strata.cluster.crd.compute_claim import pascal
-from strata.cluster.kinds import annotations_of, meta
-from strata.cluster.placed import CHECKPOINT, FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, encode, nodes_of
+from strata.cluster.kinds import POD, Object, annotations_of, meta
+from strata.cluster.placed import (
+    CHECKPOINT,
+    FIRST,
+    GANG,
+    INJECTED,
+    MANAGED,
+    PER_JOB,
+    PLACEMENT,
+    encode,
+    nodes_of,
+)  # fmt: skip
 from strata.cluster.router import Choice, choose
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.telling import claim_of_job, just, offer_of, says_routed
-from strata.cluster.waiting import Waiting, is_managed, ref_of, waiting_jobs, waiting_pods
+from strata.cluster.waiting import Waiting, is_managed, named_claim, ref_of, waiting_jobs, waiting_pods
 from strata.cluster.why import decide
 from strata.decision import Decision, Reason
 from strata.errors import BadFile, StrataError
@@ -44,7 +54,7 @@ class Policy:
     place_s, explain_s: how long one step may take to place, and until it explains nothing more.
 
     assume_s: how long a place is held for a job that was let go and does not show it. elsewhere_after_s: how long
-    a pod waits behind its gate before its owner is made to make another, for a kind of card that has room.
+    a pod waits behind its gate, or for kube-scheduler, before its owner has to make another, where there is room.
     """
 
     explain_every_s: float = 30.0
@@ -82,6 +92,7 @@ class Controller:
     checkpoint_of: Callable[[str], str] = lambda folder: ""
     given: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
     _told: dict[str, _Told] = field(default_factory=dict)
+    _stuck: dict[str, float] = field(default_factory=dict)
     _known: dict[str, Waiting] = field(default_factory=dict)
     _hopeless: dict[str, Choice] = field(default_factory=dict)
     _grown: int = -1
@@ -123,6 +134,7 @@ class Controller:
                 return
             if _is_current(book, one):
                 yield from self._explain(book, one, choice, now_s, stamp, every_s=every_s)
+        yield from self._free(book, now_s)
         yield from self._settle(book, now_s, stamp)
 
     def refused(self, gang: str, message: str, now_s: float) -> None:
@@ -273,16 +285,44 @@ class Controller:
 
     def _elsewhere(self, book: Book, one: Waiting, told: _Told, now_s: float) -> Iterator[Action]:
         """Have a gated pod made anew where another kind of card has room: what was injected cannot be changed."""
-        owners = meta(one.obj).get("ownerReferences") or ()
-        is_replaced = any(owner.get("controller") for owner in owners)
-        if one.ref.kind.kind != "Pod" or not is_replaced or now_s - told.since_s < self.policy.elsewhere_after_s:
-            return
-        assert one.claim is not None, "only what can be read gets here"
-        if choose(book.index, claim_of_pod(one.obj), book.profiles).placement is not None:
-            told.since_s = now_s
-            reason = Reason("made-anew", one.ref.name, {"profile": one.claim.profile})
-            yield Note(one.ref, pascal(reason.token), str(reason))
-            yield Remove(one.ref)
+        if one.ref.kind.kind == "Pod" and now_s - told.since_s >= self.policy.elsewhere_after_s:
+            assert one.claim is not None, "only what can be read gets here"
+            made_anew = tuple(_made_anew(book, one.obj, one.claim.profile))
+            if made_anew:
+                told.since_s = now_s
+            yield from made_anew
+
+    def _free(self, book: Book, now_s: float) -> Iterator[Action | None]:
+        """Have one pod made anew that was placed where somebody else was quicker.
+
+        Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
+        devices, and leaves who came second where they are for ever.
+        """
+        self._stuck = {key: self._stuck.get(key, now_s) for key in book.unbound}
+        for key, since_s in self._stuck.items():
+            yield None
+            pod = book.unbound.get(key)
+            if pod is not None and now_s - since_s >= self.policy.elsewhere_after_s:
+                self._stuck[key] = now_s
+                profile = annotations_of(pod).get(INJECTED, "")
+                if made_anew := tuple(_made_anew(book, pod, profile)):
+                    yield from made_anew
+                    return
+
+
+def _made_anew(book: Book, pod: Object, profile: str) -> Iterator[Action]:
+    """Yield what has a pod's owner make another, where it has one and there is room."""
+    if not any(owner.get("controller") for owner in meta(pod).get("ownerReferences") or ()):
+        return
+    try:
+        claim = named_claim(book.claims, pod, "Pod") if CLAIM in annotations_of(pod) else claim_of_pod(pod)
+    except BadFile:  # a claim that went, or was changed, meanwhile: another pod would be refused
+        return
+    if choose(book.index, claim, book.profiles).placement is not None:
+        ref = ref_of(pod, POD)
+        reason = Reason("made-anew", ref.name, {"profile": profile})
+        yield Note(ref, pascal(reason.token), str(reason))
+        yield Remove(ref)
 
 
 def _is_current(book: Book, one: Waiting) -> bool:

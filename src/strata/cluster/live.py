@@ -47,9 +47,9 @@ class Live:
         *,
         watched: Sequence[ObjectKind] = WATCHED,
         rng: random.Random,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self.book, self.lock, self.clock = book, threading.RLock(), clock
+        self.book, self.lock, self.clock = book, threading.RLock(), clock or steady_clock()
         self.received_s: dict[str, float] = {}
         self.fresh: set[str] = set()
         self._looked_s = float("-inf")

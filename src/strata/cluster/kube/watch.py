@@ -69,7 +69,7 @@ def follow(
     """
     since = ""
     has_list = is_absent = False
-    failures = 0
+    failures = lost = 0
     while not pause(0.0):
         began, heard = clock(), 0
         failed = None
@@ -99,9 +99,11 @@ def follow(
         has_list = has_list and not is_past_lost
         # The end of a watch that worked is no failure, and neither is that its past was lost meanwhile.
         if (failed is None or is_past_lost) and (heard or clock() - began >= SHORT_S):
-            failures = 0
+            failures = lost = 0
             continue
-        failures += 1
+        # A server that says so is well again: what failed before is over, and the list should not wait for long.
+        lost += is_past_lost
+        failures = lost if is_past_lost else failures + 1
         if failed:
             log.warning("following %s, failure %d: %s", kind.plural, failures, failed)
         wait_s = min(LONGEST_S, FIRST_S * 2 ** min(failures - 1, 16)) * rng.uniform(0.5, 1.0)
