@@ -258,7 +258,7 @@ def test_a_job_without_an_accelerator_has_its_first_thread_for_a_critical_one():
     host = Snapshot((leader, of(leader, 12, "helper"), child, shell))
     found = only(classify(host), host, 10)
     assert {one.thread.tid: one.layer for one in found} == {
-        10: "critical", 12: "support", 11: "support", 20: "rest",
+        10: "critical", 12: "pipeline", 11: "pipeline", 20: "rest",
     }  # fmt: skip
     assert found[0].confidence == 0.5
     policy = generate(BIG, Kernel(), found)
@@ -270,7 +270,7 @@ def test_a_job_without_an_accelerator_has_its_first_thread_for_a_critical_one():
 def test_a_job_with_a_critical_thread_keeps_it_as_the_only_sign():
     found = {one.thread.tid: one for one in only(THREADS, HOST, TRAINER)}
     assert found[TRAINER].evidence == ("the driver lists its process on GPU 0, and it is the first thread",)
-    assert found[4033].layer == "support"
+    assert found[4033].layer == "pipeline"
 
 
 def write(root, path, text):

@@ -50,7 +50,7 @@ def test_unnamed_threads_that_only_wait_for_messages_are_no_parallel_region_and_
         of(leader, 20 + n, "python", run_s=4.0, num_runs=100_000, num_wakeups=95_000) for n in range(3)
     )
     found = pools(Snapshot((leader, *proxies), {10: ("/dev/nvidia0",)}))
-    assert {found[20 + number] for number in range(3)} == {(None, "support")}
+    assert {found[20 + number] for number in range(3)} == {(None, "pipeline")}
 
 
 def test_idle_threads_of_a_parallel_region_belong_to_it_too():
@@ -60,8 +60,8 @@ def test_idle_threads_of_a_parallel_region_belong_to_it_too():
     assert found[20] == found[22] == ("openmp", "pipeline")
 
 
-def test_a_thread_without_a_sign_is_not_starved_while_its_job_computes():
-    assert pools(training_host())[4033] == (None, "support")
+def test_a_thread_without_a_sign_is_neither_starved_nor_confined_while_its_job_computes():
+    assert pools(training_host())[4033] == (None, "pipeline")
 
 
 def test_each_answer_has_its_evidence_and_how_sure_it_is():

@@ -153,9 +153,9 @@ def _classified(thread: Thread, process: _Process) -> Classified:
 
 
 def _unknown(process: _Process) -> tuple[LayerName, str]:
-    # Nothing is known of it, but a job that computes may wait for it: it must not be starved.
+    # Nothing is known of it, but a job that computes may wait for it: it must neither starve nor be confined.
     if process.uses or process.is_child_of_user:
-        return "support", "no sign of a pool; its job computes on an accelerator"
+        return "pipeline", "no sign of a pool; its job computes on an accelerator"
     return "rest", "no sign of a pool"
 
 

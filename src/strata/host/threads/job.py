@@ -34,7 +34,7 @@ def _inside(one: Classified, *, leads: bool) -> Classified:
         why = "it is the first thread of the job, which has no other sign of a critical one"
         return replace(one, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
     if one.layer == "rest":
-        return replace(one, layer="support", evidence=(*one.evidence, "it belongs to the job"))
+        return replace(one, layer="pipeline", evidence=(*one.evidence, "it belongs to the job"))
     return one
 
 
