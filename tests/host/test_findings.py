@@ -147,6 +147,15 @@ def test_a_pool_of_more_threads_than_cpus_is_found(tmp_path):
     assert list(pools.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
+def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
+    text, on = Text().switch(0, 0, IDLE, T), T
+    for worker in range(6):
+        text.switch(5, 0, on, (f"omp-{worker}", 100 + worker), "R")
+        on = (f"omp-{worker}", 100 + worker)
+    text.switch(5, 0, on, HOG, "R").switch(9, 0, HOG, T).switch(10, 0, T, IDLE)
+    assert [found.culprit for found in pools.find(view(text, tmp_path))] == []
+
+
 @pytest.mark.parametrize(
     ("name", "pool"),
     [("omp-3", "omp"), ("pt_data_worker:12", "pt_data_worker"), ("kworker/0:1", "kworker"), ("7", "7")],

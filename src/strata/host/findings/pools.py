@@ -59,6 +59,7 @@ def _peak(view: View, lives: NDArray[np.int64]) -> int:
     runs, waits = is_one[view.runs.life], is_one[view.waits.life]
     start = np.concatenate([view.runs.start_ns[runs], view.waits.start_ns[waits]])
     end = np.concatenate([view.runs.end_ns[runs], view.waits.end_ns[waits]])
+    start, end = start[end > start], end[end > start]
     time = np.concatenate([start, end])
     step = np.repeat([1, -1], len(start))
     order = np.lexsort((step, time))
