@@ -48,12 +48,14 @@ static void *no_dlsym(void *handle, const char *name) {
 static void *door_swap(void *handle, const char *name) {
     dlsym_function *look_up = door_dlsym();
     struct quota_wrap *wrap = table_find(name);
+    bool is_off = quota_limits()->off;
     table_learn(wrap->library);
     void *found = look_up(handle, name);
     // Our own export hides whether the driver has it; where it has not, neither have we (and dlerror says so).
     if (found == wrap->wrapper)
-        return quota_has(wrap) ? found : look_up(RTLD_NEXT, name);
-    return found && found == atomic_load_explicit(&wrap->raw, memory_order_acquire) ? wrap->wrapper : found;
+        return !quota_has(wrap) ? table_behind(name) : is_off ? quota_real(wrap) : found;
+    bool is_drivers = found && found == atomic_load_explicit(&wrap->raw, memory_order_acquire);
+    return is_drivers && !is_off ? wrap->wrapper : found;
 }
 
 static void *door_same(void *handle, const char *name) {
@@ -74,8 +76,8 @@ __attribute__((used)) dlsym_function *door_choose(void *handle, const char *name
         return door_same;
     if (first != 'c' && first != 'n' && first != 'r' && first != 'a')
         return next;
-    // In this order: sanitizers ask for `calloc` before the C library has an environment that limits could be read from.
-    return table_find(name) && !quota_limits()->off ? door_swap : next;
+    // Nothing of ours is asked before: sanitizers look for `calloc` while the C library has no environment yet.
+    return table_find(name) ? door_swap : next;
 }
 
 #if defined(__x86_64__)

@@ -56,14 +56,26 @@ void *table_swap_named(void *function, const char *base, int version, bool is_pe
     return best ? best->wrapper : function;
 }
 
+void *table_behind(const char *name) {
+    dlsym_function *look_up = door_dlsym();
+    void *found = look_up ? look_up(RTLD_NEXT, name) : NULL;
+    // Never the last thing a function does: a jump instead of a call would make its caller's the place to look behind.
+    __asm__ volatile("" : "+r"(found));
+    return found;
+}
+
+/* A look-up of ours that failed is not the program's affair. */
+static void clear_error(void) {
+    char *(*error)(void) = (char *(*)(void))table_behind("dlerror");
+    if (error)
+        error();
+}
+
 /* The library where it is loaded already, kept loaded from now on: its functions stay in the table. */
 static void *loaded(enum quota_library library) {
-    dlsym_function *look_up = door_dlsym();
-    void *(*open)(const char *, int) = look_up ? (void *(*)(const char *, int))look_up(RTLD_NEXT, "dlopen") : NULL;
-    char *(*error)(void) = look_up ? (char *(*)(void))look_up(RTLD_NEXT, "dlerror") : NULL;
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))table_behind("dlopen");
     void *handle = open ? open(sonames[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (error)
-        error(); /* ours, not the program's */
+    clear_error();
     return handle;
 }
 
@@ -80,9 +92,7 @@ void table_learn(enum quota_library library) {
             if (function != wrap->wrapper)
                 atomic_store_explicit(&wrap->raw, function, memory_order_release);
         }
-    char *(*error)(void) = (char *(*)(void))look_up(RTLD_NEXT, "dlerror");
-    if (error)
-        error();
+    clear_error();
     atomic_store_explicit(&is_learned[library], true, memory_order_release);
 }
 
@@ -92,10 +102,11 @@ static void *find_real(struct quota_wrap *wrap) {
         return real;
     table_learn(wrap->library);
     // A program linked to the driver may have another preloaded library between the two of us: it keeps its turn.
-    dlsym_function *look_up = door_dlsym();
-    real = look_up ? look_up(RTLD_NEXT, wrap->name) : NULL;
-    if (!real)
+    real = table_behind(wrap->name);
+    if (!real) {
+        clear_error();
         real = atomic_load_explicit(&wrap->raw, memory_order_acquire);
+    }
     if (real)
         atomic_store_explicit(&wrap->real, real, memory_order_release);
     return real;
@@ -125,7 +136,7 @@ void *quota_call(struct quota_call *call) {
         return NULL;
     real = look_up(handle, call->name);
     if (!real)
-        loaded(call->library); /* clears the error */
+        clear_error();
     atomic_store_explicit(&call->real, real ? real : &missing, memory_order_release);
     return real;
 }

@@ -9,6 +9,9 @@ typedef void *dlsym_function(void *handle, const char *name);
 /* The dlsym behind ours; NULL where there is none. Neither allocates nor locks. */
 dlsym_function *door_dlsym(void);
 
+/* What stands behind our own export of a name, or NULL with dlerror set. */
+void *table_behind(const char *name);
+
 struct quota_wrap *table_find(const char *name);
 /* The wrapper that stands in a driver function's place, or the function itself. */
 void *table_swap(void *function);
