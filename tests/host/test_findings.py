@@ -24,7 +24,6 @@ from strata.host.findings import (
     yields,
 )
 from strata.host.findings.finding import Finding, Severity
-from strata.host.findings.pools import stem
 from strata.host.findings.ranked import DETECTORS, findings_of
 from strata.host.view import View, view_of
 
@@ -156,14 +155,6 @@ def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
     assert [found.culprit for found in pools.find(view(text, tmp_path))] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "pool"),
-    [("omp-3", "omp"), ("pt_data_worker:12", "pt_data_worker"), ("kworker/0:1", "kworker"), ("7", "7")],
-)
-def test_the_pool_of_a_thread_is_its_name_without_the_number(name, pool):
-    assert stem(name).startswith(pool)
-
-
 def test_a_storm_of_forks_is_found_by_its_parent(tmp_path):
     text, on = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, T), HOG
     for step in range(100):
@@ -277,6 +268,32 @@ def test_without_a_critical_thread_it_is_asked_for(tmp_path):
     assert (found.token, found.severity) == ("nothing-critical", Severity.INFO)
     assert "peer 4.0 ms" in found.evidence
     assert one(list(findings_of(view(text, tmp_path, critical=("pe",)))), "cpu-wait").thread == "peer"
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer_main", "train", "pt_autograd_0", "pt_nccl_watchdg", "NCCL Progress 2", "rank3", "st-train"]
+)
+def test_threads_that_feed_accelerators_are_known_by_name(tmp_path, name):
+    of = view(
+        Text().switch(0, 0, IDLE, (name, 11)).switch(1, 0, (name, 11), HOG).switch(2, 0, HOG, IDLE), tmp_path
+    )
+    assert [of.name(life) for life in of.critical_lives] == [name]
+    assert not of.is_guessed
+
+
+def test_where_none_is_known_who_works_in_rounds_is_guessed_and_never_more_than_a_remark(tmp_path):
+    text, on = Text(), IDLE
+    for step in range(50):
+        now, worker = 10.0 * step, ("worker", 30)
+        text.wake(now + 1, 0, worker, by=HOG).switch(now + 6, 0, on, worker, "S" if on == IDLE else "R")
+        text.switch(now + 8, 0, worker, HOG)
+        on = HOG
+    of = view(text, tmp_path)
+    found = findings_of(of)
+    assert {finding.severity for finding in found} == {Severity.INFO}
+    assert one(list(found), "cpu-wait").culprit == "hog"
+    assert one(list(found), "cpu-wait").confidence < 0.5
+    assert one(list(found), "nothing-critical").evidence.startswith("waited longest: worker")
 
 
 def test_the_most_severe_and_dearest_come_first(tmp_path):

@@ -117,9 +117,11 @@ def verdict(report: Report) -> str:
     view = report.view
     seconds = view.wall_ns / 1e9
     critical = [one for one in report.threads if one.is_critical]
-    if not critical:
+    if not critical or view.is_guessed:
         start = f"In {seconds:.1f} s on {len(view.runs.cpus)} CPUs no thread was recognised as critical."
-        return f"{start} Name yours with --critical, or record while the job runs."
+        longest = ", ".join(f"{one.comm} ({one.wait_ms_total:,.0f} ms)" for one in critical)
+        guess = f" Of those that work in rounds, these waited longest: {longest}." if critical else ""
+        return f"{start}{guess} Name yours with --critical, or record while the job runs."
     waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
     life = next(i for i in view.critical_lives if view.lives.tid[i] == waited.tid and view.name(i) == waited.comm)
     share = float(view.waited_ns[life] / view.lived_ns[life])

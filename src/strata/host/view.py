@@ -17,13 +17,22 @@ from strata.host.interrupts import Interrupts, interrupts_of
 from strata.host.kineto import Accelerator
 from strata.host.lives import Lives, lives_of
 from strata.host.runs import Runs, runs_of
+from strata.host.threads.label import NAME_PREFIX
+from strata.host.threads.names import of_thread
+from strata.host.threads.pools import POOLS
 from strata.host.trace.events import Ints, Trace
-from strata.host.waits import Waits, waits_of
+from strata.host.waits import Cause, Waits, waits_of
 
-_CRITICAL: Final = re.compile(
-    r"(trainer|train\b|train_|pt_main|pt_autograd|pt_nccl|nccl|cuda|kernel_launch|launch|rank\d)", re.IGNORECASE
+_CRITICAL: Final = re.compile(r"train(er|ing)?([^a-z]|$)|pt_main|(kernel_)?launch|rank_?\d", re.IGNORECASE)
+"""How threads that feed accelerators are called besides what `threads.names` knows."""
+_POOLS: Final = ("kernel-launch", "comms-monitor")
+_KERNEL: Final = re.compile(
+    r"(kworker|ksoftirqd|migration|rcu|kswapd|kcompactd|khugepaged|kdamond|jbd2|irq|cpuhp|watchdog)\b|rcu_|irq/"
 )
-"""How the threads that feed accelerators are called (seed 004: trainer_main; torch: pt_*; NCCL's own)."""
+ROUNDS_PER_S: Final = 20
+"""Wakeups a second from which on a thread is taken to work in rounds, as one that feeds an accelerator does."""
+FEWEST_ROUNDS: Final = 10
+MOST_GUESSED: Final = 3
 
 
 MOST_LAUNCHERS: Final = 8
@@ -79,14 +88,17 @@ class View:
 
     @cached_property
     def is_critical(self) -> NDArray[np.bool_]:
-        """Which threads hold up others: those the user named, else those that launch kernels, seen or by name."""
-        comms = range(len(self.trace.names))
-        if self.critical:
-            matches = [self.trace.names[i].startswith(self.critical) for i in comms]
-        else:
-            matches = [bool(_CRITICAL.match(self.trace.names[i])) for i in comms]
-        launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
-        return np.array([*matches, False])[self.lives.comm] | np.isin(self.lives.tid, launches[:MOST_LAUNCHERS])
+        """Which threads hold up others: those the user named, else those that launch kernels, seen or by name.
+
+        Where there are none, those that work in rounds and waited longest: a guess.
+        """
+        known = self._known_critical
+        return known if np.any(known) else self._works_in_rounds
+
+    @cached_property
+    def is_guessed(self) -> bool:
+        """Whether the critical threads are known by their behaviour only."""
+        return not np.any(self._known_critical)
 
     @cached_property
     def critical_lives(self) -> tuple[int, ...]:
@@ -103,6 +115,24 @@ class View:
         return {label: ns / 1e6 for label, ns in self.blame.by_culprit(waits).items()}
 
     @cached_property
+    def _known_critical(self) -> NDArray[np.bool_]:
+        names = [self.trace.names[i] for i in range(len(self.trace.names))]
+        matches = [name.startswith(self.critical) if self.critical else _feeds(name) for name in names]
+        launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
+        known = np.array([*matches, False])[self.lives.comm] | np.isin(self.lives.tid, launches[:MOST_LAUNCHERS])
+        return known & (self.ran_ns + self.waited_ns > 0)
+
+    @cached_property
+    def _works_in_rounds(self) -> NDArray[np.bool_]:
+        rounds = np.bincount(self.waits.life[self.waits.cause == Cause.WOKEN], minlength=len(self.lives))
+        some = np.flatnonzero((rounds >= FEWEST_ROUNDS) & (rounds * 1e9 >= ROUNDS_PER_S * self.wall_ns))
+        some = some[np.argsort(-self.waited_ns[some], kind="stable")]
+        chosen = [i for i in some.tolist() if not _KERNEL.match(self.name(i))][:MOST_GUESSED]
+        guessed = np.zeros(len(self.lives), bool)
+        guessed[chosen] = not self.critical  # who named some wants no others
+        return guessed
+
+    @cached_property
     def _first_wait(self) -> NDArray[np.intp]:
         return np.searchsorted(self.waits.life, np.arange(len(self.lives) + 1))
 
@@ -110,6 +140,13 @@ class View:
         total = np.zeros(len(self.lives) + 1, np.int64)
         np.add.at(total, life, ns)  # the idle threads' -1 is the last place
         return total[:-1]
+
+
+def _feeds(name: str) -> bool:
+    pool = of_thread(name)
+    if name.startswith(NAME_PREFIX):
+        return any(name.removeprefix(NAME_PREFIX) in POOLS[one].labels for one in _POOLS)
+    return bool(_CRITICAL.match(name)) or (pool is not None and pool[0] in _POOLS)
 
 
 def view_of(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame
-from strata.host.findings.pools import stem
+from strata.host.threads.names import stem
 from strata.host.view import View
 from strata.host.waits import Cause
 

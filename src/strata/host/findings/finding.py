@@ -99,17 +99,18 @@ def of_thread(
 ) -> Finding:
     """Return what a critical thread suffers; its severity follows from the share of its life that it cost.
 
-    Events that were lost, or a thread that is critical only by its behaviour, make it less sure.
+    Events that were lost, or a thread that is critical only by a guess, make it less sure; a guess is never
+    more than a remark.
     """
     share = cost_ms * 1e6 / float(view.lived_ns[life])
-    severity = min(severity_of(share), worst, key=lambda one: one.rank)
+    severity = min(severity_of(share), Severity.INFO if view.is_guessed else worst, key=lambda one: one.rank)
     name = view.name(life)
     return Finding(
         Reason(token, name, data),
         severity,
         evidence,
         cost_ms,
-        confidence * (0.6 if view.trace.lost or view.trace.backwards else 1.0),
+        confidence * (0.6 if view.trace.lost or view.trace.backwards else 1.0) * (0.5 if view.is_guessed else 1.0),
         name,
         int(view.lives.tid[life]),
         culprit,

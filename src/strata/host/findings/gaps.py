@@ -45,7 +45,7 @@ def find(view: View) -> Iterator[Finding]:
             0.0,
             1.0,
         )
-    if not view.critical_lives:
+    if view.is_guessed:
         waited = view.waited_ns.argsort()[::-1][:3]
         longest = ", ".join(f"{view.name(int(i))} {view.waited_ns[i] / 1e6:,.1f} ms" for i in waited)
         yield Finding(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -11,15 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.host.findings.finding import WORTH_SHARE, Finding, of_thread
+from strata.host.threads.names import stem
 from strata.host.view import View
 
 TIMES_CPUS: Final = 1.5
 """Threads of a pool that want to run at once, a CPU: more only wait for each other (and for all others)."""
-
-
-def stem(name: str) -> str:
-    """Return a thread's name without its number: `pt_data_worker:12` is of the pool `pt_data_worker`."""
-    return re.sub(r"[-_:/#.\[( ]*\d+[)\]]*$", "", name) or name
 
 
 def find(view: View) -> Iterator[Finding]:

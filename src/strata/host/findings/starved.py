@@ -27,7 +27,7 @@ def find(view: View) -> Iterator[Finding]:
         still = "" if waits.is_over[mine].all() else ", and still waits when the trace ends"
         yield Finding(
             Reason("thread-starved", view.name(int(life)), {"longest": waits.length_ns[worst] / 1e9}),
-            Severity.ERROR if view.is_critical[life] else Severity.INFO,
+            Severity.ERROR if view.is_critical[life] and not view.is_guessed else Severity.INFO,
             f"{len(mine)} waits of a second or more{still}; on the CPU meanwhile: {listed(culprits)}",
             cost_ms,
             0.9,

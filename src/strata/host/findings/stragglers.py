@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from strata.host.findings.finding import WARNING_SHARE, Finding, listed, of_thread, to_blame, worst_span
-from strata.host.findings.pools import stem
+from strata.host.threads.names import stem
 from strata.host.view import View
 
 
