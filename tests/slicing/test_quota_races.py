@@ -51,6 +51,17 @@ def test_eight_processes_that_race_never_hold_more_than_the_limit_at_one_instant
     assert held_of(accelerators, ledger) == 0
 
 
+@pytest.mark.real("cc")
+def test_nor_in_any_of_100_races(accelerators, ledger, tmp_path):
+    peaks = []
+    for number in range(100):
+        state = tmp_path / f"state-{number}"
+        granted = race(accelerators, ledger.with_name(f"{number}.ledger"), state, "64M", "mixed")
+        peaks.append(read_state(state).peak[0])
+        assert granted == peaks[-1]
+    assert LIMIT - 64 * MIB < min(peaks) <= max(peaks) <= LIMIT
+
+
 def test_without_the_library_they_hold_more(accelerators, ledger, tmp_path):
     # Or the test above proves nothing.
     state = tmp_path / "state"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -124,3 +125,34 @@ def test_what_is_spelled_without_nvidias_header_is_what_it_says(header, accelera
         ["cc", "-std=c11", "-fsyntax-only", "-I", header.parent, source], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+START = """
+import ctypes, sys
+driver, runtime, count = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1]), ctypes.c_int()
+print(runtime.cudaGetDeviceCount(ctypes.byref(count)), driver.fake_calls(b"cuGetProcAddress_v2"))
+"""
+SHARED = [path for path in cudarts() if ".so." in path.name]
+
+
+@pytest.mark.skipif(not SHARED, reason="needs libcudart: the wheel nvidia-cuda-runtime, which torch brings")
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
+def test_the_real_cudart_comes_in_by_our_doors_and_notices_nothing(path, accelerators, ledger, tmp_path):
+    # It does not get far on a fake driver, which has no export tables; how far is the same with the library.
+    said, asked = [], []
+    for preload in ("", None):
+        log = tmp_path / f"asked {preload}"
+        env = accelerators.environment(
+            ledger=ledger, preload=preload, STRATA_MEMORY_LIMIT="1Gi", FAKE_VERSION="13990", FAKE_ASKED=str(log)
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", START, path], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.stderr == ""
+        said.append(done.stdout)
+        asked.append([line.split(" ") for line in log.read_text().splitlines()])
+    assert said[0] == said[1]
+    assert asked[0] == asked[1]
+    assert len(asked[1]) > 400
+    wanted = {name for name, _, _ in asked[1] if ABOUT_MEMORY.search(name)}
+    assert {name for name in wanted if not any(fnmatchcase(name, pattern) for pattern in listed())} == set()
