@@ -2,7 +2,7 @@
 """Compares, without the library, what a driver exports with what its cuGetProcAddress hands out for the names.
 
 Words: the exported names to look at. Prints {"version", "asked", "missing", "differ": [[name, version, flags]]}:
-where an address is none that dlsym knows by that name and its variants, the library has to go by names instead.
+where an address is none that dlsym knows by any of the names, the library has to go by names instead.
 """
 
 import ctypes
@@ -36,8 +36,9 @@ def main() -> None:
     ]
     bases = sorted({re.sub(r"(_v\d)?(_ptsz|_ptds)?$", "", name) for name in sys.argv[1:]})
     asked, differ, missing = 0, [], []
+    # Of all names together: cuGraphInstantiate has long been exported as cuGraphInstantiateWithFlags.
+    known = {address(driver, base + end) for base in bases for end in ENDS} - {0}
     for base in bases:
-        known = {address(driver, base + end) for end in ENDS} - {0}
         for version in (one for one in VERSIONS if one <= number.value):
             for flags in (0, 1, 2):
                 found, status = ctypes.c_void_p(), ctypes.c_int(-1)
