@@ -12,6 +12,7 @@ HOST: Final[Table] = {
     "apply": ("strata.cli.host_apply:apply", "Take the steps of a plain policy; each can be undone."),
     "layers": ("strata.cli.host_layers:layers", "A policy for the threads that run here, for any kernel."),
     "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+    "record": ("strata.cli.host_record:record", "Record what the scheduler does, with the machine beside."),
     "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who had it, and what to do."),
     "rollout": ("strata.cli.host_rollout:rollout", "Try a policy on attempts of jobs: A/A first, then A/B."),
     "threads": ("strata.cli.host_threads:threads", "Which live thread belongs to which pool and layer, and why."),

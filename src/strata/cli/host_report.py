@@ -61,13 +61,17 @@ def report(
 ) -> None:
     """Say why threads waited for a CPU, who had it meanwhile, and what to do about it.
 
-    TRACE is the text of `perf script` or of tracefs, plain or gzip.
+    TRACE is the text of `perf script` or of tracefs, plain or gzip. What `strata host record` left beside it tells
+    of the machine.
 
     \b
+    strata host record -- python train.py
+    strata host report strata-trace.txt.gz
     perf record -a -e 'sched:*' -- sleep 10
     perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
     strata host report trace.txt
     """
+    from strata.host import snapshot
     from strata.host.cpus import probe
     from strata.host.findings.finding import Severity
     from strata.host.kineto import read_kineto
@@ -77,10 +81,13 @@ def report(
 
     read = read_trace(trace)
     ahead_ns = round((kineto_offset or 0.0) * 1e9)
-    if here and kineto_offset is None:
+    recorded_on = snapshot.read(trace)
+    if recorded_on is not None and kineto_offset is None:
+        ahead_ns = recorded_on.epoch_ahead_ns
+    elif here and kineto_offset is None:
         ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto is not None else None
-    cpus = probe() if here else None
+    cpus = recorded_on.cpus if recorded_on is not None else probe() if here else None
     found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator))
     if html is not None:
         from strata.files import write_text

@@ -1,0 +1,157 @@
+"""`strata host record`: a trace of the scheduler, with what the machine looked like beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strata.cli.output import console, rows
+from strata.errors import MissingPart, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from strata.host.record.quick import Quick
+    from strata.host.record.work import Work
+
+SECONDS: Final = 10.0
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--seconds", type=click.FloatRange(0.01, 3600), help="How long at most; 10 unless there is a command or --pid."
+)
+@click.option(
+    "--pid", type=click.IntRange(1), help="Until this process ends. All threads are recorded all the same."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Where to write; .gz is compressed. Default: strata-trace.txt.gz, with --quick the terminal.",
+)  # fmt: skip
+@click.option(
+    "--how", type=click.Choice(["auto", "perf", "tracefs"]), default="auto", show_default=True,
+    help="What records: perf, or the kernel's tracing alone, which needs no package.",
+)  # fmt: skip
+@click.option("--quick", is_flag=True, help="No trace: two looks at /proc, without any right; a reduced report.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    seconds: float | None, pid: int | None, output: Path | None, how: str, quick: bool, command: tuple[str, ...]
+) -> None:
+    """Record what the scheduler does for some seconds, until a process ends, or while COMMAND runs.
+
+    Buffers are bounded; events that were lost are counted and told. Beside FILE stands FILE.host.json: CPUs,
+    caches, NUMA nodes, interrupts, cgroups, accelerators and threads. The exit code is COMMAND's.
+
+    \b
+    strata host record --seconds 10
+    strata host record -- python train.py
+    strata host report strata-trace.txt.gz
+    """
+    from strata.host.record.work import Work, stoppable
+
+    if command and pid is not None:
+        raise UsageError("--pid and a command are given; one of them says how long", hint="leave --pid out")
+    if pid is not None and not Path(f"/proc/{pid}").exists():
+        raise UsageError(f"there is no process {pid}", hint="strata host threads")
+    # Without an end of its own a recording is short.
+    work = Work(seconds=seconds or (None if command or pid else SECONDS), command=command, pid=pid)
+    with stoppable():
+        if quick:
+            _quick(work, output)
+        else:
+            _trace(work, output or Path("strata-trace.txt.gz"), how)
+    if work.process is not None:
+        work.process.wait()
+    if work.exit_code:
+        raise click.exceptions.Exit(work.exit_code)
+
+
+def _trace(work: Work, output: Path, how: str) -> None:
+    from strata.files import write_json
+    from strata.host import snapshot
+    from strata.host.record import perf, tracefs, tracing
+    from strata.host.record.sink import sink
+
+    folder = tracing.find()
+    program = perf.find()
+    if how == "perf" and program is None:
+        raise MissingPart("perf is not here", hint="apt-get install linux-perf, or --how tracefs")
+    events, num_cpus = tracing.available(folder), os.cpu_count() or 1
+    uses_perf = program is not None and how != "tracefs"
+    began_s = time.monotonic()
+    seen: dict[str, Any] = {}
+    work.look = lambda: seen.update(snapshot.take())
+    with sink(output) as text:
+        if uses_perf and program is not None:
+            perf.record(program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent)
+        else:
+            tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
+    data = {
+        **(seen or snapshot.take()),
+        "irqs_at_end": snapshot.interrupts(),
+        "recorded_by": "perf" if uses_perf else "tracefs",
+        "clock": "monotonic",
+        "lost": text.lost,
+        "events": list(events),
+        "pid": work.process.pid if work.process is not None else work.pid,
+        "elapsed_s": round(time.monotonic() - began_s, 3),
+    }
+    write_json(snapshot.beside(output), data)
+    lost = f"{text.lost:,} events were lost: figures will be too low" if text.lost else "no event was lost"
+    by = "perf" if uses_perf else "the kernel's tracing"
+    click.echo(f"wrote {output} ({text.num_bytes / 1e6:.1f} MB of text, by {by}); {lost}", err=True)
+    missing = sorted(set(tracing.EVENTS) - set(events))
+    if missing:
+        click.echo(f"this kernel lacks {', '.join(missing)}", err=True)
+    click.echo(f"strata host report {output}")
+
+
+def _quick(work: Work, output: Path | None) -> None:
+    from strata.files import write_json
+    from strata.host import snapshot
+    from strata.host.record.quick import compare
+    from strata.host.threads.classify import classify
+    from strata.host.threads.observe import observe
+
+    work.start()
+    began_s, before, irqs = time.monotonic(), classify(observe()), snapshot.interrupts()
+    work.wait()
+    after = classify(observe())
+    found = compare(
+        before,
+        after,
+        interrupts=(irqs, snapshot.interrupts()),
+        seconds=max(time.monotonic() - began_s, 1e-3),
+        num_cpus=os.cpu_count() or 1,
+    )
+    if output is not None:
+        write_json(output, found.to_dict())
+        click.echo(f"wrote {output}", err=True)
+        return
+    _show(console(), found)
+
+
+def _show(console: Console, found: Quick) -> None:
+    for note in found.notes:
+        console.print(note, soft_wrap=True)
+    body = [
+        (
+            one.thread.layer,
+            one.thread.thread.name,
+            str(one.thread.thread.tid),
+            f"{one.run_ms:,.0f}",
+            f"{one.wait_ms:,.0f}",
+            f"{one.wait_ms / (10 * found.seconds):.1f}",
+            f"{one.preempted:,}",
+        )
+        for one in found.changes[:20]
+    ]
+    console.print(
+        rows(("layer", "thread", "tid", "ran ms", "waited ms", "%", "preempted"), body, right=range(2, 7))
+    )
+    for name, cpu, rate in found.interrupts[:5]:
+        console.print(f"interrupt {name}: {rate:,.0f}/s on CPU {cpu}")

@@ -1,0 +1,183 @@
+"""A reduced report from /proc alone: two snapshots of the threads, and what happened between them. Needs no right.
+
+It tells how long each thread waited for a CPU and where interrupts landed; not who had the CPU meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.host.threads.classify import Classified
+from strata.host.threads.names import stem
+
+WAIT_SHARE: Final = 0.05
+"""Of the time, from which a wait is worth a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a thread did between two snapshots. wait_ms: it could run and had no CPU."""
+
+    thread: Classified
+    run_ms: float
+    wait_ms: float
+    preempted: int
+    wakeups: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        one = self.thread
+        return {
+            "comm": one.thread.name,
+            "tid": one.thread.tid,
+            "pid": one.thread.pid,
+            "pool": one.pool,
+            "layer": one.layer,
+            "run_ms": round(self.run_ms, 3),
+            "wait_ms": round(self.wait_ms, 3),
+            "preempted": self.preempted,
+            "wakeups": self.wakeups,
+            "nice": one.thread.nice,
+            "cpus": len(one.thread.cpus),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Threads of one process with one name: how many, and how many CPUs' worth they wanted (ran or waited)."""
+
+    process: str
+    name: str
+    threads: int
+    wanted_cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """The reduced report. interrupts: (name, CPU, a second), most first. notes: what to look at, in words."""
+
+    seconds: float
+    num_cpus: int
+    changes: tuple[Change, ...]
+    pools: tuple[Pool, ...]
+    interrupts: tuple[tuple[str, int, float], ...]
+    notes: tuple[str, ...]
+    num_born: int
+    num_gone: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        return {
+            "seconds": round(self.seconds, 3),
+            "cpus": self.num_cpus,
+            "notes": list(self.notes),
+            "threads": [one.to_dict() for one in self.changes],
+            "pools": [
+                {
+                    "process": one.process,
+                    "name": one.name,
+                    "threads": one.threads,
+                    "wanted_cpus": round(one.wanted_cpus, 3),
+                }
+                for one in self.pools
+            ],
+            "interrupts": [
+                {"name": name, "cpu": cpu, "per_s": round(rate, 3)} for name, cpu, rate in self.interrupts
+            ],
+            "born": self.num_born,
+            "gone": self.num_gone,
+        }
+
+
+def compare(
+    before: Sequence[Classified],
+    after: Sequence[Classified],
+    *,
+    interrupts: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ()),
+    seconds: float,
+    num_cpus: int,
+) -> Quick:
+    """Return what happened between two snapshots, `seconds` apart: critical threads first, then who waited."""
+    old = {_key(one): one for one in before}
+    changes = [_change(old[_key(one)], one) for one in after if _key(one) in old]
+    moved = [one for one in changes if one.run_ms or one.wait_ms or one.wakeups]
+    moved.sort(key=lambda one: (one.thread.layer != "critical", -one.wait_ms, one.thread.thread.tid))
+    pools = _pools(moved, seconds)
+    rates = _rates(*interrupts, seconds)
+    new = {_key(one) for one in after}
+    return Quick(
+        seconds,
+        num_cpus,
+        tuple(moved),
+        pools,
+        rates,
+        tuple(_notes(moved, pools, seconds, num_cpus)),
+        len(new - old.keys()),
+        len(old.keys() - new),
+    )
+
+
+def _key(one: Classified) -> tuple[int, int]:
+    return one.thread.tid, one.thread.start_ticks
+
+
+def _change(old: Classified, new: Classified) -> Change:
+    a, b = old.thread, new.thread
+    return Change(
+        new,
+        1e3 * max(0.0, (b.run_s or 0.0) - (a.run_s or 0.0)),
+        1e3 * max(0.0, (b.wait_s or 0.0) - (a.wait_s or 0.0)),
+        b.num_preempted - a.num_preempted,
+        b.num_wakeups - a.num_wakeups,
+    )
+
+
+def _pools(changes: Sequence[Change], seconds: float) -> tuple[Pool, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    wanted: dict[tuple[str, str], float] = {}
+    for one in changes:
+        key = one.thread.thread.process, stem(one.thread.thread.name)
+        counts[key] += 1
+        wanted[key] = wanted.get(key, 0.0) + (one.run_ms + one.wait_ms) / (1e3 * seconds)
+    found = [Pool(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
+    return tuple(sorted(found, key=lambda one: -one.wanted_cpus))
+
+
+def _rates(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], seconds: float
+) -> tuple[tuple[str, int, float], ...]:
+    old = {one["irq"]: one["counts"] for one in before}
+    found = [
+        (f"{one['irq']} {one['name']}".strip(), int(cpu), (count - old.get(one["irq"], {}).get(cpu, 0)) / seconds)
+        for one in after
+        for cpu, count in one["counts"].items()
+    ]
+    return tuple(sorted((one for one in found if one[2] > 0), key=lambda one: -one[2]))
+
+
+def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num_cpus: int) -> list[str]:
+    notes = []
+    for one in changes:
+        share, thread = one.wait_ms / (1e3 * seconds), one.thread.thread
+        if one.thread.layer == "critical" and share >= WAIT_SHARE:
+            notes.append(
+                f"{thread.name} ({thread.tid}) could run but had no CPU {share:.0%} of the time; preempted "
+                f"{one.preempted:,} times. Who had it needs a trace: strata host record"
+            )
+        if len(thread.cpus) == 1 < num_cpus and share >= WAIT_SHARE:
+            notes.append(
+                f"{thread.name} ({thread.tid}) may run on CPU {thread.cpus[0]} only, and waited for it "
+                f"{share:.0%} of the time: let it run elsewhere, or keep others off that CPU"
+            )
+    notes += [
+        f"{pool.threads} threads {pool.name} of {pool.process} wanted {pool.wanted_cpus:.1f} CPUs of {num_cpus}: "
+        "a smaller pool waits less for itself"
+        for pool in pools
+        if pool.wanted_cpus > num_cpus and pool.threads > num_cpus
+    ]
+    if changes and not any(one.thread.thread.wait_s is not None for one in changes):
+        notes.append("this kernel counts no waits (no /proc/PID/schedstat): only preemptions are known")
+    return notes

@@ -1,0 +1,83 @@
+"""Recording by the kernel alone: an instance of its tracing with a ring buffer of its own, removed at the end.
+
+The newest events stay when the buffer is full; how many were overwritten or dropped is written behind the text.
+
+References
+----------
+Linux Documentation/trace/ftrace.rst: instances, buffer_size_kb, trace_clock, per_cpu/cpuN/stats.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from strata.errors import MissingPart
+from strata.host.record.sink import Sink
+from strata.host.record.work import Work
+
+MAX_BUFFER_KB: Final = 256 * 1024
+"""Over all CPUs: five million events of 49 bytes."""
+MAX_CPU_KB: Final = 64 * 1024
+PREFIX: Final = "strata-"
+
+
+def record(tracing: Path, work: Work, sink: Sink, *, events: Sequence[str], num_cpus: int) -> None:
+    """Record while `work` lasts, and write the text to `sink`. Raises MissingPart where the kernel refuses."""
+    with instance(tracing) as folder:
+        try:
+            _write(folder / "trace_clock", "mono")
+            _write(folder / "buffer_size_kb", str(max(64, min(MAX_CPU_KB, MAX_BUFFER_KB // num_cpus))))
+            _write(folder / "tracing_on", "0")
+            for event in events:
+                _write(folder / "events" / event.replace(":", "/") / "enable", "1")
+            _write(folder / "tracing_on", "1")
+        except OSError as error:
+            raise MissingPart(
+                f"{error.filename}: {error.strerror}", hint="run as root, outside a container"
+            ) from None
+        work.start()
+        try:
+            work.wait()
+        finally:
+            _write(folder / "tracing_on", "0")
+        with (folder / "trace").open("rb") as text:
+            sink.copy(text)
+        for cpu, lost in losses(folder):
+            sink.write(f"CPU:{cpu} [LOST {lost} EVENTS]\n".encode())
+
+
+def losses(folder: Path) -> Iterator[tuple[int, int]]:
+    """Yield each CPU that lost events, and how many: overwritten by newer ones, or dropped for want of room."""
+    for stats in sorted(folder.glob("per_cpu/cpu[0-9]*/stats")):
+        counts = dict(re.findall(r"^([a-z ]+): (\d+)", stats.read_text(), re.MULTILINE))
+        lost = int(counts.get("overrun", 0)) + int(counts.get("dropped events", 0))
+        if lost:
+            yield int(stats.parent.name[3:]), lost
+
+
+@contextmanager
+def instance(tracing: Path) -> Iterator[Path]:
+    """Yield an instance of our own, which is removed at the end; so are those of processes that were killed."""
+    for left in (tracing / "instances").glob(f"{PREFIX}[0-9]*"):
+        if not Path(f"/proc/{left.name.removeprefix(PREFIX)}").exists():
+            with suppress(OSError):  # someone still reads it
+                left.rmdir()
+    folder = tracing / "instances" / f"{PREFIX}{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise MissingPart(f"{folder}: {error.strerror}", hint="run as root, outside a container") from None
+    try:
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("wb", buffering=0) as stream:
+        stream.write(text.encode())
