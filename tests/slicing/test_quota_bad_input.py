@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
@@ -102,6 +103,19 @@ def test_or_grants_everything_where_that_is_the_policy(alloc, unusable):
     codes, said = alloc(ledger=unusable, STRATA_MEMORY_LIMIT="1Gi", STRATA_QUOTA_FAIL="open")
     assert codes == [0, 0]
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ledger_full_of_nonsense_ends_no_program(accelerators, tmp_path, seed):
+    ledger = tmp_path / "slice.ledger"
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    whole = ledger.read_bytes()
+    # Behind the header, all of it: rows, owners, bytes; and more slots than there are.
+    noise = random.Random(seed).randbytes(len(whole) - 20)
+    ledger.write_bytes(whole[:20] + noise)
+    done = accelerators.run("calls", "dlsym", "alloc:600M", "info", env=env)
+    assert done.returncode == 0
 
 
 def test_a_link_in_the_ledgers_place_is_not_followed(alloc, tmp_path):

@@ -34,9 +34,15 @@
 
 _Atomic(void (*)(int row)) ledger_reclaim;
 
+/* Never behind the file's end, whoever wrote to it. */
+static uint32_t slots_of(struct ledger_file *file) {
+    uint32_t slots = atomic_load(&file->slots_used);
+    return slots < LEDGER_SLOTS ? slots : LEDGER_SLOTS;
+}
+
 static uint64_t sum(struct ledger_file *file, int row, uint64_t *undecided) {
     uint64_t bytes = 0, open = 0;
-    uint32_t slots = atomic_load(&file->slots_used);
+    uint32_t slots = slots_of(file);
     for (uint32_t slot = 0; slot < slots; slot++) {
         uint64_t word = atomic_load(&file->held[row][slot]);
         bytes += word & BYTES;
@@ -56,7 +62,7 @@ static void finish_sweep(struct ledger_file *file, uint32_t slot, uint64_t sweep
 bool ledger_sweep(struct ledger_file *file, uint64_t self, bool is_thorough) {
     bool has_others = false;
     uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
-    uint32_t slots = atomic_load(&file->slots_used);
+    uint32_t slots = slots_of(file);
     for (uint32_t slot = 0; slot < slots; slot++) {
         uint64_t owner = atomic_load(&file->owners[slot]);
         // Our own sweeping slots are another thread's work of this moment; attach() ends what an earlier image left.
@@ -72,7 +78,7 @@ bool ledger_sweep(struct ledger_file *file, uint64_t self, bool is_thorough) {
 
 int ledger_take_slot(struct ledger_file *file, uint64_t self) {
     uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
-    uint32_t slots = atomic_load(&file->slots_used);
+    uint32_t slots = slots_of(file);
     int own = -1;
     for (uint32_t slot = 0; slot < slots; slot++) {
         uint64_t owner = atomic_load(&file->owners[slot]);
