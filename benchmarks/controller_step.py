@@ -1,0 +1,71 @@
+"""How long one step of the controller takes while many jobs wait, in this process, without an API server.
+
+    python benchmarks/controller_step.py [--nodes 500] [--jobs 1000] [--alike]
+
+Half of the nodes are of NVIDIA, half of Ascend; every job fits nowhere, and each asks for something else unless
+`--alike`. Prints JSON, wall-clock milliseconds: of the first step (each job is read and routed, and explained as far
+as a step goes), of a step where nothing has changed, and of one after a node got room. longest_hold: of the book.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import cluster_objects as objects
+from cluster_builders import A100, B3, PROFILES
+from strata.cluster import kinds
+from strata.cluster.book import Book
+from strata.cluster.controller import Controller
+
+STAMP = "2026-11-21T10:00:00Z"
+
+
+def main() -> None:
+    """Measure and print."""
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--nodes", type=int, default=500)
+    ask.add_argument("--jobs", type=int, default=1000)
+    ask.add_argument("--alike", action="store_true")
+    given = ask.parse_args()
+    book, controller = Book(PROFILES), Controller()
+    models = {f"n{number:05}": (A100, B3)[number % 2] for number in range(given.nodes)}
+    book.listed(kinds.NODE, [objects.node(name, model) for name, model in models.items()])
+    book.listed(kinds.COMPUTE_NODE, [objects.devices(name, model) for name, model in models.items()])
+    busy = objects.pod("busy", on="n00000", resource="nvidia.com/gpu", count=8)
+    book.changed(kinds.POD, busy)
+    sizes = [given.nodes * 2 + (0 if given.alike else number) for number in range(given.jobs)]
+    words = {"devices": 8, "accelerator": A100, "substitution": "never"}
+    waiting = [objects.job(f"j{number:05}", pods=pods, **words) for number, pods in enumerate(sizes)]
+    book.listed(kinds.JOB, waiting)
+    _ = book.index
+
+    def step(at_s: float) -> dict[str, float]:
+        begun = time.perf_counter()
+        longest_s = last_s = 0.0
+
+        def spent_s() -> float:
+            return time.perf_counter() - begun
+
+        for _ in controller.step(book, at_s, stamp=STAMP, spent_s=spent_s):
+            longest_s, last_s = max(longest_s, spent_s() - last_s), spent_s()
+        return {"all_ms": 1000 * spent_s(), "longest_hold_ms": 1000 * longest_s}
+
+    found = {"first": step(0.0)}
+    steps = 1
+    while step(1.0)["all_ms"] > 1000 * controller.policy.explain_s:
+        steps += 1
+    found |= {"unchanged": step(2.0)}
+    book.changed(kinds.POD, busy, is_gone=True)
+    found |= {"roomier": step(3.0)}
+    shown = {what: {key: round(value, 1) for key, value in times.items()} for what, times in found.items()}
+    print(json.dumps({**vars(given), **shown, "steps_until_all_are_told": steps}))
+
+
+if __name__ == "__main__":
+    main()
