@@ -51,11 +51,11 @@ def test_a_name_that_is_no_text_is_shown_escaped():
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (b"sched_wakeup: comm=a pid=7 prio=120 target_cpu=003", (Kind.WAKEUP, 7, 4035, 3)),
-        (b"sched_wakeup: comm=a pid=7 prio=120 success=1 target_cpu=003", (Kind.WAKEUP, 7, 4035, 3)),
-        (b"sched_wakeup: a:7 [120] CPU:003", (Kind.WAKEUP, 7, 4035, 3)),
-        (b"sched_waking: comm=a pid=7 prio=120 target_cpu=1023", (Kind.WAKING, 7, 4035, 1023)),
-        (b"sched_wakeup_new: comm=a pid=7 prio=120 target_cpu=000", (Kind.WAKEUP_NEW, 7, 4035, 0)),
+        (b"sched_wakeup: comm=a pid=7 prio=120 target_cpu=003", (Kind.WAKEUP, 7, -1, 3)),
+        (b"sched_wakeup: comm=a pid=7 prio=120 success=1 target_cpu=003", (Kind.WAKEUP, 7, -1, 3)),
+        (b"sched_wakeup: a:7 [120] CPU:003", (Kind.WAKEUP, 7, -1, 3)),
+        (b"sched_waking: comm=a pid=7 prio=120 target_cpu=1023", (Kind.WAKING, 7, -1, 1023)),
+        (b"sched_wakeup_new: comm=a pid=7 prio=120 target_cpu=000", (Kind.WAKEUP_NEW, 7, -1, 0)),
         (b"sched_migrate_task: comm=a pid=7 prio=-1 orig_cpu=1 dest_cpu=2", (Kind.MIGRATE, 7, 1, 2)),
         (b"sched_process_fork: comm=a pid=7 child_comm=b child_pid=8", (Kind.FORK, 8, 7, 0)),
         (b"sched_process_exec: filename=/opt/my job/python3 pid=7 old_pid=7", (Kind.EXEC, 7, -1, 0)),

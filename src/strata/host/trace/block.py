@@ -119,7 +119,7 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         events.time_ns[head.line] = head.time_ns
         events.cpu[head.line] = head.cpu
         events.tid[head.line] = np.where(kind != Kind.OTHER, head.tid, -1)
-        fields = _Fields(chars, at, ends, equals, known, events)
+        fields = _Fields(chars, at, ends, known, events)
         is_good = np.ones(len(kind), bool)
         for one, expected in _FAST.values():
             these = np.flatnonzero(kind == one)
@@ -233,7 +233,6 @@ class _Fields:
         chars: NDArray[np.uint8],
         at: Words,
         ends: Places,
-        equals: Places,
         known: KnownNames,
         events: Events,
     ) -> None:
@@ -300,7 +299,6 @@ class _Fields:
         good: Mask = self._comm_and_pid(line, event_end, eq)
         good &= self._is(eq[3], b"rget_cpu") & self._is(eq[3] - 8, b" ta")
         good &= self._is_prio(eq[2] + 1, eq[3] - 11)
-        self.events.other[line] = self.events.tid[line]  # the header's: who ran the wakeup
         good &= self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
         return good & self._number(eq[3] + 1, self.ends[line], self.events.arg, line)
 

@@ -110,7 +110,7 @@ def _wake(kind: Kind) -> Reader:
         for form in _WAKE:
             if found := form.fullmatch(rest):
                 comm, tid, cpu = found.groups()
-                return row._replace(kind=kind, tid=int(tid), other=row.tid, arg=int(cpu), comm=names.index(comm))
+                return row._replace(kind=kind, tid=int(tid), arg=int(cpu), comm=names.index(comm))
         return None
 
     return read
