@@ -118,6 +118,18 @@ def test_a_ledger_full_of_nonsense_ends_no_program(accelerators, tmp_path, seed)
     assert done.returncode == 0
 
 
+def test_a_ledger_of_another_version_is_not_written_to(alloc, tmp_path):
+    ledger = tmp_path / "slice.ledger"
+    assert alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")[0] == [0, 2]
+    whole = bytearray(ledger.read_bytes())
+    whole[8] += 1
+    ledger.write_bytes(whole)
+    codes, said = alloc(ledger=ledger, STRATA_MEMORY_LIMIT="1Gi")
+    assert codes == [2, 2]
+    assert said.count("\n") == 1
+    assert ledger.read_bytes() == whole
+
+
 def test_a_link_in_the_ledgers_place_is_not_followed(alloc, tmp_path):
     treasure = tmp_path / "treasure"
     treasure.write_bytes(b"")

@@ -278,6 +278,18 @@ def test_one_that_comes_with_another_limit_gets_the_slices(accelerators, ledger)
     assert accelerators.run("calls", "dlsym", "alloc:6000M", env=other).stdout == "alloc 0\n"
 
 
+@pytest.mark.parametrize(("program", "refused"), [("calls", 2), ("npu", 207001)])
+def test_processes_that_number_devices_differently_meet_at_the_device(accelerators, ledger, program, refused):
+    take = "alloc:600M" if program == "calls" else "rtmalloc:600M"
+    name = take.split(":")[0]
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    with accelerators.start(program, "dlsym", take, "wait", env={**env, "FAKE_VISIBLE": "1,0"}) as holder:
+        assert holder.stdout.readline() == f"{name} 0\n"
+        done = accelerators.run(program, "dlsym", take, "device:1", take, env=env)
+        holder.kill()
+    assert done.stdout.splitlines() == [f"{name} 0", "device 0", f"{name} {refused}"]
+
+
 def test_another_program_in_the_same_process_starts_with_nothing(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     done = accelerators.run("calls", "dlsym", "alloc:600M", "exec", "alloc:1000M", env=env)

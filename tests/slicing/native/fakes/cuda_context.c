@@ -55,7 +55,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 static void uuid(char *out, CUdevice device)
 {
     memcpy(out, "FAKE-DEVICE-000", 16);
-    out[15] = (char)device;
+    out[15] = (char)physical(device);
 }
 
 EXPORT CUresult cuDeviceGetUuid(char *out, CUdevice device)

@@ -106,6 +106,14 @@ int devices(void)
     return count;
 }
 
+int physical(int device)
+{
+    const char *list = getenv("FAKE_VISIBLE");
+    for (int i = 0; list && *list && i < device; i++)
+        list = strchr(list, ',') ? strchr(list, ',') + 1 : "";
+    return list && *list ? atoi(list) : device;
+}
+
 int64_t device_bytes(void)
 {
     static int64_t bytes;

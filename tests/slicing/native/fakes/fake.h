@@ -51,6 +51,8 @@ int visit_slowly(struct Site *site);
 
 int64_t setting(const char *name, int64_t otherwise);
 int devices(void);
+/* What a device of this process is to the machine, by FAKE_VISIBLE: physical numbers, in the process's order. */
+int physical(int device);
 int64_t device_bytes(void);
 
 /* Returns 1 where the device has that much left, and takes it. */

@@ -26,6 +26,13 @@ EXPORT int rtGetDevice(int32_t *device)
     return 0;
 }
 
+EXPORT int rtGetVisibleDeviceIdByLogicDeviceId(int32_t device, int32_t *visible)
+{
+    ENTER(visit);
+    *visible = physical(device);
+    return 0;
+}
+
 static int allocate(void **address, uint64_t bytes)
 {
     if (!address || bytes == 0)
