@@ -16,6 +16,9 @@ struct ledger_seat {
 /* This process's place in the ledger, taken at its first call; NULL where there is no ledger to be had. */
 struct ledger_seat *ledger_seat(void);
 
+/* At the start of a program: what this process held before exec ended with that, whether or not it allocates again. */
+void ledger_end_former_self(void);
+
 /* Free the slots of processes that are gone; returns whether another process lives. */
 bool ledger_sweep(struct ledger_file *file, uint64_t self, bool is_thorough);
 /* Take a slot, after ending what an earlier image of this very process left; -1 where all are taken. */

@@ -34,10 +34,9 @@ static const char *write_header(struct ledger_file *file) {
     return found == magic() && atomic_load(&file->version) == LEDGER_VERSION ? NULL : "it is not a ledger of this version";
 }
 
-static struct ledger_file *map(const char *path, const char **why) {
-    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool is_new = file >= 0;
-    if (is_new)
+static struct ledger_file *map(const char *path, bool can_make, const char **why) {
+    int file = can_make ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (file >= 0)
         fchmod(file, 0666); /* users of one container share its limit */
     else
         file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -64,11 +63,11 @@ static struct ledger_file *map(const char *path, const char **why) {
 }
 
 /* Threads may map at once, when a fork came between: one mapping stays. */
-static struct ledger_file *ledger(const char **why) {
+static struct ledger_file *ledger(bool can_make, const char **why) {
     struct ledger_file *known = atomic_load(&mapped);
     if (known)
         return known;
-    struct ledger_file *fresh = map(quota_limits()->ledger, why);
+    struct ledger_file *fresh = map(quota_limits()->ledger, can_make, why);
     if (fresh && !atomic_compare_exchange_strong(&mapped, &known, fresh)) {
         munmap(fresh, sizeof *fresh);
         return known;
@@ -79,7 +78,7 @@ static struct ledger_file *ledger(const char **why) {
 static bool sit_down(struct ledger_seat *seat) {
     const char *why = NULL;
     int known = errno;
-    seat->file = ledger(&why);
+    seat->file = ledger(true, &why);
     if (seat->file) {
         seat->self = process_self();
         // Where many start together, each asking closely about all the others would take long.
@@ -126,6 +125,19 @@ struct ledger_seat *ledger_seat(void) {
     if (__builtin_expect(seat && atomic_load_explicit(&seat->state, memory_order_acquire) == SEATED, 1))
         return seat;
     return seat_slow();
+}
+
+void ledger_end_former_self(void) {
+    const char *why;
+    int known = errno;
+    struct ledger_file *file = ledger(false, &why);
+    errno = known;
+    uint32_t slots = file ? atomic_load(&file->slots_used) : 0;
+    for (uint32_t slot = 0; slot < slots && slot < LEDGER_SLOTS; slot++)
+        if (OWNER_PID(atomic_load(&file->owners[slot])) == (uint64_t)getpid()) {
+            ledger_seat();
+            return;
+        }
 }
 
 /* The row with this key, made if there is none; -1 where all are taken. */
