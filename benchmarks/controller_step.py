@@ -3,8 +3,8 @@
     python benchmarks/controller_step.py [--nodes 500] [--jobs 1000] [--alike]
 
 Half of the nodes are of NVIDIA, half of Ascend; every job fits nowhere, and each asks for something else unless
-`--alike`. Prints JSON, wall-clock milliseconds: of the first step (each job is read and routed, and explained as far
-as a step goes), of a step where nothing has changed, and of one after a node got room. longest_hold: of the book.
+`--alike`. Prints JSON, wall-clock milliseconds: of the first step (each job is read and routed, and explained as
+far as a step goes), of one where nothing has changed, and of one after a node got room. longest_hold: of the book.
 """
 
 from __future__ import annotations
