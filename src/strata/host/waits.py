@@ -22,6 +22,10 @@ YIELD_NS: Final = 200_000
 """A thread that leaves within this time of its sched_yield left because of it (assumed)."""
 
 
+WAKING_NS: Final = 10_000_000
+"""The longest from a sched_waking to its wakeup on another CPU (assumed; it is microseconds)."""
+
+
 class Cause(IntEnum):
     """Why a thread had to wait."""
 
@@ -95,57 +99,79 @@ def switch_outs(trace: Trace, lives: Lives, runs: Runs) -> dict[str, int]:
 def waits_of(trace: Trace, lives: Lives, runs: Runs) -> Waits:
     """Return all waits of a trace. What a thread waited before the trace began is not known and not counted."""
     events = trace.events
-    switches, wakeups = events.of(Kind.SWITCH), events.of(Kind.WAKEUP, Kind.WAKEUP_NEW)
-    tid = np.concatenate([events.tid[switches], events.other[switches], events.tid[wakeups]])
-    event = np.concatenate([switches, switches, wakeups])
-    sort = np.repeat(np.array([_OUT, _IN, _WAKE], np.uint8), [len(switches), len(switches), len(wakeups)])
-    is_thread = tid > IDLE
-    tid, event, sort = tid[is_thread], event[is_thread], sort[is_thread]
-    order = np.argsort(key(tid, event), kind="stable")
-    tid, event, sort = tid[order], event[order], sort[order]
-    life = lives.at(tid, event)
-
-    is_first = np.diff(life, prepend=-1) != 0
-    is_out, is_in, is_wake = sort == _OUT, sort == _IN, sort == _WAKE
-    is_runnable = is_out & np.isin(events.arg[event], (State.RUNNABLE, State.PREEMPTED))
-    after_sleep = np.concatenate([[False], (is_out & ~is_runnable)[:-1]])
-    # A wakeup of a thread that runs, or already waits, changes nothing.
-    starts = is_runnable | (is_wake & (is_first | after_sleep))
-    place = np.arange(len(life))
-    is_last = np.concatenate([is_first[1:], np.ones(min(len(life), 1), bool)])
-    last_start = _latest(starts)
-    last_move = np.concatenate([[-1], _latest(is_in | is_out)[:-1]]) if len(life) else place
-    first_of_life = _latest(is_first)
-    began = np.where(is_in, last_start, -1)
-    is_wait = is_in & (began >= last_move) & (began >= first_of_life) & (began >= 0)
-    # Still waiting when the trace ends: a start after which nothing of that thread is known but more wakeups.
-    open_start = np.where(is_last, last_start, -1)
-    is_open = is_last & ~is_in & (open_start >= first_of_life) & (open_start >= _latest(is_in | is_out))
-    is_open &= (open_start >= 0) & (open_start >= last_move)
-    ends = np.flatnonzero(is_wait | is_open)
-    begin = last_start[ends]
-
-    over = is_wait[ends]
-    from_event = event[begin]
-    is_woken = is_wake[begin]
+    moves = _Moves.of(trace, lives)
+    begin, end, is_over = _begins_and_ends(trace, moves)
+    life, start = moves.life[begin], moves.event[begin]
+    is_woken = moves.sort[begin] == _WAKE
     cause = np.where(is_woken, Cause.WOKEN, Cause.PREEMPTED).astype(np.uint8)
-    cause[~is_woken & yields_of(trace, lives, runs, from_event)] = Cause.YIELDED
-    waits = Waits(
-        life[begin],
-        events.time_ns[from_event],
-        np.where(over, events.time_ns[event[ends]], trace.end_ns),
+    cause[~is_woken & yields_of(trace, lives, runs, start)] = Cause.YIELDED
+    start_ns = events.time_ns[start]
+    end_ns = np.where(is_over, events.time_ns[moves.event[end]], trace.end_ns)
+    queued = runs.index(np.where(is_woken, events.arg[start], events.cpu[start]).astype(np.int32))
+    ran = np.where(is_over, runs.index(events.cpu[moves.event[end]]), -1).astype(np.int32)
+    part_wait, part_cpu, part_start_ns = _parts(trace, lives, runs, life, start, moves.event[end], queued, ran)
+    is_last = np.diff(part_wait, append=-1) != 0
+    return Waits(
+        life,
+        start_ns,
+        end_ns,
         cause,
-        over,
-        np.where(is_woken, _wakers(trace, runs, from_event), -1).astype(np.int32),
-        *(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32)),
-        *(np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        is_over,
+        np.where(is_woken, _wakers(trace, runs, start), -1).astype(np.int32),
+        part_cpu[is_last],
+        part_wait,
+        part_cpu,
+        part_start_ns,
+        np.where(is_last, end_ns[part_wait], np.roll(part_start_ns, -1)),
     )
-    queued = runs.index(np.where(is_woken, events.arg[from_event], events.cpu[from_event]).astype(np.int32))
-    ran = np.where(over, runs.index(events.cpu[event[ends]]), -1).astype(np.int32)
-    return _with_parts(trace, lives, runs, waits, from_event, event[ends], queued, ran)
 
 
 _OUT, _IN, _WAKE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """What happens to threads, by thread and then by event: they leave a CPU, come to one, or are woken."""
+
+    life: NDArray[np.int32]
+    event: NDArray[np.intp]
+    sort: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, trace: Trace, lives: Lives) -> _Moves:
+        events = trace.events
+        switches, wakeups = events.of(Kind.SWITCH), events.of(Kind.WAKEUP, Kind.WAKEUP_NEW)
+        tid = np.concatenate([events.tid[switches], events.other[switches], events.tid[wakeups]])
+        event = np.concatenate([switches, switches, wakeups])
+        sort = np.repeat(np.array([_OUT, _IN, _WAKE], np.uint8), [len(switches), len(switches), len(wakeups)])
+        is_thread = tid > IDLE
+        tid, event, sort = tid[is_thread], event[is_thread], sort[is_thread]
+        order = np.argsort(key(tid, event), kind="stable")
+        return cls(lives.at(tid[order], event[order]), event[order], sort[order])
+
+
+def _begins_and_ends(
+    trace: Trace, moves: _Moves
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return for each wait the move that began it, the last move of it, and whether that ended it."""
+    is_in, is_wake = moves.sort == _IN, moves.sort == _WAKE
+    is_first = np.diff(moves.life, prepend=-1) != 0
+    is_last = np.diff(moves.life, append=-1) != 0
+    left = trace.events.arg[moves.event]
+    is_runnable = (moves.sort == _OUT) & ((left == State.RUNNABLE) | (left == State.PREEMPTED))
+    sleeps = (moves.sort == _OUT) & ~is_runnable
+    after_sleep = np.roll(sleeps, 1) & ~is_first
+    # A wakeup of a thread that runs, or already waits, changes nothing.
+    last_start = _latest(is_runnable | (is_wake & (is_first | after_sleep)))
+    # Nothing but wakeups may lie between the start of a wait and its end.
+    last_switch = _latest(~is_wake)
+    before = np.roll(last_switch, 1)
+    before[:1] = -1
+    is_of_life = (last_start >= 0) & (last_start >= _latest(is_first))
+    is_over = is_in & is_of_life & (last_start >= before)
+    is_open = is_last & ~is_in & is_of_life & (last_start >= last_switch)
+    ends = np.flatnonzero(is_over | is_open)
+    return last_start[ends], ends, is_over[ends]
 
 
 def _latest(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -167,59 +193,40 @@ def _wakers(trace: Trace, runs: Runs, wakeup: NDArray[np.intp]) -> NDArray[np.in
         found = np.maximum(np.searchsorted(keys[order], key(tid, wakeup)) - 1, 0)
         event = waking[order[found]]
         is_it = (events.tid[event] == tid) & (event < wakeup)
-        is_it &= events.time_ns[wakeup] - events.time_ns[event] < 10_000_000
+        is_it &= events.time_ns[wakeup] - events.time_ns[event] < WAKING_NS
         source = np.where(is_it, event, source)
     return runs.who(runs.index(events.cpu[source]), source)
 
 
-def _with_parts(
+def _parts(
     trace: Trace,
     lives: Lives,
     runs: Runs,
-    waits: Waits,
+    life: NDArray[np.int32],
     begin: NDArray[np.intp],
     end: NDArray[np.intp],
     queued: NDArray[np.int32],
     ran: NDArray[np.int32],
-) -> Waits:
-    """Return the waits with the CPUs they were on: where they were queued, then where the kernel moved them."""
+) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints]:
+    """Return the CPUs each wait was on: which wait, the CPU it was queued on or moved to, and since when.
+
+    Without a recorded move a thread waited where it then ran (`ran`, -1: not yet), whatever its wakeup said.
+    """
     events = trace.events
-    moves = events.of(Kind.MIGRATE)
-    moved_life = lives.at(events.tid[moves], moves)
+    migrations = events.of(Kind.MIGRATE)
+    moved = lives.at(events.tid[migrations], migrations)
     # Waits are sorted by life and begin, so the wait that a move can be within is the last that began before it.
-    starts = (waits.life.astype(np.int64) << 32) | begin
-    wait = np.searchsorted(starts, (moved_life.astype(np.int64) << 32) | moves) - 1
-    is_within = (wait >= 0) & (moved_life >= 0)
-    wait = np.maximum(wait, 0)
-    if len(waits):
-        is_within &= (waits.life[wait] == moved_life) & (moves < end[wait])
-    else:
-        is_within[:] = False
-    moves, wait = moves[is_within], wait[is_within]
-    has_moved = np.zeros(len(waits), bool)
+    wait = np.searchsorted(key(life, begin), key(moved, migrations)) - 1
+    is_within = (wait >= 0) & (moved >= 0)
+    is_within[is_within] = life[wait[is_within]] == moved[is_within]
+    is_within[is_within] = migrations[is_within] < end[wait[is_within]]
+    migrations, wait = migrations[is_within], wait[is_within]
+    has_moved = np.zeros(len(life), bool)
     has_moved[wait] = True
-    # Without a recorded move the thread waited where it then ran, whatever its wakeup said.
     queued = np.where(~has_moved & (ran >= 0), ran, queued)
 
-    part_wait = np.concatenate([np.arange(len(waits)), wait])
-    part_cpu = np.concatenate([queued, runs.index(events.arg[moves])])
-    part_start = np.concatenate([waits.start_ns, events.time_ns[moves]])
+    part_wait = np.concatenate([np.arange(len(life)), wait])
+    part_cpu = np.concatenate([queued, runs.index(events.arg[migrations])]).astype(np.int32)
+    part_start = np.concatenate([events.time_ns[begin], events.time_ns[migrations]])
     order = np.lexsort((part_start, part_wait))
-    part_wait, part_cpu, part_start = part_wait[order], part_cpu[order], part_start[order]
-    is_last = np.diff(part_wait, append=-1) != 0
-    part_end = np.where(
-        is_last, waits.end_ns[part_wait], np.concatenate([part_start[1:], part_start[:1]])[: len(order)]
-    )
-    return Waits(
-        waits.life,
-        waits.start_ns,
-        waits.end_ns,
-        waits.cause,
-        waits.is_over,
-        waits.waker,
-        part_cpu[is_last].astype(np.int32),
-        part_wait,
-        part_cpu.astype(np.int32),
-        part_start,
-        part_end,
-    )
+    return part_wait[order], part_cpu[order], part_start[order]
