@@ -5,7 +5,8 @@
 Needs `make control-plane`. One node a fault; etcd, kube-apiserver and `strata kube controller` are processes of
 their own, and all nodes may be out at a time. A time is from just before the status is sent until a watch of the
 Nodes shows the taint. waiting: suspended jobs that fit nowhere meanwhile. burst: faults sent at the same moment.
-heartbeats: ComputeNodes of other nodes, so many a second, that are published meanwhile. Prints JSON; times are wall-clock ms.
+heartbeats: ComputeNodes of other nodes, so many a second, that are published meanwhile. Prints JSON, times as
+wall-clock ms.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def measure(given: argparse.Namespace, folder: Path) -> list[float]:
             pods = 10 * given.faults + number
             job = objects.job(f"j{number}", pods=pods, devices=8, accelerator=A100, substitution="never")
             strata.submit("bench", job)
-        until(lambda: len(api.list(COMPUTE_CLAIM)[0]) >= given.waiting, lambda: "jobs to be told")
+        last = f"job-j{given.waiting - 1}"
+        until(lambda: not given.waiting or api.get(COMPUTE_CLAIM, last, "bench"), lambda: "jobs to be told")
         stopped = threading.Event()
 
         def beat() -> None:
