@@ -21,6 +21,8 @@ FLAGS: Final = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-pthread"),
     *("-Wall", "-Wextra", "-fvisibility=hidden"),
 )
+_OLD_LIBDL: Final = ("-Wl,--no-as-needed", "-l:libdl.so.2")
+"""Before glibc 2.34 dlsym was there. Newer ones keep the file, empty, and `-ldl` would leave it out."""
 _COMPILERS: Final = ("cc", "gcc", "clang")
 
 
@@ -91,7 +93,7 @@ def compile_library(out: Path, command: Sequence[str], *, more: Sequence[str] = 
         built = Path(folder, NAME)
         units = [str(path) for path in files if path.suffix == ".c"]
         done = subprocess.run(
-            [*command, *FLAGS, *more, *exports, f"-Wl,-soname,{NAME}", "-o", str(built), *units, "-ldl"],
+            [*command, *FLAGS, *more, *exports, f"-Wl,-soname,{NAME}", "-o", str(built), *units, *_OLD_LIBDL],
             capture_output=True,
             text=True,
             errors="replace",

@@ -1,4 +1,5 @@
-/* What the CUDA files share. Types as in cuda.h, spelled without it: CUresult int, CUdeviceptr uint64_t, handles void *. */
+/* What the CUDA files share. Types are the driver's, spelled without its header: CUresult int, CUdeviceptr uint64_t,
+ * handles void *. */
 #ifndef STRATA_QUOTA_CUDA_H
 #define STRATA_QUOTA_CUDA_H
 

@@ -1,6 +1,6 @@
-/* CUDA: pools of stream-ordered memory. A pool is charged for the device memory it has reserved, not for what the program
- * has taken from it: what is freed to a pool stays the pool's until it is trimmed or, at a synchronisation, above its
- * release threshold. cuda_async.c allocates from them.
+/* CUDA: pools of stream-ordered memory. A pool is charged for the device memory it has reserved, not for what the
+ * program has taken from it: what is freed to a pool stays the pool's until it is trimmed or, at a synchronisation,
+ * above its release threshold. cuda_async.c allocates from them.
  */
 #include "pools.h"
 

@@ -1,7 +1,8 @@
-/* The three doors to a driver's functions: ELF symbols (our exports stand before the driver's), dlsym, cuGetProcAddress.
+/* The three doors to a driver's functions: ELF symbols (our exports stand before the driver's), dlsym and
+ * cuGetProcAddress.
  *
- * dlsym is tricky: RTLD_NEXT and RTLD_DEFAULT mean something else for every caller, who is known by the return address alone.
- * So our dlsym is a few instructions that ask door_choose() where to go and then jump there with everything, the
+ * dlsym is tricky: RTLD_NEXT and RTLD_DEFAULT mean something else for every caller, who is known by the return address
+ * alone. So our dlsym is a few instructions that ask door_choose() where to go and then jump there with everything, the
  * return address included, as it came. Only a name of the table with a real handle or RTLD_DEFAULT goes to door_swap().
  * RTLD_NEXT never does: who asks with it is standing in line like us, and must get who stands behind.
  */

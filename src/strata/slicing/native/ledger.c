@@ -14,9 +14,9 @@
  *
  * Killed between any two of these, a process leaves its word too high, never too low, until its slot is swept.
  * Sweeping is exactly once: compare-and-swap on the owner word, from live {pid, start} of a process that is gone to
- * sweeping {pid, start} of the sweeper; then set the slot's words to 0; then free the slot. Nobody else writes to a slot
- * that is being swept; if the sweeper is killed its own {pid, start} is gone, and the next one takes over the same way.
- * A free slot's words are all 0, so who takes it starts from nothing.
+ * sweeping {pid, start} of the sweeper; then set the slot's words to 0; then free the slot. Nobody else writes to a
+ * slot that is being swept; if the sweeper is killed its own {pid, start} is gone, and the next one takes over the same
+ * way. A free slot's words are all 0, so who takes it starts from nothing.
  *
  * Refusals: the undecided requests are counted in the same words. A refusal stands only after two sums in a row without
  * anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and (3)).

@@ -1,4 +1,5 @@
-/* Owners of ledger slots: state, pid and start time in one word, so that one compare-and-swap takes or gives up a slot. */
+/* Owners of ledger slots: state, pid and start time in one word, so that one compare-and-swap takes a slot or gives it
+ * up. */
 #ifndef STRATA_QUOTA_PROCESS_H
 #define STRATA_QUOTA_PROCESS_H
 
@@ -17,8 +18,8 @@
 
 /* This process, as a live owner. */
 uint64_t process_self(void);
-/* Whether an owner's process has ended. Without is_thorough only what one system call tells: a process whose pid is used
- * again, or which nobody has waited for, then counts as alive. */
+/* Whether an owner's process has ended. Without is_thorough only what one system call tells: a process whose pid is
+ * used again, or which nobody has waited for, then counts as alive. */
 bool process_is_gone(uint64_t owner, uint64_t self, bool is_thorough);
 
 #endif

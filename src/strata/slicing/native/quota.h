@@ -26,7 +26,8 @@
  * function, found by the door the program came through or, for a program linked to the driver, behind us.
  * Where the driver has no such function, REAL() is a stub that returns the library's code for "not found".
  */
-enum quota_library { CUDA, NVML, RUNTIME, ACL, NUM_LIBRARIES }; /* libcuda.so.1, libnvidia-ml.so.1, libruntime.so, libascendcl.so */
+/* libcuda.so.1, libnvidia-ml.so.1, libruntime.so, libascendcl.so */
+enum quota_library { CUDA, NVML, RUNTIME, ACL, NUM_LIBRARIES };
 
 struct quota_wrap {
     const char *name;
@@ -44,7 +45,7 @@ struct quota_wrap {
     QUOTA_EXPORT result symbol parameters;                                                                            \
     typedef result(*type_of_##symbol) parameters;                                                                     \
     static struct quota_wrap wrap_##symbol __attribute__((used, section("quota_wraps"), aligned(8))) = {              \
-        #symbol, sizeof(#symbol) - 1, (void *)symbol, NULL, NULL, library_, since_};                                        \
+        #symbol, sizeof(#symbol) - 1, (void *)symbol, NULL, NULL, library_, since_};                                  \
     QUOTA_EXPORT result symbol parameters
 
 #define QUOTA_WRAP(library_, symbol, result, parameters) QUOTA_WRAP_SINCE(library_, 0, symbol, result, parameters)
@@ -84,8 +85,8 @@ void *quota_call(struct quota_call *call);
  *           bits 24-63 the process's start time, clock ticks since boot (field 22 of /proc/PID/stat)
  *    16384  held[64][1024], u64 each, by row then slot: bits 0-51 bytes, bits 52-63 requests not decided yet
  *   540672  end
- * What a device's slice uses is the sum of `held` bytes over the slots whose owner is live *and exists*: /proc/PID/stat has
- * that start time and is no zombie (state Z or X, num_threads at most 1). Readers need not sweep; the library does.
+ * What a device's slice uses is the sum of `held` bytes over the slots whose owner is live *and exists*: /proc/PID/stat
+ * has that start time and is no zombie (state Z or X, num_threads at most 1). Readers need not sweep; the library does.
  */
 #define LEDGER_MAGIC "STRATAQL"
 #define LEDGER_VERSION 1
@@ -157,7 +158,8 @@ static inline uint64_t quota_round(uint64_t bytes) {
 uint64_t quota_hash(const void *bytes, size_t length);
 
 /* ---- What is held, by address or handle (pointers.c) ---------------------------------------------------- */
-enum quota_space { MEMORY, ARRAYS, GRAPHS, GRAPH_EXECS, HANDLES, NUM_SPACES }; /* whose numbers cannot be mistaken for each other */
+/* Numbers of different spaces are never mistaken for each other. */
+enum quota_space { MEMORY, ARRAYS, GRAPHS, GRAPH_EXECS, HANDLES, NUM_SPACES };
 
 struct quota_piece {
     uint64_t bytes; /* charged */

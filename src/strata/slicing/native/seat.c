@@ -31,7 +31,8 @@ static const char *write_header(struct ledger_file *file) {
         atomic_compare_exchange_strong(&file->magic, &found, magic());
         return NULL;
     }
-    return found == magic() && atomic_load(&file->version) == LEDGER_VERSION ? NULL : "it is not a ledger of this version";
+    bool is_known = found == magic() && atomic_load(&file->version) == LEDGER_VERSION;
+    return is_known ? NULL : "it is not a ledger of this version";
 }
 
 static struct ledger_file *map(const char *path, bool can_make, const char **why) {

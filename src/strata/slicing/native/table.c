@@ -12,7 +12,8 @@ extern struct quota_wrap __start_quota_wraps[], __stop_quota_wraps[];
 
 #define EACH_WRAP(wrap) struct quota_wrap *wrap = __start_quota_wraps; wrap < __stop_quota_wraps; wrap++
 
-static const char *const sonames[NUM_LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1", "libruntime.so", "libascendcl.so"};
+static const char *const sonames[NUM_LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1", "libruntime.so",
+                                                   "libascendcl.so"};
 static _Atomic bool is_learned[NUM_LIBRARIES];
 
 /* What a call to a function that the driver lacks answers with. */
@@ -50,8 +51,8 @@ void *table_swap_named(void *function, const char *base, int version, bool is_pe
     struct quota_wrap *best = NULL;
     for (int ask = is_per_thread; ask >= 0 && !best; ask--)
         for (EACH_WRAP(wrap))
-            if (wrap->library == CUDA && wrap->since && version >= wrap->since && is_based_on(wrap, base, length, ask) &&
-                atomic_load(&wrap->raw) && (!best || wrap->since > best->since))
+            if (wrap->library == CUDA && wrap->since && version >= wrap->since && atomic_load(&wrap->raw) &&
+                is_based_on(wrap, base, length, ask) && (!best || wrap->since > best->since))
                 best = wrap;
     return best ? best->wrapper : function;
 }
