@@ -15,6 +15,7 @@ HOST: Final[Table] = {
     "record": ("strata.cli.host_record:record", "Record what the scheduler does, with the machine beside."),
     "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who had it, and what to do."),
     "rollout": ("strata.cli.host_rollout:rollout", "Try a policy on attempts of jobs: A/A first, then A/B."),
+    "run-layered": ("strata.cli.host_run_layered:run_layered", "Run scx_layered under watch, with metrics."),
     "threads": ("strata.cli.host_threads:threads", "Which live thread belongs to which pool and layer, and why."),
     "undo": ("strata.cli.host_apply:undo", "Put back what was there before apply, also after a crash."),
 }

@@ -51,7 +51,8 @@ def record(
     strata host record -- python train.py
     strata host report strata-trace.txt.gz
     """
-    from strata.host.record.work import Work, stoppable
+    from strata.host.record.work import Work
+    from strata.host.signals import stoppable
 
     if command and pid is not None:
         raise UsageError("--pid and a command are given; one of them says how long", hint="leave --pid out")
@@ -82,12 +83,14 @@ def _trace(work: Work, output: Path, how: str) -> None:
         raise MissingPart("perf is not here", hint="apt-get install linux-perf, or --how tracefs")
     events, num_cpus = tracing.available(folder), os.cpu_count() or 1
     uses_perf = program is not None and how != "tracefs"
-    began_s = time.monotonic()
+    began_s, is_whole = time.monotonic(), True
     seen: dict[str, Any] = {}
     work.look = lambda: seen.update(snapshot.take())
     with sink(output) as text:
         if uses_perf and program is not None:
-            perf.record(program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent)
+            is_whole = perf.record(
+                program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent
+            )
         else:
             tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
     data = {
@@ -104,6 +107,8 @@ def _trace(work: Work, output: Path, how: str) -> None:
     lost = f"{text.lost:,} events were lost: figures will be too low" if text.lost else "no event was lost"
     by = "perf" if uses_perf else "the kernel's tracing"
     click.echo(f"wrote {output} ({text.num_bytes / 1e6:.1f} MB of text, by {by}); {lost}", err=True)
+    if not is_whole:
+        click.echo(f"perf's file came to {perf.MAX_FILE}: the trace ends before the work did", err=True)
     missing = sorted(set(tracing.EVENTS) - set(events))
     if missing:
         click.echo(f"this kernel lacks {', '.join(missing)}", err=True)

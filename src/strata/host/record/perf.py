@@ -39,18 +39,20 @@ def pages(num_cpus: int) -> int:
     return min(MAX_PAGES, 1 << (fair.bit_length() - 1))
 
 
-def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus: int, folder: Path) -> None:
+def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus: int, folder: Path) -> bool:
     """Record while `work` lasts, and write the text to `sink`. `folder` holds perf's own file meanwhile.
 
-    Raises MissingPart with what perf says where it may not or cannot record.
+    Returns whether all of it was recorded, which it is not where the file came to MAX_FILE. Raises MissingPart
+    with what perf says where it may not or cannot record.
     """
     with tempfile.TemporaryDirectory(prefix=".strata-perf-", dir=folder) as scratch:
         data = Path(scratch) / "perf.data"
-        _record(perf, work, data, events, num_cpus)
+        is_whole = _record(perf, work, data, events, num_cpus)
         _script(perf, data, sink)
+    return is_whole
 
 
-def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: int) -> None:
+def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: int) -> bool:
     told_read, told = os.pipe()
     heard, heard_write = os.pipe()
     command = [
@@ -71,10 +73,12 @@ def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: 
             )
         work.start()
         work.wait()
+        is_whole = process.poll() is None
         _say(told, b"stop\n")
         _, errors = process.communicate(timeout=60)
         if process.returncode != 0:
             raise StrataError(f"perf record failed: {_short(errors)}")
+        return is_whole
     finally:
         os.close(told)
         os.close(heard)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from strata.errors import UsageError
 
@@ -70,17 +69,3 @@ class Work:
             select.select([handle], [], [], seconds)
         finally:
             os.close(handle)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Make SIGTERM the same as Ctrl-C meanwhile, so that what was switched on is always switched off."""
-
-    def stop(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,48 @@
+"""/metrics and /healthz beside a scheduler that runs: a server in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from strata.http import Frame, Limits, Realm
+from strata.prometheus import CONTENT_TYPE, Registry
+from strata.server import uvicorn_server
+
+
+def frame(registry: Registry, *, is_well: Callable[[], bool]) -> Frame:
+    """Return the pages: /metrics, and /healthz that is 503 while the kernel does not run the policy."""
+
+    async def figures(_: Request) -> Response:
+        return Response(registry.render(), headers={"content-type": CONTENT_TYPE})
+
+    async def health(_: Request) -> Response:
+        if is_well():
+            return PlainTextResponse("ok")
+        return PlainTextResponse("the kernel does not run the policy", status_code=503)
+
+    app = Starlette(routes=[Route("/metrics", figures), Route("/healthz", health)])
+    requests = registry.counter("strata_http_requests_total", "Requests by status.", ("code",))
+    limits = Limits(body_bytes=2**10, connections=64)
+    return Frame(app, realms=[Realm("/", drains=False)], limits=limits, requests=requests)
+
+
+@contextmanager
+def served(pages: Frame, listener: socket.socket) -> Iterator[None]:
+    """Serve meanwhile."""
+    server = uvicorn_server(pages)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()

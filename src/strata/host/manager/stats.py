@@ -1,0 +1,65 @@
+"""What scx_layered says of itself, asked on its Unix socket: one JSON object a line, both ways.
+
+A connection remembers what it was told, so that figures are of the time since it asked last: it is kept open.
+
+References
+----------
+sched-ext/scx 7a58a3a1: rust/scx_stats/src/server.rs, scheds/rust/scx_layered/src/stats.rs (SysStats, LayerStats).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+SOCKET: Final = Path("var/run/scx/root/stats")
+MAX_ANSWER_BYTES: Final = 4 * 2**20
+"""16 layers of a hundred figures on 32 nodes are under 100 KB."""
+
+
+class NoStats(Exception):
+    """scx_layered does not answer, or not what is understood; it may be starting, or ending."""
+
+
+class Stats:
+    """A connection that is made when it is needed, and again after it broke."""
+
+    def __init__(self, path: Path, *, timeout_s: float = 2.0) -> None:
+        self.path, self.timeout_s = path, timeout_s
+        self._socket: socket.socket | None = None
+
+    def ask(self) -> dict[str, Any]:
+        """Return the figures since the last call. Raises NoStats."""
+        try:
+            answer = json.loads(self._asked({"req": "stats", "args": {"target": "top"}}))
+            if answer["errno"] != 0:
+                raise NoStats(f"scx_layered answers with error {answer['errno']}")
+            found = answer["args"]["resp"]
+            if not isinstance(found, dict):
+                raise NoStats("scx_layered answers with no figures")
+            return found
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.close()
+            raise NoStats(f"{self.path}: {error!r}") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _asked(self, request: dict[str, Any]) -> bytes:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(self.timeout_s)
+            self._socket.connect(str(self.path))
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            piece = self._socket.recv(2**16)
+            if not piece or len(answer) > MAX_ANSWER_BYTES:
+                raise ConnectionError("the answer is cut off")
+            answer += piece
+        return answer
