@@ -7,11 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import control_plane
 import fake_accelerators
+import host_traces
 
-PARTS = {"control-plane": control_plane.find, "cc": fake_accelerators.find_compiler}
+# A loaded machine is slow now and then; how fast something is benchmarks say.
+settings.register_profile("strata", deadline=None)
+settings.load_profile("strata")
+
+PARTS = {"control-plane": control_plane.find, "cc": fake_accelerators.find_compiler, "tracing": host_traces.find}
 """Real parts that are no modules: what finds each, or returns None."""
 
 

@@ -145,7 +145,7 @@ def test_without_an_odd_value_it_is_let_in_and_changed(kind, obj):
     assert "patch" in response
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_with_one_it_is_answered_or_refused(data):
     kind, obj = data.draw(st.sampled_from(OBJECTS))

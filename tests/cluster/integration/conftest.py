@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(config, items):
 def plane(tmp_path_factory):
     """etcd and kube-apiserver, running; see ControlPlane for the rest.
 
-    Each file's own, 3 s: what one installs for the whole cluster (definitions, webhooks, rights) is not in the way of
-    the next.
+    Each file's own, 3 s: what one installs for the whole cluster (definitions, webhooks, rights) is not in the way
+    of the next.
     """
     with ControlPlane(tmp_path_factory.mktemp("plane")) as made:
         yield made
