@@ -477,3 +477,62 @@ def test_a_refused_policy_does_nothing_and_exits_3(tmp_path, sleeper):
     assert refused.exception.exit_code == 3
     assert "no-cpu" in refused.stdout
     assert os.getpriority(os.PRIO_PROCESS, sleeper) == 0
+
+
+@pytest.fixture(scope="module")
+def cgroups(tmp_path_factory):
+    """A root with this kernel's cgroups of version 2, and a cgroup of ours among them."""
+    root = tmp_path_factory.mktemp("root")
+    folder = root / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    (root / "proc").symlink_to("/proc")
+    mounted = os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "cgroup2", "none", str(folder)], check=False, capture_output=True
+    )
+    if not mounted or mounted.returncode != 0:
+        pytest.skip("needs root and a kernel with cgroup v2")
+    job = folder / f"strata-test-{os.getpid()}"
+    job.mkdir()
+    yield root, job
+    job.rmdir()
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+THREADS = """
+import threading
+ready = threading.Barrier(3)
+def wait():
+    ready.wait()
+    threading.Event().wait()
+for _ in range(2):
+    threading.Thread(target=wait, daemon=True).start()
+ready.wait()
+print("ready", flush=True)
+input()
+"""
+
+
+def test_threads_of_one_process_go_to_real_cgroups_and_back(tmp_path, cgroups):
+    root, job = cgroups
+    machine, name = Machine(root), f"/sys/fs/cgroup/{job.name}"
+    with subprocess.Popen(
+        [sys.executable, "-c", THREADS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        (job / "cgroup.procs").write_text(str(process.pid))
+        tids = sorted(int(one) for one in os.listdir(f"/proc/{process.pid}/task"))
+        steps = [
+            Step("mkdir", f"{name}/strata-critical", "", "as told", "critical"),
+            Step("write", f"{name}/strata-critical/cgroup.type", "threaded", "as told", "critical"),
+            Step("attach", f"{name}/strata-critical/cgroup.threads", str(tids[1]), "as told", "critical"),
+        ]
+        assert [one.result for one in applied(tmp_path, machine, steps)] == ["done"] * 3
+        assert (job / "strata-critical/cgroup.threads").read_text().split() == [str(tids[1])]
+        assert {one.result for one in applied(tmp_path, machine, steps)} == {"already"}
+        # A thread that came later, as one born of ours would.
+        (job / "strata-critical/cgroup.threads").write_text(str(tids[2]))
+        undone(tmp_path, machine)
+        assert not (job / "strata-critical").exists()
+        assert sorted(map(int, (job / "cgroup.threads").read_text().split())) == tids
+        assert (job / "cgroup.type").read_text().strip() == "domain"
+        process.kill()

@@ -73,6 +73,18 @@ def test_the_kernels_own_tracing_records_a_command_and_leaves_nothing_behind(tmp
     assert not list((tracefs_folder / "instances").glob("strata-*"))
 
 
+def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    work, out = Work(seconds=60), tmp_path / "trace.txt"
+    work.look = interrupt
+    with sink(out) as text:
+        tracefs.record(tracefs_folder, work, text, events=tracing.NEEDED, num_cpus=2)
+    assert read_trace(out).num_events > 10
+    assert not list((tracefs_folder / "instances").glob("strata-*"))
+
+
 def test_what_a_small_buffer_loses_is_told(tmp_path, tracefs_folder, monkeypatch):
     monkeypatch.setattr(tracefs, "MAX_BUFFER_KB", 0)  # the least the kernel is asked for is 64 KiB a CPU
     many = [sys.executable, "-c", "import os\nfor _ in range(20000): os.sched_yield()"]
