@@ -49,7 +49,7 @@ def due(pair: Pair, now: datetime) -> bool:
     """Return whether two thirds of a certificate's life are over. Raises UsageError for what is none."""
     cert = _read(pair.cert)
     life = cert.not_valid_after_utc - cert.not_valid_before_utc
-    return now >= cert.not_valid_before_utc + life * 2 / 3
+    return bool(now >= cert.not_valid_before_utc + life * 2 / 3)
 
 
 def step(certificates: Certificates, names: Sequence[str], now: datetime) -> Certificates:
