@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from strata.errors import MissingPart
+from strata.host.record import tracing
 from strata.host.trace.events import Trace
 from strata.host.trace.read import read_trace
 
 IDLE = ("swapper", 0)
 Thread = tuple[str, int]
+
+
+def find() -> Path | None:
+    """Return the kernel's tracing folder; None where the scheduler cannot be traced."""
+    try:
+        return tracing.find()
+    except MissingPart:
+        return None
 
 
 class Text:
