@@ -1,0 +1,101 @@
+"""Whether a report names the culprit that was there: precision and recall over trials with a known one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.host.findings.finding import Severity
+from strata.host.report import Report
+
+DISTURBED: Final = 0.1
+"""Of all CPU time: if others use more, a quiet run on a real machine was not quiet (assumed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was done to a host: the trouble, and how a report may call its culprit (nothing: a quiet run)."""
+
+    trouble: str
+    seed: int
+    injected: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A trial and the culprit that was named, "" for none; `tokens` are the findings of warning or above.
+
+    `others` and `culprit` are shares of the CPU time: of threads outside of the trial, of the culprit's.
+    """
+
+    trial: Trial
+    named: str
+    tokens: tuple[str, ...] = ()
+    others: float = 0.0
+    culprit: float = 0.0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others used more CPU time than the culprit, or made a quiet run none: it is not scored."""
+        return self.others > (self.culprit if self.trial.injected else DISTURBED)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the culprit was named, or none where there was none."""
+        return self.named in self.trial.injected if self.trial.injected else not self.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        return {
+            "trouble": self.trial.trouble,
+            "seed": self.trial.seed,
+            "injected": sorted(self.trial.injected),
+            "named": self.named,
+            "tokens": list(self.tokens),
+            "culprit_share": round(self.culprit, 4),
+            "others_share": round(self.others, 4),
+            "is_right": self.is_right,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Over all outcomes: of the culprits named the share that was there, of those there the share named.
+
+    A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored.
+    """
+
+    precision: float
+    recall: float
+    outcomes: tuple[Outcome, ...]
+    disturbed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        missed = [one.to_dict() for one in self.outcomes if not one.is_right]
+        return {
+            "precision": self.precision,
+            "recall": self.recall,
+            "runs": len(self.outcomes),
+            "disturbed": self.disturbed,
+            "missed": missed,
+        }
+
+
+def outcome_of(trial: Trial, report: Report, *, others: float = 0.0, culprit: float = 0.0) -> Outcome:
+    """Return what a report says: the culprit of its first finding of warning or above that names one."""
+    serious = [one for one in report.findings if one.severity.rank >= Severity.WARNING.rank]
+    named = next((one.culprit for one in serious if one.culprit), "")
+    return Outcome(trial, named, tuple(one.token for one in serious), others, culprit)
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """Return precision and recall; both are 1 where nothing was injected and nothing named."""
+    scored = [one for one in outcomes if not one.is_disturbed]
+    named = [one for one in scored if one.named or (not one.trial.injected and one.tokens)]
+    injected = [one for one in scored if one.trial.injected]
+    right = sum(one.is_right for one in injected)
+    precision = right / len(named) if named else 1.0
+    recall = right / len(injected) if injected else 1.0
+    return Score(precision, recall, tuple(scored), len(outcomes) - len(scored))

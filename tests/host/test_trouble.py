@@ -1,0 +1,123 @@
+"""The simulated kernel keeps the laws of one, and reports on it name the culprit that was there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from host_traces import read
+from strata.host.report import report_of
+from strata.host.trace.events import Kind
+from strata.host.trouble.kernel import SLICE_NS, Act, Does, Kernel, Task
+from strata.host.trouble.scenes import LENGTH_NS, TRAINER, Trouble, scene
+from strata.host.trouble.score import Outcome, Trial, outcome_of, score
+from strata.host.trouble.trials import simulated
+from strata.host.view import View, view_of
+
+
+def seen(folder, raw: bytes) -> View:
+    return view_of(read(raw, folder), critical=(TRAINER,))
+
+
+def hogs(num_cpus: int, *pins: int | None) -> bytes:
+    kernel = Kernel(num_cpus)
+    for i, pin in enumerate(pins):
+        cpus = frozenset() if pin is None else frozenset({pin})
+        kernel.spawn(Task(f"hog-{i}", iter([Act(Does.RUN, 10**12)]), cpus))
+    return kernel.run(300_000_000)
+
+
+def share(view: View, name: str) -> float:
+    (life,) = [life for life in range(len(view.lives)) if view.name(life) == name]
+    return float(view.ran_ns[life]) / view.wall_ns
+
+
+def test_threads_that_only_compute_share_a_cpu_evenly_to_a_slice(tmp_path):
+    view = seen(tmp_path, hogs(1, None, None, None))
+    assert [share(view, f"hog-{i}") for i in range(3)] == pytest.approx([1 / 3] * 3, abs=SLICE_NS / view.wall_ns)
+
+
+def test_a_pinned_thread_stays_and_others_move_away_from_it(tmp_path):
+    view = seen(tmp_path, hogs(2, 0, 0, None))
+    assert share(view, "hog-2") == pytest.approx(1.0, abs=0.01)
+    assert share(view, "hog-0") == pytest.approx(0.5, abs=0.02)
+    homes = {view.name(int(life)): set() for life in view.runs.life if life >= 0}
+    for life, cpu in zip(view.runs.life.tolist(), view.runs.cpu.tolist(), strict=True):
+        if life >= 0:
+            homes[view.name(life)].add(cpu)
+    assert homes == {"hog-0": {0}, "hog-1": {0}, "hog-2": {1}}
+
+
+@pytest.mark.parametrize("trouble", list(Trouble))
+def test_a_simulated_trace_is_a_trace_and_no_cpu_idles_while_a_thread_waits_for_any(trouble, tmp_path):
+    trial, raw = scene(trouble, seed=3)
+    assert scene(trouble, seed=3) == (trial, raw)
+    view = seen(tmp_path, raw)
+    assert (view.trace.unparsed, view.trace.backwards, view.trace.num_events) == (0, 0, raw.count(b"\n"))
+    # A CPU runs one thread at a time, each switch leaves whom the last one brought.
+    events = view.trace.events
+    for cpu in view.runs.cpus.tolist():
+        switches = [i for i in events.of(Kind.SWITCH).tolist() if events.cpu[i] == cpu]
+        assert all(events.tid[after] == events.other[before] for before, after in pairwise(switches))
+    assert int(view.ran_ns.sum()) <= len(view.runs.cpus) * LENGTH_NS
+    # Blame sums to the waits.
+    blamed = np.zeros(len(view.waits), np.int64)
+    np.add.at(blamed, view.blame.wait, view.blame.ns)
+    assert (blamed == view.waits.length_ns).all()
+    if trouble is not Trouble.PINNED_HOG:
+        idle = sum(view.culprits(np.arange(len(view.waits))).get(name, 0.0) for name in ("(idle)", "(unknown)"))
+        assert idle <= 0.1 * max(float(view.waits.length_ns.sum()) / 1e6, 20)
+
+
+def test_reports_name_the_culprit_of_every_simulated_trouble_and_no_one_of_a_quiet_host():
+    found = simulated(2)
+    assert found.to_dict() == {"precision": 1.0, "recall": 1.0, "runs": 14, "disturbed": 0, "missed": []}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "token"),
+    [
+        (Trouble.CPU_HOGS, "cpu-preempted"),
+        (Trouble.FORK_STORM, "fork-storm"),
+        (Trouble.YIELD_STORM, "yield-storm"),
+        (Trouble.PIPE_STORM, "pool-too-big"),
+        (Trouble.PINNED_HOG, "pin-conflict"),
+        (Trouble.IRQ_LOAD, "irq-theft"),
+    ],
+)
+def test_each_trouble_is_called_by_its_name(trouble, token, tmp_path):
+    for seed in range(3):
+        trial, raw = scene(trouble, seed=seed)
+        outcome = outcome_of(trial, report_of(seen(tmp_path, raw)))
+        assert token in outcome.tokens, seed
+        assert outcome.is_right, seed
+
+
+def test_the_thread_that_comes_next_most_often_is_not_the_culprit(tmp_path):
+    # What the score can tell apart: telemetry pushes the trainer out, for a moment; the hog keeps the CPU.
+    view = seen(tmp_path, scene(Trouble.PINNED_HOG, seed=1)[1])
+    held = view.culprits(view.waits_by(view.critical_lives[0]))
+    assert next(iter(held)) != "telemetry"
+
+
+def outcome(named: str, *injected: str, others: float = 0.0) -> Outcome:
+    return Outcome(Trial("t", 0, frozenset(injected)), named, ("cpu-wait",) if named else (), others, 0.3)
+
+
+def test_precision_falls_with_wrong_names_and_recall_with_missing_ones():
+    right, wrong, missed = outcome("a", "a", "b"), outcome("x", "a"), outcome("", "a")
+    alarm = Outcome(Trial("quiet", 0), "", ("trace-lost",))
+    assert (score([right]).precision, score([right]).recall) == (1.0, 1.0)
+    assert (score([right, wrong]).precision, score([right, wrong]).recall) == (0.5, 0.5)
+    assert (score([right, missed]).precision, score([right, missed]).recall) == (1.0, 0.5)
+    assert (score([right, alarm]).precision, score([right, alarm]).recall) == (0.5, 1.0)
+    assert (score([outcome("")]).precision, score([outcome("")]).recall) == (1.0, 1.0)
+    assert [one["named"] for one in score([right, wrong]).to_dict()["missed"]] == ["x"]
+
+
+def test_a_run_that_others_disturbed_is_counted_and_not_scored():
+    found = score([outcome("compiler", others=0.2), outcome("x", "a", others=0.4), outcome("a", "a", others=0.2)])
+    assert (found.precision, len(found.outcomes), found.disturbed) == (1.0, 1, 2)
+    assert score([outcome("compiler", others=0.05)]).precision == 0.0
