@@ -146,6 +146,15 @@ def test_controllers_that_others_switched_on_since_stay_on(tmp_path):
     assert kernel.state["write", f"{JOB}/cgroup.subtree_control"] == "pids"
 
 
+def test_controllers_that_others_use_since_stay_on(tmp_path):
+    kernel = Kernel()
+    applied(tmp_path, kernel)
+    kernel.refuses["/sys/fs/cgroup/cgroup.subtree_control"] = OSError(errno.EBUSY, "Device or resource busy")
+    found = [one for one in undone(tmp_path, kernel) if one.result == "changed"]
+    assert [one.why for one in found] == ["cgroups below use these controllers now"]
+    assert undone(tmp_path, kernel) == ()
+
+
 def test_threads_born_in_our_cgroup_move_up_when_it_goes(tmp_path):
     kernel = Kernel()
     applied(tmp_path, kernel)

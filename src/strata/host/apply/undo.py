@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,6 +69,8 @@ def _undo(record: Record, machine: Machine, *, is_dry: bool) -> Undone:
     except Gone as gone:
         return Undone(record, "gone", str(gone))
     except OSError as error:
+        if step.path.endswith("/cgroup.subtree_control") and error.errno == errno.EBUSY:
+            return Undone(record, "changed", "cgroups below use these controllers now")
         return Undone(record, "failed", error.strerror or str(error))
     return Undone(record, "restored")
 

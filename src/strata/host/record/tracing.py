@@ -39,13 +39,14 @@ def find(root: Path = Path("/")) -> Path:
     for place in PLACES:
         folder = root / place
         try:
-            if not (folder / "events").is_dir():
-                continue
+            (folder / "events").stat()  # not is_dir(), which takes what is hidden for what is absent
             if missing := [event for event in NEEDED if not has(folder, event)]:
                 raise MissingPart(f"{folder}: this kernel has no event {', '.join(missing)}", hint=QUICK)
             # Events are listed for whoever may look; switching one on is what takes rights.
             with (folder / "events/sched/sched_switch/enable").open("rb+"):
                 return folder
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except PermissionError:
             hidden = folder
         except OSError as error:
