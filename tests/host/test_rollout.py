@@ -145,6 +145,13 @@ def test_the_order_in_which_the_attempts_of_a_pair_are_recorded_does_not_matter(
 # When it stops.
 
 
+def test_a_b_pairs_from_before_the_noise_was_known_count_for_nothing():
+    early = tried(Rollout(PLAN), *[3.0] * 10, job="early")
+    rollout = replace(early, attempts=(*early.attempts, *noisy(8).attempts))
+    assert judge(rollout).ab == ()
+    assert judge(rollout).noise == judge(noisy(8)).noise
+
+
 def test_what_stopped_stays_stopped_whatever_comes_after():
     worse = judge(tried(noisy(8), *[0.95] * 40))
     assert worse.stand is Stand.ROLL_BACK

@@ -96,7 +96,7 @@ def judge(rollout: Rollout) -> Verdict:
     else:
         since = known[plan.aa_pairs - 1] + 1
         # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
-        noise = _noise(plan, changes(pairs[:since]))
+        noise = _noise(plan, changes([pair for pair in pairs[:since] if not pair.is_ab]))
         ab = tuple(pair for pair in pairs[since:] if pair.is_ab)
         verdict = _judge_ab(plan, aa, ab, noise)
     if rollout.is_stopped and verdict.stand is not Stand.ROLL_BACK:
