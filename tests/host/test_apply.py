@@ -90,7 +90,7 @@ def test_killed_while_undoing_the_next_undo_ends_it(tmp_path, dies_at, after):
     assert kernel.state == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(cut=st.integers(0, 10**6))
 def test_a_journal_cut_anywhere_still_says_all_that_was_done(tmp_path_factory, cut):
     # A power cut loses the end of the journal; what was not announced on disk was not done yet.

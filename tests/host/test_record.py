@@ -171,6 +171,19 @@ def test_events_that_perf_lost_are_counted(tmp_path):
     assert (tmp_path / "trace.txt").read_text() == text
 
 
+def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, monkeypatch):
+    (tmp_path / "perf").write_text("#!/bin/sh\necho no permission >&2\nexit 255\n")
+    (tmp_path / "perf").chmod(0o755)
+    monkeypatch.setattr(perf, "find", lambda: str(tmp_path / "perf"))
+    monkeypatch.setattr(tracing, "PLACES", (str(tracefs_folder),))
+    out = tmp_path / "trace.txt"
+    done = host("record", "--seconds", "0.2", "-o", out)
+    assert done.exit_code == 0, done.output
+    assert "perf cannot record: no permission" in done.stderr
+    assert json.loads((tmp_path / "trace.txt.host.json").read_text())["recorded_by"] == "tracefs"
+    assert host("record", "--how", "perf", "--seconds", "0.2", "-o", out).exception.exit_code == 5
+
+
 def test_half_a_trace_is_no_trace(tmp_path):
     program = fake_perf(tmp_path, code=1)
     with pytest.raises(StrataError, match="perf script failed"), sink(tmp_path / "trace.txt") as out:

@@ -88,10 +88,16 @@ def _trace(work: Work, output: Path, how: str) -> None:
     work.look = lambda: seen.update(snapshot.take())
     with sink(output) as text:
         if uses_perf and program is not None:
-            is_whole = perf.record(
-                program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent
-            )
-        else:
+            try:
+                is_whole = perf.record(
+                    program, work, text, events=events, num_cpus=num_cpus, folder=output.absolute().parent
+                )
+            except MissingPart as error:  # before the work began
+                if how == "perf":
+                    raise
+                click.echo(f"{error}; the kernel's own tracing does it instead", err=True)
+                uses_perf = False
+        if not uses_perf:
             tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
     data = {
         **(seen or snapshot.take()),
