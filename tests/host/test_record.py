@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from host_builders import TRAINER, training_host, write_proc
+from host_traces import IDLE, Text
 from strata.cli.main import cli
 from strata.errors import BadFile, MissingPart, StrataError, UsageError
 from strata.host import snapshot
@@ -394,6 +395,17 @@ def test_a_snapshot_has_the_machine_and_comes_back(tmp_path):
     machine = snapshot.read(trace)
     assert machine.cpus.numbers == (0, 1)
     assert machine.cpus.llcs == {0: (0, 1)}
+    assert TRAINER in machine.critical
+    assert snapshot.take(tmp_path, pid=5000)["critical"] == []
+
+
+def test_threads_that_were_seen_to_feed_an_accelerator_are_critical_whatever_their_name(tmp_path):
+    text = Text().wake(1, 0, ("python", 7)).switch(5, 0, IDLE, ("python", 7)).switch(9, 0, ("python", 7), IDLE)
+    trace = tmp_path / "trace.txt"
+    trace.write_bytes(text.raw())
+    assert not json.loads(host("report", trace, "-o", "json").stdout)["threads"][0]["is_critical"]
+    snapshot.beside(trace).write_text(json.dumps({**snapshot.take(), "critical": [7]}))
+    assert json.loads(host("report", trace, "-o", "json").stdout)["threads"][0]["is_critical"]
 
 
 def test_no_snapshot_is_no_fault_and_a_wrong_one_is(tmp_path):

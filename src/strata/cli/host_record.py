@@ -85,7 +85,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
     uses_perf = program is not None and how != "tracefs"
     began_s, is_whole = time.monotonic(), True
     seen: dict[str, Any] = {}
-    work.look = lambda: seen.update(snapshot.take())
+    work.look = lambda: seen.update(snapshot.take(pid=work.root_pid))
     with sink(output) as text:
         if uses_perf and program is not None:
             try:
@@ -100,13 +100,13 @@ def _trace(work: Work, output: Path, how: str) -> None:
         if not uses_perf:
             tracefs.record(folder, work, text, events=events, num_cpus=num_cpus)
     data = {
-        **(seen or snapshot.take()),
+        **(seen or snapshot.take(pid=work.root_pid)),
         "irqs_at_end": snapshot.interrupts(),
         "recorded_by": "perf" if uses_perf else "tracefs",
         "clock": "monotonic",
         "lost": text.lost,
         "events": list(events),
-        "pid": work.process.pid if work.process is not None else work.pid,
+        "pid": work.root_pid,
         "elapsed_s": round(time.monotonic() - began_s, 3),
     }
     write_json(snapshot.beside(output), data)

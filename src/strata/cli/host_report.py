@@ -88,7 +88,8 @@ def report(
         ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto is not None else None
     cpus = recorded_on.cpus if recorded_on is not None else probe() if here else None
-    found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator))
+    feeding = recorded_on.critical if recorded_on is not None else ()
+    found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator, feeding=feeding))
     if html is not None:
         from strata.files import write_text
         from strata.host.page import page

@@ -24,6 +24,8 @@ from strata.host.threads.classify import classify
 from strata.host.threads.observe import observe
 
 FORM: Final = "strata-host-snapshot/1"
+FEEDING: Final = ("kernel-launch", "comms-monitor")
+"""Pools whose threads hold up an accelerator the moment they wait."""
 LIMITS: Final = ("cpu.weight", "cpu.idle", "cpu.max", "cpuset.cpus.effective", "cpuset.mems.effective", "cpu.stat")
 
 
@@ -32,10 +34,14 @@ def beside(trace: Path) -> Path:
     return trace.with_name(f"{trace.name}.host.json")
 
 
-def take(root: Path = Path("/")) -> dict[str, Any]:
-    """Read the machine below a root with proc and sys, as the JSON of the file. Nothing it lacks is an error."""
+def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
+    """Read the machine below a root with proc and sys, as the JSON of the file. Nothing it lacks is an error.
+
+    pid: only threads of this process and its descendants can be critical.
+    """
     snapshot = observe(root)
     threads = classify(snapshot)
+    mine = snapshot.tree(pid) if pid is not None else snapshot.processes.keys()
     return {
         "form": FORM,
         "kernel": os.uname().release,
@@ -59,6 +65,7 @@ def take(root: Path = Path("/")) -> dict[str, Any]:
             }
             for one in threads
         ],
+        "critical": [one.thread.tid for one in threads if one.pool in FEEDING and one.thread.pid in mine],
         "cgroups": _limits(root, {one.thread.cgroup for one in threads if one.layer != "rest"}),
         "pressure": _text(root / "proc/pressure/cpu"),
     }
@@ -66,10 +73,14 @@ def take(root: Path = Path("/")) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a report asks of a snapshot. epoch_ahead_ns: how far the epoch's clock is ahead of the trace's."""
+    """What a report asks of a snapshot.
+
+    epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
+    """
 
     cpus: Cpus
     epoch_ahead_ns: int
+    critical: tuple[int, ...] = ()
 
 
 def read(trace: Path) -> Machine | None:
@@ -85,7 +96,7 @@ def read(trace: Path) -> Machine | None:
         if data["form"] != FORM:
             raise ValueError(f"its form is {data['form']!r}")
         cpus = Cpus(tuple(Cpu(**{**one, "core": tuple(one["core"])}) for one in data["cpus"]))
-        return Machine(cpus, int(data["epoch_ahead_ns"]))
+        return Machine(cpus, int(data["epoch_ahead_ns"]), tuple(int(tid) for tid in data["critical"]))
     except (ValueError, KeyError, TypeError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

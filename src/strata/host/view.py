@@ -44,6 +44,7 @@ class View:
     """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
 
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
+    `feeding` are ids of threads that were seen to feed an accelerator.
     """
 
     trace: Trace
@@ -55,6 +56,7 @@ class View:
     critical: tuple[str, ...] = ()
     cpus: Cpus | None = None
     accelerator: Accelerator | None = None
+    feeding: tuple[int, ...] = ()
 
     def name(self, life: int) -> str:
         """Return the last name of a thread; "(idle)" for none."""
@@ -119,7 +121,8 @@ class View:
         names = [self.trace.names[i] for i in range(len(self.trace.names))]
         matches = [name.startswith(self.critical) if self.critical else _feeds(name) for name in names]
         launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
-        known = np.array([*matches, False])[self.lives.comm] | np.isin(self.lives.tid, launches[:MOST_LAUNCHERS])
+        seen = (*launches[:MOST_LAUNCHERS], *(() if self.critical else self.feeding))
+        known = np.array([*matches, False])[self.lives.comm] | np.isin(self.lives.tid, seen)
         return known & (self.ran_ns + self.waited_ns > 0)
 
     @cached_property
@@ -155,6 +158,7 @@ def view_of(
     critical: Sequence[str] = (),
     cpus: Cpus | None = None,
     accelerator: Accelerator | None = None,
+    feeding: Sequence[int] = (),
 ) -> View:
     """Return a trace, analysed. `critical`: prefixes of the names of the threads that matter."""
     lives = lives_of(trace)
@@ -162,4 +166,4 @@ def view_of(
     interrupts = interrupts_of(trace, runs)
     waits = waits_of(trace, lives, runs)
     blame = blame_of(waits, runs, interrupts, trace.names)
-    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus, accelerator)
+    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus, accelerator, tuple(feeding))

@@ -31,6 +31,11 @@ class Work:
         code = self.process.poll() if self.process is not None else None
         return 128 - code if code is not None and code < 0 else code
 
+    @property
+    def root_pid(self) -> int | None:
+        """Return the process it is all about: the command's, or the one that was named."""
+        return self.process.pid if self.process is not None else self.pid
+
     def start(self) -> None:
         """Start the command, if there is one. Raises UsageError where it cannot be."""
         if not self.command:
