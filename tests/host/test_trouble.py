@@ -121,3 +121,4 @@ def test_a_run_that_others_disturbed_is_counted_and_not_scored():
     found = score([outcome("compiler", others=0.2), outcome("x", "a", others=0.4), outcome("a", "a", others=0.2)])
     assert (found.precision, len(found.outcomes), found.disturbed) == (1.0, 1, 2)
     assert score([outcome("compiler", others=0.05)]).precision == 0.0
+    assert score([outcome("x", "a", others=0.4)]).precision is None

@@ -136,10 +136,8 @@ def _show(console: Console, answer: Mapping[str, Any]) -> None:
     found = answer["diagnosis"]
     disturbed = f", {found['disturbed']} more were disturbed by others" if found["disturbed"] else ""
     console.print()
-    console.print(
-        f"culprits named, {found['kernel']} kernel: precision {found['precision']:.0%}, recall "
-        f"{found['recall']:.0%} in {found['runs']} trials{disturbed}"
-    )
+    rates = f"precision {found['precision']:.0%}, recall {found['recall']:.0%}" if found["runs"] else "nothing"
+    console.print(f"culprits named, {found['kernel']} kernel: {rates} in {found['runs']} trials{disturbed}")
     for one in found["missed"]:
         was = " or ".join(one["injected"]) or "nobody"
         console.print(f"  {one['trouble']}, seed {one['seed']}: it was {was}, named {one['named'] or 'nobody'}")

@@ -63,11 +63,12 @@ class Outcome:
 class Score:
     """Over all outcomes: of the culprits named the share that was there, of those there the share named.
 
-    A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored.
+    A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored;
+    without any both are None.
     """
 
-    precision: float
-    recall: float
+    precision: float | None
+    recall: float | None
     outcomes: tuple[Outcome, ...]
     disturbed: int = 0
 
@@ -96,6 +97,8 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     named = [one for one in scored if one.named or (not one.trial.injected and one.tokens)]
     injected = [one for one in scored if one.trial.injected]
     right = sum(one.is_right for one in injected)
+    if not scored:
+        return Score(None, None, (), len(outcomes))
     precision = right / len(named) if named else 1.0
     recall = right / len(injected) if injected else 1.0
     return Score(precision, recall, tuple(scored), len(outcomes) - len(scored))

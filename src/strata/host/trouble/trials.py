@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from strata.host.report import report_of
 from strata.host.trace.read import read_trace
@@ -45,9 +49,9 @@ def live_trial(trouble: Trouble, *, seed: int, trace: Path) -> Outcome:
 
     trial = record_trial(trouble, seed=seed, trace=trace)
     view = _view(trace)
-    whole_ns = view.wall_ns * max(len(view.runs.cpus), 1)
-    culprit = _ran_ns(view, trial.injected) / whole_ns
-    others = int(view.ran_ns.sum()) / whole_ns - culprit - _ran_ns(view, {TRAINER}) / whole_ns
+    shares = _shares(view, os.sched_getaffinity(0))
+    culprit = sum(shares.get(name, 0.0) for name in trial.injected)
+    others = sum(shares.values()) - culprit - shares.get(TRAINER, 0.0)
     return outcome_of(trial, report_of(view), others=others, culprit=culprit)
 
 
@@ -61,5 +65,11 @@ def _view(trace: Path) -> View:
     return view_of(read_trace(trace), critical=(TRAINER,))
 
 
-def _ran_ns(view: View, names: Collection[str]) -> int:
-    return sum(int(ns) for life, ns in enumerate(view.ran_ns.tolist()) if view.name(life) in names)
+def _shares(view: View, cpus: Collection[int]) -> dict[str, float]:
+    """Return each name's share of the time of some CPUs."""
+    runs = view.runs
+    ours = np.flatnonzero((runs.life >= 0) & np.isin(runs.cpus[runs.cpu], list(cpus)))
+    shares: dict[str, float] = defaultdict(float)
+    for life, ns in zip(runs.life[ours].tolist(), (runs.end_ns - runs.start_ns)[ours].tolist(), strict=True):
+        shares[view.name(life)] += ns / (view.wall_ns * len(cpus))
+    return shares
