@@ -423,6 +423,16 @@ def test_undo_after_kill_9_is_exact_on_a_real_thread(tmp_path, sleeper, what, wh
     assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
 
 
+def test_pages_of_a_real_process_are_moved_and_stay(tmp_path, sleeper):
+    node = min(residents().memory_nodes)
+    move = Step("migrate", f"/proc/{sleeper}", str(node), "as told", "critical", ticks(sleeper))
+    try:
+        assert [one.result for one in applied(tmp_path, Machine(), [move])] == ["done"]
+    except StrataError as error:
+        pytest.skip(str(error))  # a kernel without NUMA, or no right to move another's pages
+    assert [one.result for one in undone(tmp_path, Machine())] == ["kept"]
+
+
 def test_files_below_a_root_are_read_written_and_removed(tmp_path):
     machine = Machine(tmp_path)
     group = "/sys/fs/cgroup/job"

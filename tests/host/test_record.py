@@ -71,7 +71,7 @@ def test_the_kernels_own_tracing_records_a_command_and_leaves_nothing_behind(tmp
     trace = read_trace(out)
     assert (trace.unparsed, trace.lost) == (0, text.lost)
     assert trace.num_events > 200
-    assert not list((tracefs_folder / "instances").glob("strata-*"))
+    assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
 
 
 def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
     with sink(out) as text:
         tracefs.record(tracefs_folder, work, text, events=tracing.NEEDED, num_cpus=2)
     assert read_trace(out).num_events > 10
-    assert not list((tracefs_folder / "instances").glob("strata-*"))
+    assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
 
 
 def test_what_a_small_buffer_loses_is_told(tmp_path, tracefs_folder, monkeypatch):
@@ -100,7 +100,7 @@ def test_what_a_small_buffer_loses_is_told(tmp_path, tracefs_folder, monkeypatch
 def test_instances_of_killed_recorders_are_removed(tracefs_folder):
     child = subprocess.Popen(["true"])
     child.wait()
-    left = tracefs_folder / f"instances/strata-{child.pid}"
+    left = tracefs_folder / f"instances/strata-{os.stat('/proc/self/ns/pid').st_ino}-{child.pid}"
     left.mkdir()
     with tracefs.instance(tracefs_folder):
         assert not left.exists()
@@ -110,7 +110,7 @@ def test_an_instance_goes_also_where_the_recording_fails(tracefs_folder, tmp_pat
     work = Work(seconds=1, command=("no-such-command",))
     with pytest.raises(UsageError, match="no-such-command"), sink(tmp_path / "t.txt") as text:
         tracefs.record(tracefs_folder, work, text, events=tracing.NEEDED, num_cpus=2)
-    assert not list((tracefs_folder / "instances").glob("strata-*"))
+    assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
     assert not list(tmp_path.iterdir())
 
 

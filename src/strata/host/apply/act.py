@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -35,10 +35,8 @@ class Outcome:
         return {**self.step.to_dict(), "result": self.result, "before": self.before, "skipped_because": self.why}
 
 
-def apply(
-    steps: Sequence[Step], machine: Machine, journal: Journal, *, keep: Callable[[Outcome], None] = lambda _: None
-) -> tuple[Outcome, ...]:
-    """Take all steps that are not taken yet; `keep` hears of each. Threads and files that are gone are skipped.
+def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[Outcome, ...]:
+    """Take all steps that are not taken yet. Threads and files that are gone are skipped.
 
     Raises MissingPart (no rights) or StrataError for a step the kernel refuses, and KeyboardInterrupt; what was
     done by this call is then undone. A journal of an earlier boot is put aside: the kernel has forgotten it too.
@@ -52,7 +50,6 @@ def apply(
     for step in steps:
         try:
             outcomes.append(_take(step, machine, journal))
-            keep(outcomes[-1])
         except OSError as error:
             undo(machine, journal, since=first)
             raise _refused(step, error) from None

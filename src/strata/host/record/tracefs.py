@@ -63,11 +63,13 @@ def losses(folder: Path) -> Iterator[tuple[int, int]]:
 @contextmanager
 def instance(tracing: Path) -> Iterator[Path]:
     """Yield an instance of our own, which is removed at the end; so are those of processes that were killed."""
-    for left in (tracing / "instances").glob(f"{PREFIX}[0-9]*"):
-        if not Path(f"/proc/{left.name.removeprefix(PREFIX)}").exists():
+    # Numbers of processes mean something in their namespace only; tracing is one for all containers.
+    ours = f"{PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
+    for left in (tracing / "instances").glob(f"{ours}*"):
+        if not Path(f"/proc/{left.name.removeprefix(ours)}").exists():
             with suppress(OSError):  # someone still reads it
                 left.rmdir()
-    folder = tracing / "instances" / f"{PREFIX}{os.getpid()}"
+    folder = tracing / "instances" / f"{ours}{os.getpid()}"
     try:
         folder.mkdir()
     except OSError as error:
