@@ -55,7 +55,7 @@ def serve(listener):
             stream.write(json.dumps({{"errno": 0, "args": {{"resp": figures}}}}).encode() + b"\\n")
             stream.flush()
             if plot == "eject" and number == 2:
-                end(1, "EXIT: runtime error (non-existent DSQ 0x0)")
+                end(1, "Error: EXIT: runtime error (non-existent DSQ 0x0)")
             if plot == "crash" and number == 2:
                 kernel("disabled")
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -282,10 +282,20 @@ def test_without_a_socket_there_are_no_stats(tmp_path):
         Stats(tmp_path / "stats").ask()
 
 
+LAST_WORDS = (
+    ("", ""),
+    ("a\nb\n\n", "b"),
+    ("EXIT: unregistered from user space\nINFO bye\n", "EXIT: unregistered from user space"),
+    ("INFO Unregister\nError: EXIT: disabled by sysrq-S\n\n", "EXIT: disabled by sysrq-S"),
+    ("Error: Failed to load\nCaused by: no\n", "Error: Failed to load"),
+)
+"""Logs of scx_layered 1.1.4 on Linux 7.2, and what they come to."""
+
+
 def test_events_and_last_words_are_read(tmp_path):
     assert events("SCX_EV_A 3\nnonsense\nSCX_EV_B 0\n") == {"SCX_EV_A": 3, "SCX_EV_B": 0}
     log = tmp_path / "log"
-    for text, last in (("", ""), ("a\nb\n\n", "b"), ("EXIT: gone (x)\nbye\n", "EXIT: gone (x)")):
+    for text, last in LAST_WORDS:
         log.write_text(text)
         assert last_words(log) == last
 

@@ -138,8 +138,9 @@ def last_words(log: Path) -> str:
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 2**16))
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-    for start in ("EXIT: ", "Error: "):
-        if found := [line for line in lines if line.startswith(start)]:
+    # Being thrown out is an error to scx_layered: `Error: EXIT: runtime error (...)`; being told to end is none.
+    for pattern in (r"(?:Error: )?(EXIT: .+)", r"(Error: .+)"):
+        if found := [match[1] for line in lines if (match := re.match(pattern, line))]:
             return found[-1]
     return lines[-1] if lines else ""
 
