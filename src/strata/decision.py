@@ -1,6 +1,6 @@
 """What every scheduler answers with: a choice, what else was considered, and why.
 
-A `Reason` is a stable token (`reasons.py`) with data and one sentence.
+A `Reason` is a stable token (`reasons`) with data and one sentence.
 """
 
 from __future__ import annotations
