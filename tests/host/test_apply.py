@@ -208,7 +208,7 @@ def test_a_failed_apply_takes_back_itself_only(tmp_path):
     assert ("mkdir", f"{JOB}/strata-critical") not in kernel.state
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.ENOSPC])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.ENOSPC, errno.EPERM])
 def test_an_interrupt_the_kernel_places_itself_is_skipped(tmp_path, number):
     kernel = Kernel()
     kernel.refuses[IRQ] = OSError(number, "no")

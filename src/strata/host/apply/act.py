@@ -16,8 +16,8 @@ from strata.host.layers.plain import Step
 
 Result = Literal["done", "already", "skipped", "would"]
 
-_NOT_HERE: Final = (errno.EIO, errno.EINVAL, errno.ENOSPC)
-"""How the kernel says that it places an interrupt itself, or that a CPU has no room for another."""
+_NOT_HERE: Final = (errno.EIO, errno.EINVAL, errno.ENOSPC, errno.EPERM)
+"""How the kernel says that it places an interrupt itself, or has no room; who may not write gets EACCES instead."""
 _RIGHTS: Final = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
