@@ -17,7 +17,7 @@ from strata.host.layers.plain import Step
 Result = Literal["done", "already", "skipped", "would"]
 
 _NOT_HERE: Final = (errno.EIO, errno.EINVAL, errno.ENOSPC, errno.EPERM)
-"""How the kernel says that it places an interrupt itself, or has no room; who may not write gets EACCES instead."""
+"""How the kernel says that it places an interrupt itself, or has no room; who may not write gets EACCES."""
 _RIGHTS: Final = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
