@@ -65,6 +65,7 @@ def test_what_is_printed_is_read() -> None:
     assert probe.probe_of({"rate_flops": 1.0, "power_w": None}, 5.0) == Probe(5.0, 1.0)
 
 
+@pytest.mark.real("torch")
 def test_without_a_plug_in_the_benchmark_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert probe.main(["probe", "torch_of_nobody", "cpu"]) == MissingPart.exit_code
     assert "the benchmark needs t" in capsys.readouterr().out
