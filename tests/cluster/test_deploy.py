@@ -114,12 +114,19 @@ def test_a_workload_has_no_rights_over_its_node(workload):
     assert is_agent or (not on_host and pod["securityContext"]["runAsNonRoot"])
 
 
+def parsed(name, arguments):
+    """What `strata kube NAME` makes of arguments. Below the whole command line: a command keeps its first help."""
+    whole = click.Context(cli, **cli.context_settings)
+    context = click.Context(kube, parent=whole)
+    command = kube.get_command(context, name)
+    assert command is not None, f"strata kube {name}"
+    return command.make_context(name, list(arguments), parent=context).params
+
+
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
 def test_a_workloads_arguments_are_those_of_the_command(workload):
     _, name, *arguments = container(workload)["args"]
-    command = kube.get_command(click.Context(kube), name)
-    assert command is not None, f"strata kube {name}"
-    told = command.make_context(name, arguments).params
+    told = parsed(name, arguments)
     assert told["port"] in {port["containerPort"] for port in container(workload)["ports"]}
     assert told["host"] == "0.0.0.0"
     assert told.get("namespace") in (None, NAMESPACE)
@@ -224,8 +231,7 @@ def test_the_quota_library_is_put_where_pods_with_fractions_mount_it_from():
     (mount,) = one["volumeMounts"]
     assert (mount["name"], mount.get("readOnly", False)) == (volume["name"], False)
     assert volume["hostPath"]["path"] == str(Path(LIBRARY).parent)
-    command = kube.get_command(click.Context(kube), one["args"][1])
-    assert command.make_context(one["args"][1], one["args"][2:]).params["folder"] == Path(mount["mountPath"])
+    assert parsed(one["args"][1], one["args"][2:])["folder"] == Path(mount["mountPath"])
     assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert one["securityContext"]["allowPrivilegeEscalation"] is False
 
