@@ -57,6 +57,8 @@ def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: 
     heard, heard_write = os.pipe()
     command = [
         perf, "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", str(pages(num_cpus)), "--max-size", MAX_FILE,
+        # Without them perf ends a second later, and reads all its file again for what our events do not need.
+        "--no-bpf-event", "--no-buildid", "--no-buildid-cache",
         "-D", "-1", "--control", f"fd:{told_read},{heard_write}", "-o", str(data), "-e", ",".join(events),
     ]  # fmt: skip
     # A session of its own: Ctrl-C is ours to hand on, once the recording is whole.
