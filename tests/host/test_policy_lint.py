@@ -100,6 +100,63 @@ def test_what_is_no_json_is_a_bad_file_and_no_finding(tmp_path, text):
     assert "policy.json" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('[{"name": "a"},\n {"name": NaN}]', "policy.json:2:11: not JSON: NaN is no number"),
+        ('[{"x": "NaN", "y":\n\t-Infinity}]', "policy.json:2:2: not JSON: -Infinity is no number"),
+        ("[1e999]", "policy.json:1:2: not JSON: 1e999 is out of range"),
+        (f"[{'9' * 5000}]", "policy.json:1:2: not JSON: 9999"),
+        (r'[{"name": "\ud800"}]', "policy.json:1:11: half of a surrogate pair"),
+        (r'[{"\udc00": 1}]', "policy.json:1:3: half of a surrogate pair"),
+        ("[" * 128 + "]" * 128, "policy.json:1:128: nested more than 127 deep"),
+        ("\ufeff[]", "policy.json:1:1: begins with a byte order mark"),
+        ("[] // the end", "policy.json:1:4: not JSON"),
+        ("[1,]", "policy.json:1:4: not JSON"),
+    ],
+)
+def test_what_serde_json_does_not_read_is_told_at_its_place(tmp_path, text, place):
+    file = tmp_path / "policy.json"
+    file.write_text(text)
+    result = run(str(file))
+    assert result.exception.exit_code == 2
+    assert place in str(result.exception)
+
+
+def test_a_pair_of_surrogates_and_a_word_in_quotes_are_text(tmp_path):
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps([layer(comment="NaN \U0001f600"), REST]))
+    assert run(str(file), "--elsewhere").exit_code == 0
+
+
+def test_people_see_line_and_column_of_what_is_wrong(tmp_path):
+    file = tmp_path / "policy.json"
+    file.write_text(
+        json.dumps([layer(None, grouped(preemt=True)), layer([[]], {"Grouped": {}}, name="b")], indent=1)
+    )
+    shown = run(str(file), "--elsewhere").stdout
+    lines = file.read_text().splitlines()
+    at = {line.split(": ")[2]: line.split(":")[1:3] for line in shown.splitlines() if line.startswith(str(file))}
+    line, column = map(int, at["key-unknown"])
+    assert lines[line - 1][column - 1 :].startswith('"preemt"')
+    line, column = map(int, at["policy-unreadable"])  # util_range is not there: what it is missing from is
+    assert lines[line - 1][column - 1 :].startswith('"Grouped": {}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"name": "a", "matches": [[]], "kind": {"Open": {}, "Open": {"fifo": true}}}]',
+        '[{"name": "a", "matches": [[{"CommPrefix": "a", "CommPrefix": "b"}]], "kind": {"Open": {}}}]',
+    ],
+)
+def test_an_alternative_given_twice_is_unreadable(tmp_path, text):
+    file = tmp_path / "policy.json"
+    file.write_text(text)
+    result = run(str(file), "-o", "json", "--elsewhere")
+    assert "policy-unreadable" in {one["token"] for one in json.loads(result.stdout)["findings"]}
+
+
 def test_a_key_given_twice_is_refused_as_scx_layered_does(tmp_path):
     file = tmp_path / "policy.json"
     file.write_text('[{"name": "a", "name": "b", "matches": [[]], "kind": {"Open": {}}}]')

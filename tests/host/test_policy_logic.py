@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from host_builders import thread
-from strata.host.layers.logic import contradiction, covers, implies, is_always
+from strata.host.layers.logic import contradiction, covers, implies, is_always, leave_none
 from strata.host.layers.matching import KNOWN, holds
 from strata.host.layers.policy import Match
 from strata.host.lint.regex import fault
@@ -52,6 +52,26 @@ def test_every_condition_that_proc_can_answer_is_tried():
 def test_what_follows_from_a_condition_holds_where_it_does(a, b, one):
     assume(implies(a, b))
     assert not holds(a, one) or holds(b, one)
+
+
+FAMILIES = (
+    ("CommPrefix", "CommPrefixExclude"),
+    ("PcommPrefixExclude", "PcommPrefix"),
+    ("NiceAbove", "NiceBelow", "NiceEquals"),
+    ("IsGroupLeader",),
+)
+LIKE = st.sampled_from(FAMILIES).flatmap(
+    lambda kinds: st.lists(
+        st.one_of(*(st.builds(Match, st.just(kind), VALUES[kind]) for kind in kinds)), min_size=2, max_size=4
+    )
+)
+
+
+@MANY
+@given(LIKE, THREADS)
+def test_conditions_that_leave_no_thread_out_take_every_one(some, one):
+    assume(leave_none(some))
+    assert any(holds(match, one) for match in some)
 
 
 @MANY

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from strata.host.layers.codec import Read
     from strata.host.lint.explain import Explained
     from strata.host.lint.finding import Finding
     from strata.host.lint.room import Site
@@ -44,7 +45,7 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
     data: dict[str, Any] = {"findings": [finding.to_dict() for finding in findings]}
     if is_explained:
         data["layers"] = [{"name": one.name, "who": one.who, "how": list(one.how)} for one in words]
-    emit(data, output, lambda console: _show(console, file, findings, words))
+    emit(data, output, lambda console: _show(console, file, policy, findings, words))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
         raise GoalMissed(f"{file}: {errors} {'error' if errors == 1 else 'errors'}")
@@ -57,15 +58,18 @@ def _here() -> Site:
     return Site(cpus.probe(), kernel.probe())
 
 
-def _show(console: Console, file: str, findings: Sequence[Finding], words: Sequence[Explained]) -> None:
+def _show(
+    console: Console, file: str, policy: Read, findings: Sequence[Finding], words: Sequence[Explained]
+) -> None:
     show_words(console, words)
     if not findings:
         console.print(f"{file}: ok")
     for finding in findings:
         said = finding.to_dict()
-        place = f"{said['path']}: " if said["path"] else ""
-        console.print(f"{said['severity']}: {said['token']}", style="bold")
-        _line(console, f"{place}{said['sentence']}")
+        where = f"{said['path']}: " if said["path"] else ""
+        line, column = policy.place(said["path"])
+        console.print(f"{file}:{line}:{column}: {said['severity']}: {said['token']}", style="bold", soft_wrap=True)
+        _line(console, f"{where}{said['sentence']}")
 
 
 def show_words(console: Console, words: Sequence[Explained]) -> None:

@@ -67,6 +67,12 @@ LAYERS: Final[Meanings] = {
         "scx_layered panics on templates by anything but CgroupSuffix and CgroupRegex.",
         "Use one of these two.",
     ),
+    "template-misused": Meaning(
+        "{why}",
+        "A template is replaced by a layer for each cgroup that fits it, when the scheduler starts. What comes "
+        "out is refused: more than 16 layers, or a last one that does not take all.",
+        "Name the cgroups' common ending, and leave the last layer without a template.",
+    ),
     "numa-node-spread": Meaning(
         "NumaNode with {algo}: the CPUs it takes on the other nodes stay idle",
         "The layer's threads live on one node, but its CPUs are spread over all; scx_layered refuses that.",
@@ -233,6 +239,11 @@ LAYERS: Final[Meanings] = {
         "CPUs are added where utilisation per CPU is above the upper end, and it is 1 at most unless time on "
         "other CPUs counts.",
         "Give an upper end below 1, or util_includes_open_cputime in a Grouped layer.",
+    ),
+    "util-range-percent": Meaning(
+        "[{low}, {high}] are shares, not percents: the layer gives CPUs back until they are {low} times busy",
+        "util_range is the utilisation of one CPU, from 0 to 1. Above that the layer stays at its fewest CPUs.",
+        "Divide by 100: [0.4, 0.85].",
     ),
     "layer-no-cpus": Meaning(
         "layer {name!r} may own no CPU at all",

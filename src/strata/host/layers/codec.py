@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, Final
 
-from strata.errors import BadFile, Fault, UsageError
-from strata.files import read_text
-from strata.host.layers import forms
+from strata.errors import UsageError
+from strata.host.layers import forms, text
 from strata.host.layers.policy import KINDS, MATCHERS, Kind, Layer, Match
 
 LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
@@ -25,29 +23,20 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A policy as far as it could be read; None stands for a layer that could not."""
+    """A policy as far as it could be read; None stands for a layer that could not.
+
+    place: line and column of a path in the file; (0, 0) where it was read from none.
+    """
 
     layers: tuple[Layer | None, ...]
     troubles: tuple[Trouble, ...]
-
-
-class _Object(dict[str, Any]):
-    """A JSON object that remembers keys given twice, which serde refuses and Python's reader forgets."""
-
-    doubled: tuple[str, ...] = ()
+    place: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
 
 
 def load(path: str) -> Read:
     """Read a policy file. Raises UsageError (no such file) or BadFile (no JSON), never for what it says."""
-    text = read_text(path)
-    try:
-        return read(json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant))
-    except json.JSONDecodeError as error:
-        raise BadFile([Fault(path, f"not JSON: {error.msg}", error.lineno, error.colno)]) from None
-    except RecursionError:
-        raise BadFile([Fault(path, "not usable JSON: nested too deeply")]) from None
-    except ValueError as error:  # NaN, or an integer of thousands of digits
-        raise BadFile([Fault(path, f"not JSON: {error}")]) from None
+    said = text.load(path)
+    return replace(read(said.data), place=said.place)
 
 
 def parse(data: Any) -> tuple[Layer, ...]:
@@ -71,18 +60,6 @@ def read(data: Any) -> Read:
 def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
     """Return the JSON data of a policy: what is not the default, in the order of config.rs."""
     return [_dump_layer(layer) for layer in layers]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        found.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _layer(data: Any, path: str, troubles: list[Trouble]) -> Layer | None:
@@ -122,7 +99,7 @@ def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tup
 
 
 def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
-    if not isinstance(data, dict) or len(data) != 1:
+    if not isinstance(data, dict) or len(data) != 1 or _doubled(data):
         troubles.append(Trouble(path, 'a condition should be an object of one key, as {"CommPrefix": "pt_"}'))
         return None
     ((kind, value),) = data.items()
@@ -139,7 +116,7 @@ def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
 
 def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> Kind | None:
     said = data.get("kind")
-    if not isinstance(said, dict) or len(said) != 1:
+    if not isinstance(said, dict) or len(said) != 1 or _doubled(said):
         message = "should be an object of one key: Confined, Grouped or Open"
         troubles.append(Trouble(f"{path}.kind", message if "kind" in data else "required key is missing"))
         return None
@@ -179,9 +156,12 @@ def _value(
 
 
 def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], troubles: list[Trouble]) -> None:
-    troubles.extend(
-        Trouble(f"{path}.{key}", "key given twice") for key in getattr(data, "doubled", ()) if key in set(known)
-    )
+    twice = [key for key in _doubled(data) if key in set(known)]
+    troubles.extend(Trouble(f"{path}.{key}", "key given twice") for key in twice)
+
+
+def _doubled(data: Mapping[str, Any]) -> tuple[str, ...]:
+    return data.doubled if isinstance(data, text.Object) else ()
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from strata.host.layers.policy import JOIN_BYTES, Match
 
 NICE: Final = range(-20, 20)
 _PREFIXES: Final = ("CommPrefix", "PcommPrefix", "CgroupPrefix", "CmdJoin")
+_FLAGS: Final = ("IsGroupLeader", "UsedGpuTid", "UsedGpuPid")
 _SINGLE: Final = (
     "UIDEquals", "GIDEquals", "PIDEquals", "PPIDEquals", "TGIDEquals", "NSPIDEquals", "NSEquals", "IsGroupLeader",
     "UsedGpuTid", "UsedGpuPid", "NumaNode",
@@ -51,6 +52,24 @@ def implies(a: Match, b: Match) -> bool:
 def covers(wide: Sequence[Match], narrow: Sequence[Match]) -> bool:
     """Return whether a thread that fits all of `narrow` always fits all of `wide`."""
     return all(is_always(b) or any(implies(a, b) for a in narrow) for b in wide)
+
+
+def leave_none(alternatives: Sequence[Match]) -> bool:
+    """Return whether every thread fits one of some conditions, though each leaves out threads by itself.
+
+    As two names left out in blocks of their own: what has the one name has not the other.
+    """
+    some = [match for match in alternatives if not is_always(match)]
+    nices = set().union(*(_nices(match) for match in some if match.kind.startswith("Nice")))
+    return nices == set(NICE) or any(_either(a, b) or _either(b, a) for a, b in combinations(some, 2))
+
+
+def _either(a: Match, b: Match) -> bool:
+    if a.kind == b.kind and a.kind.endswith("Exclude"):
+        return not a.value.startswith(b.value) and not b.value.startswith(a.value)
+    if b.kind == f"{a.kind}Exclude":
+        return bool(b.value.startswith(a.value))
+    return a.kind == b.kind and a.kind in _FLAGS and a.value != b.value
 
 
 def contradiction(block: Sequence[Match]) -> str:

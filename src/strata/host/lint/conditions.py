@@ -33,7 +33,7 @@ def conditions(layers: Sequence[At]) -> Iterator[Finding]:
                 if num_regexes == MAX_CGROUP_REGEXES + 1:
                     what = f"more than {MAX_CGROUP_REGEXES} CgroupRegex in one policy"
                     yield found("matches-too-many", path, what=what)
-        yield from _template(at)
+        yield from _template(at, is_last=at is layers[-1])
     yield from _hints(layers)
     yield from _gpu(layers)
 
@@ -84,9 +84,14 @@ def _value(path: str, match: Match) -> Iterator[Finding]:
 def _regex(path: str, text: str) -> Iterator[Finding]:
     if why := fault(text):
         yield found("regex-wrong", path, why=why)
+    # Unlike the other conditions on cgroups, it is compared with /sys/fs/cgroup/system.slice.
+    elif text.startswith("^") and text[1:2].isalnum() and "|" not in text:
+        yield found("cgroup-path-form", path, why="it is compared with whole paths, /sys/fs/cgroup/...")
+    elif text.endswith("/$") and "|" not in text:
+        yield found("cgroup-path-form", path, why="it is compared with paths that have no slash at their end")
 
 
-def _template(at: At) -> Iterator[Finding]:
+def _template(at: At, *, is_last: bool) -> Iterator[Finding]:
     template = at.layer.template
     if template is None:
         return
@@ -95,8 +100,13 @@ def _template(at: At) -> Iterator[Finding]:
         yield from _regex(path, template.value)
     elif template.kind != "CgroupSuffix":
         yield found("template-unsupported", path, matcher=template.kind)
+    elif template.value == "":
+        yield found("template-misused", path, why='every cgroup ends with "", so that each gets a layer')
     elif template.value.endswith("/"):
         yield found("template-idle", path, suffix=template.value)
+    if is_last:
+        why = "the last layer takes every thread, and a template adds its cgroup as a condition"
+        yield found("template-misused", f"{at.path}.template", why=why)
 
 
 def _hints(layers: Sequence[At]) -> Iterator[Finding]:

@@ -13,6 +13,8 @@ from strata.host.lint.finding import At, Finding, found
 
 LONG_SLICE_US: Final = 1_000_000
 """No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
+PERCENT_FROM: Final = 2.0
+"""A layer that shrinks until its CPUs are this busy is not meant; 40 is 40 %, not 4000 %."""
 TEMPLATE_BYTES: Final = 64
 """What a template adds to a layer's name: the end of its cgroup's path."""
 _OF: Final = {name: {one.name for one in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
@@ -63,6 +65,8 @@ def _ranges(at: At, kind: Any) -> Iterator[Finding]:
     low, high = kind.util_range
     if low < 0 or low >= high:
         yield found("util-range-wrong", at.key("util_range"), why=f"[{low:g}, {high:g}] is not 0 <= low < high")
+    elif low >= PERCENT_FROM:
+        yield found("util-range-percent", at.key("util_range"), low=f"{low:g}", high=f"{high:g}")
     elif high > 1 and not getattr(kind, "util_includes_open_cputime", False):
         yield found("util-range-unreached", at.key("util_range"), high=f"{high:g}")
     if kind.cpus_range is not None and kind.cpus_range_frac is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strata.host.layers.logic import contradiction, covers, is_always
+from strata.host.layers.logic import contradiction, covers, is_always, leave_none
 from strata.host.layers.policy import MAX_ANDS, MAX_LAYERS, MAX_ORS, Match
 from strata.host.lint.finding import At, Finding, found
 
@@ -39,6 +39,8 @@ def _early(at: At) -> Iterator[Finding]:
         for number, block in enumerate(at.layer.matches):
             if all(is_always(match) for match in block):
                 yield found("catch-all-early", at.block(number), name=at.layer.name)
+        if leave_none([block[0] for block in at.layer.matches if len(block) == 1]):
+            yield found("catch-all-early", f"{at.path}.matches", name=at.layer.name)
 
 
 def _never(at: At) -> Iterator[Finding]:

@@ -1,0 +1,142 @@
+"""The text of a policy, read as strictly as serde_json reads it, and where in it each value stands."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from strata.errors import BadFile, Fault
+from strata.files import read_text
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BOM: Final = b"\xef\xbb\xbf"
+DEEPEST: Final = 127
+"""Lists and objects in each other; serde_json stops at more."""
+LONGEST_INT: Final = 40
+"""Digits past which a number fits no integer of Rust; it is read as a real, as serde_json does."""
+
+
+class Object(dict[str, Any]):
+    """A JSON object that remembers keys given twice, which serde refuses and Python's reader forgets."""
+
+    doubled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """JSON data, and where its values stand: line and column from 1, by paths as `[0].kind.Open.weight`."""
+
+    data: Any
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def place(self, path: str) -> tuple[int, int]:
+        """Return where a path stands, or the nearest thing around it; (0, 0) where nothing is known."""
+        while path and path not in self.places:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.places.get(path, (0, 0))
+
+
+def load(path: str) -> Text:
+    """Read a file. Raises UsageError (no such file) or BadFile (nothing that serde_json takes)."""
+    text = read_text(path)
+    with Path(path).open("rb") as stream:
+        if stream.read(len(_BOM)) == _BOM:
+            raise BadFile([Fault(path, "begins with a byte order mark, at which scx_layered stops", 1, 1)])
+    try:
+        data = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_odd, parse_float=_real, parse_int=_whole
+        )
+    except json.JSONDecodeError as error:
+        raise BadFile([Fault(path, f"not JSON: {error.msg}", error.lineno, error.colno)]) from None
+    except RecursionError:
+        raise BadFile([Fault(path, "not usable JSON: nested too deeply")]) from None
+    except _OddError as error:
+        place = next(
+            (_place(_lines(text), one.start()) for one in _TOKEN.finditer(text) if one[0] == error.said), ()
+        )
+        raise BadFile([Fault(path, f"not JSON: {error}", *place)]) from None
+    lines = _lines(text)
+    places: dict[str, tuple[int, int]] = {}
+    for where, offset in _offsets(path, text, lines):
+        places.setdefault(where, _place(lines, offset))
+    return Text(data, places)
+
+
+class _OddError(ValueError):
+    """A number that Python takes and serde_json does not."""
+
+    def __init__(self, said: str, why: str) -> None:
+        super().__init__(f"{said[:LONGEST_INT]} {why}")
+        self.said = said
+
+
+def _odd(said: str) -> Any:
+    raise _OddError(said, "is no number of JSON")
+
+
+def _real(said: str) -> float:
+    value = float(said)
+    if math.isinf(value):
+        raise _OddError(said, "is out of range")
+    return value
+
+
+def _whole(said: str) -> int | float:
+    return int(said) if len(said) <= LONGEST_INT else _real(said)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Object:
+    found = Object(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        found.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return found
+
+
+def _offsets(path: str, text: str, lines: list[int]) -> list[tuple[str, int]]:
+    """Return each value's path and offset in a text that is JSON. Raises BadFile for text that is none."""
+    found: list[tuple[str, int]] = []
+    around: list[tuple[str, list[int] | None]] = []  # paths of what is open; the count of items in lists
+    here, is_key = "", False
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if mark[0] == '"' and "\\u" in mark and _SURROGATE.search(json.loads(mark)):
+            raise BadFile([Fault(path, "half of a surrogate pair is no text", *_place(lines, token.start()))])
+        if mark in ("]", "}"):
+            around.pop()
+            is_key = False
+        elif mark == ",":
+            outer, count = around[-1]
+            is_key = count is None
+            if count is not None:
+                count[0] += 1
+                here = f"{outer}[{count[0]}]"
+        elif is_key and mark != ":":
+            here, is_key = f"{around[-1][0]}.{json.loads(mark)}", False
+            found.append((here, token.start()))
+        elif mark != ":":
+            found.append((here, token.start()))
+            is_key = mark == "{"
+            if mark in ("[", "{"):
+                if len(around) == DEEPEST:
+                    place = _place(lines, token.start())
+                    raise BadFile([Fault(path, f"nested more than {DEEPEST} deep", *place)])
+                around.append((here, [0] if mark == "[" else None))
+                here = f"{here}[0]"
+    return found
+
+
+def _lines(text: str) -> list[int]:
+    return [0, *(one.end() for one in re.finditer("\n", text))]
+
+
+def _place(lines: list[int], offset: int) -> tuple[int, int]:
+    line = bisect_right(lines, offset)
+    return line, offset - lines[line - 1] + 1
