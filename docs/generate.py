@@ -13,7 +13,7 @@ import click
 
 from strata import errors
 from strata.cli.kinds import KINDS
-from strata.cli.main import LazyGroup, cli
+from strata.cli.main import cli
 from strata.errors import StrataError
 from strata.files import FileModel, json_schema
 from strata.fleet.schema import SeedNetworkFile
@@ -106,7 +106,7 @@ def _page(title: str, lines: list[str]) -> str:
 
 def _help(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
     yield context.command_path, command.get_help(context)
-    if isinstance(command, LazyGroup):
+    if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None

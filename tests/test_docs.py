@@ -7,7 +7,7 @@ import click
 import pytest
 
 from strata.cli.kinds import KINDS
-from strata.cli.main import LazyGroup, cli
+from strata.cli.main import cli
 from strata.reasons import REASONS
 
 GENERATOR = Path(__file__).parents[1] / "docs" / "generate.py"
@@ -23,7 +23,7 @@ def generate():
 
 def every_command(command=cli, path=("strata",)):
     yield path, command
-    if isinstance(command, LazyGroup):
+    if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
             yield from every_command(command.get_command(context, name), (*path, name))
@@ -64,6 +64,13 @@ def test_every_command_and_option_says_what_it_is_for():
         assert command.help, path
         for option in command.params:
             assert not isinstance(option, click.Option) or option.help, (path, option.name)
+
+
+def test_a_list_of_commands_cuts_no_description_short():
+    for path, command in every_command():
+        if isinstance(command, click.Group):
+            shown = command.get_help(click.Context(command, info_name=path[-1], terminal_width=80))
+            assert "..." not in shown.partition("\nCommands:\n")[2], path
 
 
 def test_a_stale_or_missing_page_is_named_and_a_fresh_one_is_not(generate, tmp_path, monkeypatch, capsys):

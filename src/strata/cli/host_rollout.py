@@ -155,7 +155,7 @@ def _attempt_options(command: Command) -> Command:
     return command
 
 
-@rollout.command("next")
+@rollout.command("next", short_help="Print the policy that an attempt about to start should run.")
 @click.argument("name")
 @_attempt_options
 @click.option("--model", default="", help="The job's model, for the rules.")
@@ -243,7 +243,7 @@ def status(name: str, state: Path | None, output: str) -> None:
     _answer(name, state, output, svg=None, is_whole=False)
 
 
-@rollout.command()
+@rollout.command(short_help="Show how attempts differ, as histograms and a CDF.")
 @click.argument("name")
 @click.option("--svg", type=click.Path(path_type=Path), help="Also write the figures to this file.")
 @_state

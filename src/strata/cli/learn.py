@@ -23,7 +23,7 @@ def learn() -> None:
     """Train Hi-PPO, the learned scheduler, see how good a policy is, and export one."""
 
 
-@learn.command()
+@learn.command(short_help="Train a policy: imitation of exact solutions, then PPO.")
 @click.option(
     "--config",
     type=click.Path(),
@@ -35,7 +35,13 @@ def learn() -> None:
 @click.option("--resume", is_flag=True, help="Go on with the checkpoint in --out.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
 @click.option("--updates", type=click.IntRange(min=1), help="Stop after this many, instead of the file's.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to learn; auto: CUDA where there is a device.",
+)
 @output_option
 def train(
     config: str | None,
@@ -109,7 +115,7 @@ def _show_run(console: Console, run: Run, file: str) -> None:
     console.print(f"next: strata learn export {file} --out policy.onnx")
 
 
-@learn.command()
+@learn.command(short_help="Put a policy on the ladder, from random to clairvoyant.")
 @click.argument("policy", type=click.Path(), required=False)
 @click.option("--domains", default="4,8,16,32", show_default=True, help="Sizes of the simulated fleets.")
 @click.option("--tables", type=click.IntRange(min=1), default=32, show_default=True, help="Held-out tables.")
@@ -167,9 +173,15 @@ def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str
         console.print(rows(headers, body, right=range(1, len(headers)), title="simulated fleets: reward a step"))
 
 
-@learn.command()
+@learn.command(short_help="Write the best policy of a CHECKPOINT as ONNX.")
 @click.argument("checkpoint", type=click.Path())
-@click.option("--out", type=click.Path(dir_okay=False), default="policy.onnx", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False),
+    default="policy.onnx",
+    show_default=True,
+    help="The policy; its record goes beside it.",
+)
 @click.option("--commit", default="", help="Of the source it was trained with, for the record.")
 @click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
 @output_option
