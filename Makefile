@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-real test-cluster control-plane check docs clean
+.PHONY: help demo test test-real test-cluster control-plane vm-test vm check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,6 +42,12 @@ $(VENV)/cluster.stamp: $(VENV)/dev.stamp
 
 test-cluster: $(VENV)/cluster.stamp control-plane  ## run the tests on a real Kubernetes control plane
 	STRATA_REAL=1 $(BIN)/python -m pytest tests/cluster/integration
+
+vm:  ## fetch a kernel and build scx_layered for the tests in a virtual machine, once (needs Rust, clang, qemu)
+	tools/vm/build
+
+vm-test: $(VENV)/dev.stamp vm  ## run strata host on a kernel with sched_ext, in a virtual machine (15 minutes)
+	STRATA_VM=1 $(BIN)/python -m pytest tests/host/vm
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/ruff check .

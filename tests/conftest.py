@@ -11,13 +11,19 @@ from hypothesis import settings
 
 import control_plane
 import fake_accelerators
+import guest
 import host_traces
 
 # A loaded machine is slow now and then; how fast something is benchmarks say.
 settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
 
-PARTS = {"control-plane": control_plane.find, "cc": fake_accelerators.find_compiler, "tracing": host_traces.find}
+PARTS = {
+    "control-plane": control_plane.find,
+    "cc": fake_accelerators.find_compiler,
+    "tracing": host_traces.find,
+    "vm": guest.find,
+}
 """Real parts that are no modules: what finds each, or returns None."""
 KERNEL = {"tracing"}
 """Those that nobody can install where the kernel, or who runs us in it, does not give them."""
@@ -30,12 +36,19 @@ def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose real part is not here; under `make test-real`, where it has to be, fail it."""
+    """Skip a test whose real part is not here; under `make test-real`, where it has to be, fail it.
+
+    Those in the virtual machine take long enough for a target of their own.
+    """
     for marker in item.iter_markers("real"):
+        is_vm = "vm" in marker.args
+        target, wanted = ("make vm-test", "STRATA_VM") if is_vm else ("make test-real", "STRATA_REAL")
+        if is_vm and not os.environ.get(wanted):
+            pytest.skip(f"in a virtual machine: `{target}` runs it")
         missing = [part for part in marker.args if _find(part) is None]
         if missing:
-            reason = f"needs {', '.join(missing)}: `make test-real` installs it"
-            if os.environ.get("STRATA_REAL") and not set(missing) <= KERNEL:
+            reason = f"needs {', '.join(missing)}: `{target}` installs it"
+            if os.environ.get(wanted) and not set(missing) <= KERNEL:
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
 

@@ -1,0 +1,47 @@
+"""What the tests in a virtual machine share: its files, made once; a machine for each file of tests."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import guest as virtual
+from fake_accelerators import find_compiler
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.real("vm", "cc"))
+            if config.pluginmanager.hasplugin("xdist"):  # two machines at once would be in each other's way
+                item.add_marker(pytest.mark.xdist_group("vm"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    machine = getattr(item, "funcargs", {}).get("guest")
+    if report.failed and machine is not None:
+        report.sections.append(("the guest's console", machine.console))
+    return report
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """The guest's kernel and files; `work` (see work.c) is a program there."""
+    folder = tmp_path_factory.mktemp("guest")
+    subprocess.run([find_compiler(), "-O1", "-pthread", "-o", folder / "work", HERE / "work.c"], check=True)
+    made = virtual.image(virtual.find(), folder, {"/usr/local/bin/work": folder / "work"})
+    yield made
+    made.unlink()  # 300 MB
+
+
+@pytest.fixture(scope="module")
+def guest(files):
+    """A machine with two CPUs, up."""
+    with virtual.Guest(files) as machine:
+        yield machine
