@@ -40,7 +40,7 @@ SCENES: Final = (
 def demo(out: str, top: int, output: str) -> int:
     """Plan three real jobs on bundled fleets; writes the answers to out/.
 
-    Each is planned exactly, set beside the best single domain, the same number of GPUs in one domain, and six
+    Each is planned exactly, set beside the best single domain, the same number of GPUs in one domain, and seven
     other rules, with the reasons and the next command to try.
     """
     answers = [_planned(fleet, job, top, Path(out)) for fleet, job, _ in SCENES]

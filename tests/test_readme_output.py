@@ -1,0 +1,73 @@
+"""README: what it shows below a command is what the command prints; `[...]` stands for anything."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strata.cli.main import cli
+from strata.host.trouble.scenes import Trouble, scene
+from strata.training.baselines import nsga2
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
+SHOWN = [
+    shown
+    for block in re.findall(r"^```\n(\$ .*?)^```", README, re.DOTALL | re.MULTILINE)
+    for shown in re.findall(r"^\$ strata ([^\n]*)\n(.*?)(?=^\$ |\Z)", block, re.DOTALL | re.MULTILINE)
+    # Speeds are of one machine, Sailor's cases and tenants of a device are not here.
+    if not shown[0].startswith(("bench ", "run ", "slices"))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that has the examples."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+@pytest.fixture
+def printed(folder, monkeypatch):
+    """Return a function that runs a command as README has it: 80 columns, without pymoo."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(nsga2, "available", lambda: False)
+
+    def run(command: str) -> str:
+        answer = CliRunner().invoke(cli, shlex.split(command))
+        assert answer.exit_code == 0, answer.output
+        return _words(answer.stdout)
+
+    return run
+
+
+def _words(text: str) -> str:
+    """Return the words, apart from how long the planner searched."""
+    return re.sub(r"evaluated in [\d.]+m?s", "evaluated in a moment", " ".join(text.split()))
+
+
+@pytest.mark.xdist_group("readme")
+def test_the_demo_prints_what_is_shown(printed):
+    assert _words(DEMO) in printed("demo")
+
+
+@pytest.mark.xdist_group("readme")
+@pytest.mark.parametrize(("command", "output"), SHOWN, ids=[" ".join(shlex.split(c)[:3]) for c, _ in SHOWN])
+def test_a_command_prints_what_is_shown_below_it(command, output, printed, folder):
+    if "out/" in command and not (folder / "out").exists():
+        printed("demo")
+    pattern = ".*".join(re.escape(part) for part in _words(output).split("[...]"))
+    assert re.fullmatch(pattern, printed(command), re.DOTALL)
+
+
+def test_the_example_trace_is_of_the_simulated_kernel():
+    _, text = scene(Trouble.PINNED_HOG, seed=1)
+    assert gzip.decompress((ROOT / "examples/host/trace.txt.gz").read_bytes()) == text
