@@ -103,6 +103,7 @@ def report(
 
 
 def _show(console: Console, found: Report) -> None:
+    from strata.host.gain import predicted_gain
     from strata.host.report import verdict
 
     view = found.view
@@ -119,7 +120,9 @@ def _show(console: Console, found: Report) -> None:
         console.print()
         console.print(f"{one.severity.upper()} {one.token}: {one.reason}", style=_STYLES[one.severity])
         cost = f"cost {one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time); " if one.cost_ms else ""
-        for text in (f"{cost}{one.evidence}; {one.confidence:.0%} sure", f"do: {one.advice}"):
+        gain, trust = predicted_gain(one) or (0.0, "")
+        more = f" At most {gain:.1%} more work without it ({trust})." if gain else ""
+        for text in (f"{cost}{one.evidence}; {one.confidence:.0%} sure", f"do: {one.advice}{more}"):
             console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
     if len(found.findings) > _MOST_FINDINGS:
         console.print()

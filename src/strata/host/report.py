@@ -13,6 +13,7 @@ from strata.decision import Reason
 from strata.host.findings.finding import WARNING_SHARE, Finding, Severity
 from strata.host.findings.gpu_idle import idleness
 from strata.host.findings.ranked import findings_of
+from strata.host.gain import predicted_gain, without
 from strata.host.view import View
 from strata.host.waits import switch_outs
 
@@ -72,9 +73,15 @@ class Report:
             "switch_outs": switch_outs(trace, self.view.lives, self.view.runs),
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
-            "findings": [one.to_dict() for one in self.findings],
+            "findings": [_finding(one) for one in self.findings],
             "threads": [one.to_dict() for one in self.threads],
         }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    gain, trust = predicted_gain(one) or (None, None)
+    said = {"predicted_gain": None if gain is None else round(gain, 4), "gain_trust": trust and str(trust)}
+    return {**one.to_dict(), **said}
 
 
 def report_of(view: View) -> Report:
@@ -142,7 +149,7 @@ def verdict(report: Report) -> str:
             f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
         )
         sentences.append(f"{held / ms if ms else 0:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
-        sentences.append(f"Without these waits it could do up to {share / max(1 - share, 0.01):.0%} more.")
+        sentences.append(f"Without these waits it could do up to {without(share):.0%} more.")
     # The first that is not the same again: a preemption is a wait as well.
     extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]
     sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]

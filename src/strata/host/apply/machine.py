@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 from dataclasses import dataclass
@@ -16,6 +17,15 @@ from strata.host.layers.plain import Act, Step
 
 CGROUPS: Final = "/sys/fs/cgroup"
 RESCTRL: Final = "/sys/fs/resctrl"
+SCHEDULERS: Final = {
+    "OTHER": os.SCHED_OTHER,
+    "FIFO": os.SCHED_FIFO,
+    "RR": os.SCHED_RR,
+    "BATCH": os.SCHED_BATCH,
+    "IDLE": os.SCHED_IDLE,
+    "EXT": 7,
+}
+"""Policies of sched_setscheduler(2)."""
 _MIGRATE_PAGES: Final = {"x86_64": 256, "aarch64": 238}
 """Numbers of the system call, for which C libraries have no function."""
 
@@ -60,6 +70,8 @@ class Machine:
                 return str(os.getpriority(os.PRIO_PROCESS, _number(path)))
             if act == "affinity":
                 return show(os.sched_getaffinity(_number(path)))
+            if act == "scheduler":
+                return _scheduler(_number(path))
         except ProcessLookupError:
             raise Gone("the thread has ended") from None
         return self._text(path)
@@ -73,6 +85,9 @@ class Machine:
                 os.setpriority(os.PRIO_PROCESS, _number(path), int(value))
             elif act == "affinity":
                 os.sched_setaffinity(_number(path), cpu_list(value))
+            elif act == "scheduler":
+                name, _, priority = value.partition(" ")
+                os.sched_setscheduler(_number(path), SCHEDULERS[name], os.sched_param(int(priority)))
             elif act == "migrate":
                 _migrate(_number(path), int(value), [int(one.name[4:]) for one in self._nodes()])
             else:
@@ -118,6 +133,15 @@ class Machine:
 
 def _number(path: str) -> int:
     return int(path.rpartition("/")[2])
+
+
+def _scheduler(tid: int) -> str:
+    """Return a thread's policy and real-time priority. Raises OSError for one that could not be set again."""
+    policy = os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK
+    name = next((name for name, number in SCHEDULERS.items() if number == policy), None)
+    if name is None:
+        raise OSError(errno.EINVAL, "its policy, deadline, is set in other ways")
+    return f"{name} {os.sched_getparam(tid).sched_priority}"
 
 
 def _migrate(pid: int, node: int, nodes: list[int]) -> None:

@@ -19,6 +19,7 @@ _IN_CGROUP: Final = r"/sys/fs/cgroup(/[^/]+)*/"
 PLACES: Final[Mapping[Act, re.Pattern[str]]] = {
     "nice": re.compile(r"/proc/\d+/task/\d+"),
     "affinity": re.compile(r"/proc/\d+/task/\d+"),
+    "scheduler": re.compile(r"/proc/\d+/task/\d+"),
     "migrate": re.compile(r"/proc/\d+"),
     "mkdir": re.compile(rf"({_IN_CGROUP}|/sys/fs/resctrl/)strata-[a-z]+"),
     "attach": re.compile(rf"{_IN_CGROUP}strata-[a-z]+/cgroup\.threads|/sys/fs/resctrl/strata-[a-z]+/tasks"),
@@ -34,6 +35,8 @@ PLACES: Final[Mapping[Act, re.Pattern[str]]] = {
 VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "nice": re.compile(r"-?(1?\d|20)"),
     "affinity": re.compile(r"\d[\d,-]*"),
+    # No real-time priority from a file: a thread that never sleeps would keep its CPU.
+    "scheduler": re.compile(r"(OTHER|BATCH|IDLE) 0"),
     "migrate": re.compile(r"\d+"),
     "mkdir": re.compile(""),
     "attach": re.compile(r"[1-9]\d*"),

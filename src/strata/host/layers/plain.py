@@ -19,7 +19,7 @@ from strata.host.layers.split import Split, split
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
 
-Act = Literal["write", "mkdir", "attach", "nice", "affinity", "migrate"]
+Act = Literal["write", "mkdir", "attach", "nice", "affinity", "scheduler", "migrate"]
 
 NICE: Final[Mapping[LayerName, int]] = {"critical": -10, "support": 5, "rest": 10}
 """Nice values where they differ from what threads have; the pipeline keeps its own."""
@@ -40,9 +40,9 @@ class Step:
     """One thing to do.
 
     write: `value` into the file `path`. mkdir: the folder `path`. attach: thread number `value` into the list
-    `path`. nice, affinity: of the thread `path` (/proc/PID/task/TID). migrate: memory of the process `path`
-    (/proc/PID) to NUMA node `value`. start_ticks: when the thread started, since its number may be used again; 0
-    where no thread is meant.
+    `path`. nice, affinity, scheduler (`BATCH 0`, `FIFO 10`): of the thread `path` (/proc/PID/task/TID). migrate:
+    memory of the process `path` (/proc/PID) to NUMA node `value`. start_ticks: when the thread started, since its
+    number may be used again; 0 where no thread is meant.
     """
 
     act: Act

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> S
     Nothing is needed; without root the files of other users' processes stay hidden, and are counted.
     """
     proc = root / "proc"
-    uptime_s = float((_text(proc / "uptime").split() or ["0"])[0])
+    uptime_s = _uptime_s(proc)
     threads: list[Thread] = []
     devices: dict[int, tuple[str, ...]] = {}
     num_hidden = 0
@@ -48,6 +48,16 @@ def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> S
             devices[int(folder.name)] = held
     found = tuple(sorted(threads, key=lambda one: (one.pid, one.tid)))
     return Snapshot(found, devices, gpus_of(root) if gpus is None else gpus, num_hidden)
+
+
+def threads_of(pids: Iterable[int], root: Path = Path("/")) -> tuple[Thread, ...]:
+    """Read the threads of some processes, in their order; of one that has ended none."""
+    uptime_s = _uptime_s(root / "proc")
+    return tuple(one for pid in pids for one in _threads(root / "proc" / str(pid), uptime_s))
+
+
+def _uptime_s(proc: Path) -> float:
+    return float((_text(proc / "uptime").split() or ["0"])[0])
 
 
 def _threads(process: Path, uptime_s: float) -> list[Thread]:

@@ -1,0 +1,1 @@
+"""Measured on the kernel that runs here: what recording costs, what neighbours cost, what policies win back."""

@@ -1,0 +1,146 @@
+"""How long a trainer waits for a CPU beside noisy neighbours, under one policy after the other.
+
+Twice as many busy loops as CPUs against a loop of 0.5 ms of work and 1.5 ms of sleep. Waits are counted by the
+kernel (schedstat), so that late timers and stolen time do not count. The order turns round each time (ABBA), so
+that a machine that gets busier is not one policy's fault.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.errors import StrataError
+from strata.host.bench.policies import POLICIES, QUIET, NotHere
+from strata.host.bench.session import applied, look, running, some_cpus
+
+WINDOW_S: Final = 0.5
+HOGS_PER_CPU: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one trial came to. others: share of the CPUs' time that was neither the trainer's nor the noise's."""
+
+    wait_ms: float
+    others: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy: every trial, in order; or why there was none."""
+
+    policy: str
+    trials: tuple[Trial, ...] = ()
+    reason: str = ""
+
+    @property
+    def waits_ms(self) -> list[float]:
+        """Return the wait a round of each trial."""
+        return [one.wait_ms for one in self.trials]
+
+    @property
+    def median_ms(self) -> float | None:
+        """Return the median of the trials."""
+        return statistics.median(self.waits_ms) if self.trials else None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All policies. `is_whole`: not cut short by Ctrl-C."""
+
+    rows: tuple[Row, ...]
+    is_whole: bool = True
+
+    def of(self, policy: str) -> Row:
+        """Return a policy's row; an empty one for none."""
+        return next((row for row in self.rows if row.policy == policy), Row(policy))
+
+    def floor(self, policy: str) -> dict[str, float] | None:
+        """Return how far equal runs differ: the ratio of `policy again` to `policy`, pair by pair."""
+        pairs = zip(self.of(policy).waits_ms, self.of(f"{policy} again").waits_ms, strict=False)
+        ratios = [again / max(first, 1e-9) for first, again in pairs]
+        if not ratios:
+            return None
+        return {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+    @property
+    def others(self) -> float | None:
+        """Return the median share of CPU time that others had in a trial."""
+        shares = [one.others for row in self.rows for one in row.trials]
+        return statistics.median(shares) if shares else None
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return the stable JSON form."""
+        quiet = self.of("quiet").median_ms
+        return [
+            {
+                "policy": row.policy,
+                "wait_ms_mean": (median := row.median_ms),
+                "ratio_to_quiet": median / quiet if median is not None and quiet else None,
+                "wait_ms_low": min(row.waits_ms, default=None),
+                "wait_ms_high": max(row.waits_ms, default=None),
+                "trials": len(row.trials),
+                "trust": "measured" if row.trials else None,
+                "reason": row.reason,
+            }
+            for row in self.rows
+        ]
+
+
+def orders(names: Sequence[str], rounds: int) -> Iterator[str]:
+    """Yield the names `rounds` times: forwards, backwards, forwards …"""
+    for turn in range(rounds):
+        yield from names if turn % 2 == 0 else reversed(names)
+
+
+def measure(
+    rounds: int,
+    *,
+    advance: Callable[[float], None] = lambda _done: None,
+    trial: Callable[[str], Trial] | None = None,
+    policies: Sequence[str] = tuple(POLICIES),
+) -> Table:
+    """Try every policy `rounds` times. One that is not to be had here is tried once, and its row says why.
+
+    trial: runs one policy; by default on this kernel. Ctrl-C ends it early.
+    """
+    run = trial or one_trial
+    trials: dict[str, list[Trial]] = {name: [] for name in policies}
+    reasons: dict[str, str] = {}
+    is_whole = True
+    try:
+        for done, name in enumerate(orders(policies, rounds)):
+            if name not in reasons:
+                try:
+                    trials[name].append(run(name))
+                except (NotHere, StrataError) as error:
+                    reasons[name] = str(error)
+            advance((done + 1) / (rounds * len(policies)))
+    except KeyboardInterrupt:
+        is_whole = False
+    return Table(tuple(_row(name, trials[name], reasons) for name in policies), is_whole)
+
+
+def _row(name: str, trials: Sequence[Trial], reasons: Mapping[str, str]) -> Row:
+    return Row(name, tuple(trials), reasons.get(name, "" if trials else "not tried"))
+
+
+def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
+    """Return what a policy comes to on this kernel.
+
+    Raises NotHere or StrataError for one that cannot be had here.
+    """
+    on = some_cpus()
+    noise = [] if policy in QUIET else ["hog noise -1"] * (HOGS_PER_CPU * len(on))
+    with running("rounds trainer -1", noise, on=on) as scene, applied(tuple(POLICIES[policy](scene))):
+        time.sleep(window_s / 5)
+        before = look(scene)
+        time.sleep(window_s)
+        after = look(scene)
+    wait_ms = 1e3 * (after.wait_s - before.wait_s) / max(after.rounds - before.rounds, 1)
+    busy_s = after.busy_s - before.busy_s
+    return Trial(wait_ms, max(0.0, 1 - (after.ours_s - before.ours_s) / max(busy_s, 1e-9)))

@@ -1,0 +1,143 @@
+"""What may be done against noisy neighbours, one way at a time: steps as `strata host apply` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from strata.host.cpus import Cpus, show
+from strata.host.kernel import Kernel
+from strata.host.layers.plain import NICE, Step, plain
+from strata.host.threads.classify import Classified
+from strata.host.threads.pools import LayerName
+from strata.host.threads.snapshot import Thread
+
+REAL_TIME: Final = "FIFO 10"
+WEIGHT: Final = "10000"
+"""The most cpu.weight there is: a hundred times the usual."""
+OLD_S: Final = 60.0
+"""How old the noise is said to be: layers leave alone what has just started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A trainer and its noise on some CPUs (numbers), and what the machine and its kernel offer."""
+
+    on: tuple[int, ...]
+    trainer: Thread
+    noise: tuple[Thread, ...]
+    cpus: Cpus
+    kernel: Kernel
+
+
+class NotHere(Exception):
+    """A policy that this machine does not have; says why."""
+
+
+def nothing(scene: Scene) -> Iterator[Step]:
+    """Yield no step."""
+    yield from ()
+
+
+def nice(scene: Scene) -> Iterator[Step]:
+    """Yield nine times the weight for the trainer."""
+    yield _step("nice", scene.trainer, str(NICE["critical"]), "critical")
+
+
+def batch(scene: Scene) -> Iterator[Step]:
+    """Yield noise that never preempts at a wakeup."""
+    for one in scene.noise:
+        yield _step("scheduler", one, "BATCH 0", "rest")
+
+
+def real_time(scene: Scene) -> Iterator[Step]:
+    """Yield a trainer that preempts every fair thread."""
+    yield _step("scheduler", scene.trainer, REAL_TIME, "critical")
+
+
+def apart(scene: Scene) -> Iterator[Step]:
+    """Yield the last CPU for the trainer, the others for the noise, by affinity."""
+    mine, others = _halves(scene)
+    yield _step("affinity", scene.trainer, show(mine), "critical")
+    for one in scene.noise:
+        yield _step("affinity", one, show(others), "rest")
+
+
+def weight(scene: Scene) -> Iterator[Step]:
+    """Yield a cgroup of the greatest weight for the trainer."""
+    yield from _grouped(scene, {"critical": ("cpu.weight", WEIGHT), "rest": ("cpu.weight", "100")})
+
+
+def idle(scene: Scene) -> Iterator[Step]:
+    """Yield a cgroup for the noise that runs when nobody else wants to."""
+    yield from _grouped(scene, {"critical": ("cpu.weight", "100"), "rest": ("cpu.idle", "1")})
+
+
+def cpuset(scene: Scene) -> Iterator[Step]:
+    """Yield cgroups of which the trainer's has the last CPU to itself."""
+    mine, others = _halves(scene)
+    yield from _grouped(scene, {"critical": ("cpuset.cpus", show(mine)), "rest": ("cpuset.cpus", show(others))})
+
+
+def layers(scene: Scene) -> Iterator[Step]:
+    """Yield what `strata host layers --plain` writes for these threads; interrupts stay where they are."""
+    noise = (replace(one, age_s=OLD_S, run_s=OLD_S) for one in scene.noise)
+    threads = [
+        Classified(scene.trainer, "kernel-launch", "critical", 1.0, ("the benchmark's trainer",)),
+        *(Classified(one, None, "rest", 1.0, ("the benchmark's noise",)) for one in noise),
+    ]
+    yield from plain(scene.cpus, replace(scene.kernel, irqs={}), threads).steps
+
+
+POLICIES: Final[Mapping[str, Callable[[Scene], Iterator[Step]]]] = {
+    "quiet": nothing,
+    "quiet again": nothing,
+    "eevdf": nothing,
+    "eevdf again": nothing,
+    "nice": nice,
+    "batch": batch,
+    "fifo": real_time,
+    "affinity": apart,
+    "weight": weight,
+    "idle": idle,
+    "cpuset": cpuset,
+    "layers": layers,
+}
+"""By name; the first two run without noise, and what is said to be `again` tells how far equal runs differ."""
+QUIET: Final = ("quiet", "quiet again")
+
+
+def _step(act: str, one: Thread, value: str, layer: LayerName) -> Step:
+    path = f"/proc/{one.pid}/task/{one.tid}"
+    return Step(act, path, value, "the benchmark's", layer, one.start_ticks)  # type: ignore[arg-type]
+
+
+def _halves(scene: Scene) -> tuple[Sequence[int], Sequence[int]]:
+    if len(scene.on) < 2:
+        raise NotHere("one CPU cannot be split")
+    return scene.on[-1:], scene.on[:-1]
+
+
+def _grouped(scene: Scene, settings: Mapping[LayerName, tuple[str, str]]) -> Iterator[Step]:
+    """Yield threaded cgroups for the trainer and for the noise, below the one they are in, as layers have them."""
+    kernel = scene.kernel
+    if not kernel.cgroup_root:
+        raise NotHere("cgroup v2 is not mounted")
+    if needed := [name for name in ("cpu", "cpuset") if name not in kernel.controllers]:
+        raise NotHere(f"cgroup v2 has no controller {' and '.join(needed)} here")
+    above = scene.trainer.cgroup.split("/")[1:]
+    base = "/".join([kernel.cgroup_root, *above])
+    why = "the benchmark's"
+    for depth in range(len(above)):
+        folder = "/".join([kernel.cgroup_root, *above[:depth]])
+        yield Step("write", f"{folder}/cgroup.subtree_control", "+cpu +cpuset", why, "critical")
+    for layer in settings:
+        yield Step("mkdir", f"{base}/strata-{layer}", "", why, layer)
+        yield Step("write", f"{base}/strata-{layer}/cgroup.type", "threaded", why, layer)
+    yield Step("write", f"{base}/cgroup.subtree_control", "+cpu +cpuset", why, "critical")
+    for layer, (file, value) in settings.items():
+        yield Step("write", f"{base}/strata-{layer}/{file}", value, why, layer)
+        for one in [scene.trainer] if layer == "critical" else scene.noise:
+            path = f"{base}/strata-{layer}/cgroup.threads"
+            yield Step("attach", path, str(one.tid), why, layer, one.start_ticks)
