@@ -217,6 +217,7 @@ SAMPLES = {
     "trace-clock-back": {"times": 2},
     "trace-damaged": {"lines": 12},
     "trace-cut": {"events": 12000000},
+    "trace-truncated": {"seconds": 3.5},
     "nothing-critical": {"asked": "trainer"},
 }  # fmt: skip
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +15,7 @@ import pytest
 
 from host_traces import IDLE, Text, lines, read
 from strata.errors import UsageError
+from strata.host.findings import gaps
 from strata.host.trace import read as reading
 from strata.host.trace.events import Kind
 from strata.host.trace.read import read_trace
@@ -53,9 +58,38 @@ def test_gzip_is_read_too(tmp_path):
     file = tmp_path / "trace.txt.gz"
     file.write_bytes(gzip.compress(short().raw()))
     assert read_trace(file).num_events == 80
-    file.write_bytes(gzip.compress(short().raw())[:-20])
-    with pytest.raises(UsageError, match=r"trace\.txt\.gz"):
-        read_trace(file)
+    file.write_bytes(gzip.compress(short().raw()[:2000]) + gzip.compress(short().raw()[2000:]))
+    assert (read_trace(file).num_events, read_trace(file).is_broken) == (80, False)
+
+
+def cut(packed: bytes) -> bytes:
+    return packed[: len(packed) * 3 // 4]
+
+
+def damaged(packed: bytes) -> bytes:
+    return packed[:-900] + b"\xff" * 30 + packed[-870:]
+
+
+@pytest.mark.parametrize("spoil", [cut, damaged, lambda packed: packed + b"more", lambda packed: packed[:-6]])
+def test_of_gzip_that_breaks_off_what_is_before_is_read_and_the_break_told(spoil, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "PACKED_BYTES", 100)
+    text = Text()
+    for i in range(2000):
+        text.switch(i + random.Random(i).random(), 0, *((IDLE, A) if i % 2 else (A, IDLE)))
+    file = tmp_path / "trace.txt.gz"
+    file.write_bytes(spoil(gzip.compress(text.raw())))
+    trace = read_trace(file)
+    assert trace.is_broken
+    assert trace.num_events > 1200
+    assert "trace-truncated" in {one.token for one in gaps.find(view_of(trace))}
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(gzip.compress(short().raw()),))
+    writer.start()
+    assert read_trace(tmp_path / "pipe").num_events == 80
+    writer.join()
 
 
 def test_a_last_line_that_was_cut_is_counted_not_guessed(tmp_path):
@@ -71,6 +105,20 @@ def test_losses_are_reported(tmp_path):
     head = b"# entries-in-buffer/entries-written: 80/1080   #P:2\n"
     trace = read(b"# tracer: nop\n#\n" + head + raw, tmp_path)
     assert (trace.lost, trace.unparsed, trace.num_events) == (1000, 0, 80)
+
+
+def test_losses_that_are_not_counted_by_the_kernel_are_losses(tmp_path):
+    raw = short().raw()
+    assert read(raw + b"CPU:1 [LOST EVENTS]\n", tmp_path).lost == 1
+    assert read(raw + b"CPU:1 [77 EVENTS DROPPED]\n", tmp_path).lost == 77
+
+
+def test_a_thread_that_is_called_like_a_loss_is_none(tmp_path):
+    text = short()
+    for name in ("[LOST 9 EVENTS]", "x PERF_RECORD_"):
+        text.event(300, 0, "sched:sched_process_exec", "filename=/bin/a pid=11 old_pid=11", by=(name, 11))
+    trace = text.trace(tmp_path)
+    assert (trace.num_events, trace.lost) == (82, 0)
 
 
 def test_lines_beside_the_events_are_no_faults(tmp_path):
@@ -99,6 +147,22 @@ def test_a_binary_trace_names_the_command_that_prints_it(tmp_path):
         read(b"PERFILE2" + b"\0" * 100, tmp_path)
     assert raised.value.hint is not None
     assert raised.value.hint.startswith("perf script -F comm,pid,tid,cpu,time,event,trace --ns -i ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "says", "hint"),
+    [
+        (lzma.compress(b"x"), "compressed", "xz -dc "),
+        (bz2.compress(b"x"), "compressed", "bzip2 -dc "),
+        (b'{"traceEvents": []}', "JSON", "--kineto "),
+        (b"\n\x93\x01\n\0", "sched_switch", "strata host record"),
+    ],
+)
+def test_what_is_no_text_is_told_from_its_first_bytes_with_what_to_do(raw, says, hint, tmp_path):
+    with pytest.raises(UsageError, match=says) as raised:
+        read(raw, tmp_path)
+    assert raised.value.hint is not None
+    assert hint in raised.value.hint
 
 
 def test_a_missing_file_is_said(tmp_path):

@@ -103,6 +103,11 @@ HOST: Final[Meanings] = {
         "The file is no trace throughout, or in a form that is not known.",
         "Print it again: perf script -F comm,pid,tid,cpu,time,event,trace --ns.",
     ),
+    "trace-truncated": Meaning(
+        "the file ends early: only its first {seconds:.1f} s can be read",
+        "Its compressed data break off or are damaged: whoever recorded or copied it was stopped half-way.",
+        "Copy the file again, or record again; Ctrl-C ends strata host record well.",
+    ),
     "trace-cut": Meaning(
         "only the first {events:,} events were read",
         "The trace is larger than what is kept in memory.",

@@ -37,6 +37,14 @@ def find(view: View) -> Iterator[Finding]:
             0.0,
             1.0,
         )
+    if trace.is_broken:
+        yield Finding(
+            Reason("trace-truncated", data={"seconds": view.wall_ns / 1e9}),
+            Severity.WARNING,
+            f"{trace.num_events:,} events could be read",
+            0.0,
+            1.0,
+        )
     if trace.is_cut:
         yield Finding(
             Reason("trace-cut", data={"events": len(trace.events)}),

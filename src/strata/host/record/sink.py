@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final, cast
 
 from strata.errors import UsageError
+from strata.host.trace.read import LOST
 
 LEVEL: Final = 1
 """Of gzip: a storm's 40 MB of text a second shrink to a tenth at less CPU than perf needs to print them."""
-_LOST: Final = re.compile(rb"PERF_RECORD_LOST(?:_SAMPLES)?:?\s+lost\s+(\d+)|\[LOST (\d+) EVENTS\]")
 CHUNK: Final = 2**20
 
 
@@ -34,7 +33,7 @@ class Sink:
         whole, newline, rest = (self._left + piece).rpartition(b"\n")
         self._left = rest[-CHUNK:]
         if newline:
-            self.lost += sum(int(a or b) for a, b in _LOST.findall(whole))
+            self.lost += sum(int(a or b or 1) for a, b in LOST.findall(whole))
 
     def copy(self, source: IO[bytes]) -> None:
         """Append all that a stream has."""

@@ -148,7 +148,7 @@ class Trace:
 
     `num_events` counts every event line, kept or not; `unparsed` the lines that are none; `lost` the events that
     the kernel says it dropped; `backwards` those whose time was before that of an earlier one on their CPU;
-    `is_cut` says that reading stopped at the most events that are kept.
+    `is_cut` says that reading stopped at the most events that are kept, `is_broken` that the file ended too early.
     """
 
     events: Events
@@ -158,6 +158,7 @@ class Trace:
     lost: int = 0
     backwards: int = 0
     is_cut: bool = False
+    is_broken: bool = False
 
     @property
     def start_ns(self) -> int:

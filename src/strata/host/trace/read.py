@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -19,14 +19,28 @@ BLOCK_BYTES: Final = 2**20
 """What is parsed at once: enough lines to spread NumPy's cost a call, few enough to stay in the cache."""
 MAX_EVENTS: Final = 12_000_000
 """Events that are kept. At 33 bytes each they are 0.4 GB; a report takes four times that at its peak."""
-_LOST: Final = re.compile(rb"\[LOST (\d+) EVENTS\]|PERF_RECORD_LOST(?:_SAMPLES)?:?\s+lost\s+(\d+)")
+PACKED_BYTES: Final = 2**16
+"""What is unpacked at once of a gzip file: some ten times as much text."""
+LOST: Final = re.compile(
+    rb"^CPU:\s*\d+ \[(?:LOST )?(?:(\d+) )?EVENTS(?: DROPPED)?\]|PERF_RECORD_LOST(?:_SAMPLES)?:?\s+lost\s+(\d+)",
+    re.MULTILINE,
+)
+"""How tracefs, trace-cmd and perf say that events were lost; none of it fits into a thread's name at its place."""
 _WRITTEN: Final = re.compile(rb"#\s*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
-_ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_")
+_ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_\w{4}")
 """Lines that are no events and need not be: comments, the frames of a call chain, headers, perf's own records."""
+_GZIP: Final = b"\x1f\x8b"
 _MAGIC: Final = {
-    b"PERFILE2": "perf script -F comm,pid,tid,cpu,time,event,trace --ns -i {path} > trace.txt",
-    b"\x17\x08Dtracing": "trace-cmd report {path} > trace.txt",
+    b"PERFILE2": ("a binary trace", "perf script -F comm,pid,tid,cpu,time,event,trace --ns -i {path} > trace.txt"),
+    b"\x17\x08Dtracing": ("a binary trace", "trace-cmd report {path} > trace.txt"),
+    b"\xfd7zXZ": ("compressed", "xz -dc {path} > trace.txt"),
+    b"\x28\xb5\x2f\xfd": ("compressed", "zstd -dc {path} > trace.txt"),
+    b"BZh": ("compressed", "bzip2 -dc {path} > trace.txt"),
+    b"PK\x03\x04": ("compressed", "unzip -p {path} > trace.txt"),
+    b"{": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
+    b"[": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
 }
+"""What files begin with that are no text of a trace: what they are, and what makes one of them."""
 
 
 def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
@@ -36,14 +50,15 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
     """
     reader = _Reader(max_events)
     try:
-        with _opened(path) as stream:
-            for block in _blocks(stream):
-                if not reader.add(block):
-                    break
+        for block in _blocks(_pieces(path)):
+            if not reader.add(block):
+                break
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except (EOFError, zlib.error):  # of a recording that was killed, or a copy that broke off, there is the start
+        reader.is_broken = True
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
     trace = reader.trace()
     if not len(trace.events.of(Kind.SWITCH)):
         what = f"none of its {trace.num_events + trace.unparsed} lines is a sched_switch event"
@@ -51,33 +66,46 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
     return trace
 
 
-def _opened(path: str | Path) -> BinaryIO:
-    """Open a plain or gzip file. Raises UsageError for a binary trace, and OSError."""
-    stream: BinaryIO = open(path, "rb")  # noqa: SIM115 (the caller closes it)
-    if not stream.seekable():
-        return stream
-    magic = stream.read(16)
-    stream.seek(0)
-    for known, command in _MAGIC.items():
-        if magic.startswith(known):
-            stream.close()
-            raise UsageError(f"{path}: a binary trace, not its text", hint=command.format(path=path))
-    if not magic.startswith(b"\x1f\x8b"):
-        return stream
-    stream.close()
-    return cast("BinaryIO", gzip.open(path, "rb"))
+def _pieces(path: str | Path) -> Iterator[bytes]:
+    """Yield the text of a plain or gzip file.
+
+    Raises UsageError for what is no text, OSError; zlib.error and EOFError where gzip data break off.
+    """
+    with open(path, "rb") as stream:
+        raw = stream.read(16)
+        for known, (what, command) in _MAGIC.items():
+            if raw.startswith(known):
+                raise UsageError(f"{path}: {what}, not a trace's text", hint=command.format(path=path))
+        if raw.startswith(_GZIP):
+            yield from _unpacked(raw, iter(lambda: stream.read(PACKED_BYTES), b""))
+            return
+        while raw:
+            yield raw
+            raw = stream.read(BLOCK_BYTES)
 
 
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+def _unpacked(raw: bytes, more: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what gzip data hold; an error comes after all that is before it."""
+    unpack = None
+    while raw:
+        unpack = unpack or zlib.decompressobj(wbits=31)
+        yield unpack.decompress(raw)
+        raw = unpack.unused_data or next(more, b"")
+        unpack = None if unpack.eof else unpack
+    if unpack is not None:
+        raise EOFError
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield blocks of whole lines; the last line gets the newline it may lack."""
     left = b""
-    while chunk := stream.read(BLOCK_BYTES):
-        whole, newline, rest = chunk.rpartition(b"\n")
+    for piece in pieces:
+        whole, newline, rest = piece.rpartition(b"\n")
         if newline:
             yield left + whole + newline
             left = rest
         elif len(left) <= MAX_LINE:  # of a line without end no more is kept than shows that it is none
-            left += chunk
+            left += piece
     if left:
         yield left + b"\n"
 
@@ -90,6 +118,7 @@ class _Reader:
         self._names = Names()
         self._known = KnownNames(self._names)
         self._parts: list[Events] = []
+        self.is_broken = False
         self._kept = self._seen = self._unparsed = self._lost = self._overwritten = 0
 
     def add(self, raw: bytes) -> bool:
@@ -106,8 +135,8 @@ class _Reader:
         return self._kept < self._max_events
 
     def _add_line(self, events: Events, index: int, line: bytes) -> bool:
-        if found := _LOST.search(line):
-            self._lost += int(found[1] or found[2])
+        if found := LOST.search(line):
+            self._lost += int(found[1] or found[2] or 1)
             return False
         row = None if _ASIDE.match(line) else read_line(line, self._names)
         if row is not None:
@@ -134,4 +163,4 @@ class _Reader:
             backwards = int(np.sum((np.diff(events.time_ns[by_cpu]) < 0) & is_same))
             events = events.take(np.argsort(events.time_ns, kind="stable"))
         lost = max(self._lost, self._overwritten)
-        return Trace(events, self._names, self._seen, self._unparsed, lost, backwards, is_cut)
+        return Trace(events, self._names, self._seen, self._unparsed, lost, backwards, is_cut, self.is_broken)
