@@ -113,6 +113,16 @@ def test_latency_aware_1f1b_pays_it_once_there_and_back(stages, data, link, late
     assert step_s == pytest.approx((stages + 63) * 3.0 + 2 * (link + latency))
 
 
+@pytest.mark.parametrize(("there_s", "back_s"), [(0.5, 6.5), (6.5, 0.5)], ids=["slow-back", "slow-there"])
+def test_latency_aware_1f1b_hides_ways_that_differ_as_well(there_s, back_s):
+    there, back = np.array([[there_s]]), np.array([[back_s]])
+    times = StageTimes(np.ones((1, 2)), np.full((1, 2), 2.0), there / 5, there, back / 5, back)
+    warmup = latency_aware_warmup(times, 64)
+    assert recurrence_s(times, 64, warmup) == pytest.approx(65 * 3.0 + 1.2 * (there_s + back_s))
+    # No deeper than it must be: every microbatch in flight takes memory.
+    assert recurrence_s(times, 64, warmup - [1, 0]) > recurrence_s(times, 64, warmup) + 10
+
+
 @given(seed=SEEDS)
 @settings(max_examples=40, deadline=None)
 def test_no_pipeline_gets_faster_by_a_slower_part(seed):
