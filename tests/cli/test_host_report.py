@@ -121,14 +121,17 @@ def test_the_page_of_a_trace_of_two_events_is_drawn_too(tmp_path):
 
 
 def test_the_bench_has_its_keys(tmp_path):
-    result = CliRunner().invoke(cli, ["bench", "host", "--events", "2000", "--seeds", "1", "-o", "json"])
+    bench = ["bench", "host", "--rounds", "0"]
+    result = CliRunner().invoke(cli, [*bench, "--events", "2000", "--seeds", "1", "-o", "json"])
     data = json.loads(result.stdout)
     assert data["events"] >= 2000
     assert data["unparsed"] == 0
     assert data["parse_events_per_s"] > 0
     assert {"precision", "recall", "runs"} < set(data["diagnosis"])
     assert data["diagnosis"]["runs"] == 7
-    assert (
-        CliRunner().invoke(cli, ["bench", "host", "--seeds", "0", "--trace", str(troubled(tmp_path))]).exit_code
-        == 0
-    )
+    assert data["record_cpu_s_per_mevents"] is None
+    assert data["record"][0]["reason"]
+    assert {"policy", "wait_ms_mean", "ratio_to_quiet"} < set(data["noisy_neighbour"][0])
+    result = CliRunner().invoke(cli, [*bench, "--seeds", "0", "--trace", str(troubled(tmp_path))])
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80

@@ -37,15 +37,32 @@ PLAIN_LINES: Final = 20_000
     show_default=True,
     help="Trials of each trouble whose culprit is known.",
 )
-@click.option("--live", is_flag=True, help="Make the trouble on this kernel (root), not on the simulated one.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="How often each recorder and each policy is tried on this kernel (about a minute); 0: not at all.",
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Make the trouble on this kernel (root), not on the simulated one, and try what helps against it.",
+)
 @output_option
-def host(events: int, trace: Path | None, seeds: int, live: bool, output: str) -> None:
+def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, output: str) -> None:
     """Measure how fast traces are read and explained, and how often a report names the culprit that was there.
 
     Rates are of CPU time, one thread; the text comes from a file that was just written. Trouble is CPU
-    hogs, a storm of forks, yields or pipes, a hog on the trainer's CPU, interrupts (simulated only), or none.
+    hogs, a storm of forks, yields or pipes, a hog on the trainer's CPU, interrupts, or none.
+
+    On the kernel that runs here: what recording costs, and how long a trainer waits for a CPU beside four busy
+    loops on two CPUs, under one policy after the other. What is set is undone. Ctrl-C keeps what is done.
     """
     import tempfile
+
+    from strata.cli.bench_host_kernel import measured
+    from strata.host.bench.turns import Patience
 
     if trace is not None:
         answer = _measured(trace)
@@ -59,7 +76,11 @@ def host(events: int, trace: Path | None, seeds: int, live: bool, output: str) -
                     file.write(portion)
             answer = _measured(made)
     answer["diagnosis"] = _diagnosis(seeds, live=live)
+    patience = Patience()
+    answer |= measured(rounds, patience, gains=live)
     emit(answer, output, lambda console: _show(console, answer))
+    if patience.is_over:
+        raise click.exceptions.Exit(130)
 
 
 def _diagnosis(seeds: int, *, live: bool) -> dict[str, Any]:
@@ -124,6 +145,8 @@ def _plain_rate(trace: Path) -> float:
 
 
 def _show(console: Console, answer: Mapping[str, Any]) -> None:
+    from strata.cli.bench_host_kernel import show as show_kernel
+
     body = [
         ["read", f"{answer['parse_events_per_s']:,.0f} events/s"],
         ["read, line by line", f"{answer['plain_parse_events_per_s']:,.0f} events/s"],
@@ -138,6 +161,9 @@ def _show(console: Console, answer: Mapping[str, Any]) -> None:
     console.print()
     rates = f"precision {found['precision']:.0%}, recall {found['recall']:.0%}" if found["runs"] else "nothing"
     console.print(f"culprits named, {found['kernel']} kernel: {rates} in {found['runs']} trials{disturbed}")
+    for one in found["skipped"]:
+        console.print(f"  {one['trouble']} cannot be made here: {one['reason']}")
     for one in found["missed"]:
         was = " or ".join(one["injected"]) or "nobody"
         console.print(f"  {one['trouble']}, seed {one['seed']}: it was {was}, named {one['named'] or 'nobody'}")
+    show_kernel(console, answer)

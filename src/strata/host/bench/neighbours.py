@@ -1,23 +1,23 @@
 """How long a trainer waits for a CPU beside noisy neighbours, under one policy after the other.
 
 Twice as many busy loops as CPUs against a loop of 0.5 ms of work and 1.5 ms of sleep. Waits are counted by the
-kernel (schedstat), so that late timers and stolen time do not count. The order turns round each time (ABBA), so
-that a machine that gets busier is not one policy's fault.
+kernel (schedstat), so that late timers and stolen time do not count.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.errors import StrataError
 from strata.host.bench.policies import POLICIES, QUIET, NotHere
 from strata.host.bench.session import applied, look, running, some_cpus
+from strata.host.bench.turns import Patience, turns
 
-WINDOW_S: Final = 0.5
+WINDOW_S: Final = 0.4
 HOGS_PER_CPU: Final = 2
 
 
@@ -50,10 +50,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All policies. `is_whole`: not cut short by Ctrl-C."""
+    """All policies."""
 
     rows: tuple[Row, ...]
-    is_whole: bool = True
 
     def of(self, policy: str) -> Row:
         """Return a policy's row; an empty one for none."""
@@ -91,38 +90,30 @@ class Table:
         ]
 
 
-def orders(names: Sequence[str], rounds: int) -> Iterator[str]:
-    """Yield the names `rounds` times: forwards, backwards, forwards …"""
-    for turn in range(rounds):
-        yield from names if turn % 2 == 0 else reversed(names)
-
-
 def measure(
     rounds: int,
     *,
+    patience: Patience,
     advance: Callable[[float], None] = lambda _done: None,
     trial: Callable[[str], Trial] | None = None,
     policies: Sequence[str] = tuple(POLICIES),
 ) -> Table:
     """Try every policy `rounds` times. One that is not to be had here is tried once, and its row says why.
 
-    trial: runs one policy; by default on this kernel. Ctrl-C ends it early.
+    trial: runs one policy; by default on this kernel.
     """
     run = trial or one_trial
     trials: dict[str, list[Trial]] = {name: [] for name in policies}
     reasons: dict[str, str] = {}
-    is_whole = True
-    try:
-        for done, name in enumerate(orders(policies, rounds)):
+    with patience:
+        for done, name in enumerate(turns(policies, 0 if patience.is_over else rounds)):
             if name not in reasons:
                 try:
                     trials[name].append(run(name))
                 except (NotHere, StrataError) as error:
                     reasons[name] = str(error)
             advance((done + 1) / (rounds * len(policies)))
-    except KeyboardInterrupt:
-        is_whole = False
-    return Table(tuple(_row(name, trials[name], reasons) for name in policies), is_whole)
+    return Table(tuple(_row(name, trials[name], reasons) for name in policies))
 
 
 def _row(name: str, trials: Sequence[Trial], reasons: Mapping[str, str]) -> Row:

@@ -2,7 +2,7 @@
 
 Two processes that switch all the time are run alone, recorded, and not run while nothing but the rest of the
 machine is recorded: so what a recorder costs once is told from what an event costs. All of it is CPU time, which
-a busy machine hardly changes. The order turns round each time (ABBA).
+a busy machine hardly changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from strata.errors import MissingPart, StrataError
 from strata.host.bench import pipes
-from strata.host.bench.neighbours import orders
+from strata.host.bench.turns import Patience, turns
 from strata.host.record import perf, tracefs, tracing
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
@@ -99,10 +99,12 @@ def cost_of(how: str, rounds: Sequence[dict[str, Run]]) -> Cost:
     )
 
 
-def measure(rounds: int, *, advance: Callable[[float], None] = lambda _done: None) -> tuple[Cost, ...]:
+def measure(
+    rounds: int, *, patience: Patience, advance: Callable[[float], None] = lambda _done: None
+) -> tuple[Cost, ...]:
     """Return the cost of perf and of the kernel's own tracing, the one that `host record` takes first.
 
-    Where tracing is not to be had the only entry says why. Ctrl-C ends it early.
+    Where tracing is not to be had the only entry says why.
     """
     try:
         folder = tracing.find()
@@ -114,8 +116,8 @@ def measure(rounds: int, *, advance: Callable[[float], None] = lambda _done: Non
     work = [(how, part) for how in hows for part in _PARTS]
     names = [f"{how} {part}" for how, part in work]
     current: dict[str, Run] = {}
-    try:
-        for done, name in enumerate(orders(names, rounds)):
+    with patience:
+        for done, name in enumerate(turns(names, 0 if patience.is_over else rounds)):
             how, _, part = name.partition(" ")
             if how not in reasons:
                 try:
@@ -126,8 +128,6 @@ def measure(rounds: int, *, advance: Callable[[float], None] = lambda _done: Non
                     runs[how].append(current)
                     current = {}
             advance((done + 1) / (rounds * len(names)))
-    except KeyboardInterrupt:
-        pass
     return tuple(
         cost_of(how, runs[how]) if runs[how] else Cost(how, reason=reasons.get(how, "not tried")) for how in hows
     )
@@ -165,7 +165,7 @@ def _run(how: str, part: str, folder: Path) -> Run:
     with tempfile.TemporaryDirectory() as scratch:
         trace = Path(scratch) / "trace.txt"
         before_s = _used_s()
-        _record(how, work, trace, folder)
+        record(how, work, trace, folder)
         used_s = _used_s() - before_s - work.all_s
         read = read_trace(trace)
     events = read.events
@@ -174,7 +174,8 @@ def _run(how: str, part: str, folder: Path) -> Run:
     return Run(work.cpu_s, used_s, read.num_events, int(np.sum(is_ours)), read.lost)
 
 
-def _record(how: str, work: Work, trace: Path, folder: Path) -> None:
+def record(how: str, work: Work, trace: Path, folder: Path) -> None:
+    """Record by perf, or by the kernel alone in `folder`, while `work` lasts. Raises MissingPart, StrataError."""
     events, num_cpus = tracing.available(folder), os.cpu_count() or 1
     with sink(trace) as out:
         if how == "perf" and (program := perf.find()) is not None:

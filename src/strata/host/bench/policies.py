@@ -64,6 +64,12 @@ def apart(scene: Scene) -> Iterator[Step]:
         yield _step("affinity", one, show(others), "rest")
 
 
+def unpinned(scene: Scene) -> Iterator[Step]:
+    """Yield noise that may run on every CPU."""
+    for one in scene.noise:
+        yield _step("affinity", one, show(scene.on), "rest")
+
+
 def weight(scene: Scene) -> Iterator[Step]:
     """Yield a cgroup of the greatest weight for the trainer."""
     yield from _grouped(scene, {"critical": ("cpu.weight", WEIGHT), "rest": ("cpu.weight", "100")})

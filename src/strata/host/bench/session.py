@@ -26,7 +26,7 @@ from strata.host.layers.plain import Step
 from strata.host.threads.observe import threads_of
 from strata.host.trouble import acts
 
-SETTLE_S: Final = 0.15
+SETTLE_S: Final = 0.1
 """From the start of the acts to the first look: they find their CPUs."""
 
 
