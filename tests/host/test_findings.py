@@ -302,6 +302,16 @@ def test_the_most_severe_and_dearest_come_first(tmp_path):
     assert found[0].token == "cpu-wait"
 
 
+def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
+    text = Text().switch(0, 0, IDLE, T)
+    for step in range(50):
+        now, other = 10.0 * step, (f"cron-{step}", 100 + step)
+        text.softirq(now + 1, now + 2, 0).switch(now + 5, 0, T, other, "R").switch(now + 7, 0, other, T)
+    first, *rest = findings_of(view(text, tmp_path))
+    assert (first.token, first.culprit, first.severity) == ("irq-theft", "softirq NET_RX", Severity.WARNING)
+    assert max(one.cost_ms for one in rest if one.severity is Severity.WARNING) > first.cost_ms
+
+
 @pytest.mark.parametrize("find", DETECTORS, ids=lambda find: find.__module__.rpartition(".")[2])
 def test_no_detector_stumbles_over_a_trace_of_one_event(find, tmp_path):
     list(find(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))

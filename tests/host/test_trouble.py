@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from host_traces import read
 from strata.host.report import report_of
 from strata.host.trace.events import Kind
 from strata.host.trouble.kernel import SLICE_NS, Act, Does, Kernel, Task
+from strata.host.trouble.live import TroubleMissing
 from strata.host.trouble.scenes import LENGTH_NS, TRAINER, Trouble, scene
 from strata.host.trouble.score import Outcome, Trial, outcome_of, score
-from strata.host.trouble.trials import simulated
+from strata.host.trouble.trials import TRIES, live, live_trial, simulated
 from strata.host.view import View, view_of
 
 
@@ -73,7 +75,14 @@ def test_a_simulated_trace_is_a_trace_and_no_cpu_idles_while_a_thread_waits_for_
 
 def test_reports_name_the_culprit_of_every_simulated_trouble_and_no_one_of_a_quiet_host():
     found = simulated(2)
-    assert found.to_dict() == {"precision": 1.0, "recall": 1.0, "runs": 14, "disturbed": 0, "missed": []}
+    assert found.to_dict() == {
+        "precision": 1.0,
+        "recall": 1.0,
+        "runs": 14,
+        "disturbed": 0,
+        "skipped": [],
+        "missed": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,8 +126,54 @@ def test_precision_falls_with_wrong_names_and_recall_with_missing_ones():
     assert [one["named"] for one in score([right, wrong]).to_dict()["missed"]] == ["x"]
 
 
-def test_a_run_that_others_disturbed_is_counted_and_not_scored():
-    found = score([outcome("compiler", others=0.2), outcome("x", "a", others=0.4), outcome("a", "a", others=0.2)])
+def test_a_run_in_which_others_had_the_cpus_for_longer_is_counted_and_not_scored():
+    found = score(
+        [outcome("compiler", "b", others=0.4), outcome("x", "a", others=0.4), outcome("a", "a", others=0.2)]
+    )
     assert (found.precision, len(found.outcomes), found.disturbed) == (1.0, 1, 2)
-    assert score([outcome("compiler", others=0.05)]).precision == 0.0
+    assert score([outcome("x", "a", others=0.2)]).recall == 0.0
     assert score([outcome("x", "a", others=0.4)]).precision is None
+
+
+def test_a_quiet_run_is_scored_whoever_else_was_there():
+    assert score([outcome("compiler", others=0.9)]).precision == 0.0
+    assert score([outcome("", others=0.9)]).precision == 1.0
+
+
+def test_a_quiet_run_may_find_that_the_hypervisor_takes_its_time():
+    stolen = Outcome(Trial("quiet", 0), "", ("steal-time",))
+    assert stolen.is_right
+    assert score([stolen]).precision == 1.0
+    assert not Outcome(Trial("quiet", 0), "", ("steal-time", "cpu-wait")).is_right
+
+
+def recorded(*injected: str):
+    """A recorder of the same simulated hogs each time, who are said to be these, one trial after the other."""
+    said = iter(injected)
+
+    def record(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
+        if trouble is Trouble.IRQ_LOAD:
+            raise TroubleMissing("flood: Operation not permitted")
+        trial, raw = scene(trouble, seed=seed)
+        trace.write_bytes(raw)
+        name = next(said, "")
+        return Trial(trouble, seed, frozenset({name})) if name else trial
+
+    return record
+
+
+def test_a_trial_in_which_the_culprit_was_not_who_had_the_cpus_is_made_again(tmp_path):
+    found = live_trial(
+        Trouble.CPU_HOGS, seed=1, trace=tmp_path / "t", record=recorded("telemetry", "telemetry", "")
+    )
+    assert (found.tries, found.is_disturbed, found.is_right) == (3, False, True)
+    assert score([found]).disturbed == 2
+    found = live_trial(Trouble.CPU_HOGS, seed=1, trace=tmp_path / "t", record=recorded(*["telemetry"] * 9))
+    assert (found.tries, found.is_disturbed) == (TRIES, True)
+    assert score([found]).to_dict()["disturbed"] == TRIES
+
+
+def test_a_trouble_that_cannot_be_made_is_said_and_not_scored():
+    found = live(2, record=recorded()).to_dict()
+    assert found["skipped"] == [{"trouble": "irq-load", "reason": "flood: Operation not permitted"}]
+    assert (found["runs"], found["recall"]) == (12, 1.0)

@@ -52,6 +52,7 @@ def find(view: View) -> Iterator[Finding]:
             evidence=f"before they woke it waited {listed(wakers)}; on the CPU meanwhile: {listed(culprits)}",
             confidence=0.65,
             culprit=to_blame(culprits),
+            blame=culprits,
         )
 
 

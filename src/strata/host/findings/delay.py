@@ -46,4 +46,5 @@ def find(view: View) -> Iterator[Finding]:
             confidence=0.95,
             culprit=name,
             span_ns=worst_span(view, waits),
+            blame=culprits,
         )

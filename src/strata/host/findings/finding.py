@@ -36,7 +36,8 @@ WORTH_SHARE: Final = 0.005
 class Finding:
     """One thing found. `thread` is who suffers (name and id; "" and 0 for the whole host), `culprit` who does it.
 
-    `cost_ms`: what it cost that thread within the trace. `confidence`: 0 to 1. `span_ns`: when it was worst.
+    `cost_ms`: what it cost that thread within the trace, `blamed` the culprit's share of it. `confidence`: 0 to 1.
+    `span_ns`: when it was worst.
     """
 
     reason: Reason
@@ -49,6 +50,7 @@ class Finding:
     culprit: str = ""
     cost_share: float = 0.0
     span_ns: tuple[int, int] | None = None
+    blamed: float = 1.0
 
     @property
     def token(self) -> str:
@@ -96,11 +98,12 @@ def of_thread(
     culprit: str = "",
     span_ns: tuple[int, int] | None = None,
     worst: Severity = Severity.ERROR,
+    blame: Mapping[str, float] | None = None,
 ) -> Finding:
     """Return what a critical thread suffers; its severity follows from the share of its life that it cost.
 
     Events that were lost, or a thread that is critical only by a guess, make it less sure; a guess is never
-    more than a remark.
+    more than a remark. `blame`: who had how much of the cost; none: all of it is the culprit's.
     """
     share = cost_ms * 1e6 / float(view.lived_ns[life])
     severity = min(severity_of(share), Severity.INFO if view.is_guessed else worst, key=lambda one: one.rank)
@@ -116,6 +119,7 @@ def of_thread(
         culprit,
         share,
         span_ns or worst_span(view, view.waits_by(life)),
+        blame[culprit] / sum(blame.values()) if blame and culprit in blame else 1.0,
     )
 
 

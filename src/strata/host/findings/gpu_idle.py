@@ -98,4 +98,5 @@ def find(view: View) -> Iterator[Finding]:
         confidence=0.9 * idle.fit,
         culprit=to_blame(culprits),
         span_ns=worst_span(view, waits),
+        blame=culprits,
     )

@@ -61,6 +61,7 @@ def find(view: View) -> Iterator[Finding]:
                 confidence=0.7,
                 culprit=to_blame(culprits),
                 span_ns=worst_span(view, waits),
+                blame=culprits,
             )
 
 

@@ -41,4 +41,5 @@ def find(view: View) -> Iterator[Finding]:
             confidence=0.9,
             culprit=to_blame(culprits) or first,
             span_ns=worst_span(view, waits),
+            blame=culprits,
         )

@@ -43,6 +43,9 @@ DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
 
 
 def findings_of(view: View) -> tuple[Finding, ...]:
-    """Return all findings: the most severe first, among these the dearest."""
+    """Return all findings: the most severe first, among these whose culprit alone cost most.
+
+    So one thief of 300 ms comes before 400 ms that many others had between them.
+    """
     found = [finding for find in DETECTORS for finding in find(view)]
-    return tuple(sorted(found, key=lambda one: (-one.severity.rank, -one.cost_ms * one.confidence)))
+    return tuple(sorted(found, key=lambda one: (-one.severity.rank, -one.cost_ms * one.blamed * one.confidence)))

@@ -39,4 +39,5 @@ def find(view: View) -> Iterator[Finding]:
             confidence=0.8,
             culprit=to_blame(culprits),
             span_ns=worst_span(view, waits),
+            blame=culprits,
         )

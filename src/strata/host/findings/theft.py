@@ -39,5 +39,6 @@ def find(view: View) -> Iterator[Finding]:
             evidence=f"{int(mine.sum())} interrupts of the thread; with those of its waits: {listed(culprits)}",
             confidence=0.9,
             culprit=worst,
+            blame=culprits,
             span_ns=None if span is None else (int(interrupts.start_ns[span]), int(interrupts.end_ns[span])),
         )

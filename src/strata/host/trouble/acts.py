@@ -11,11 +11,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 LONGEST_S = 20.0
 """Every act ends by then, whatever happens."""
 STORM_S = 0.0001
 """Between two calls of a storm: thousands a second, and no more than a recorder can follow."""
+BURST = 80
+"""Packets a millisecond: half the time of the CPU that receives them (measured), and no interrupt for each."""
 
 
 def train(end_s: float) -> None:
@@ -75,6 +81,66 @@ def pipe(end_s: float) -> None:
     os.waitpid(child, 0)
 
 
+def flood(end_s: float) -> None:
+    """Send packets that the CPU this is pinned to receives, from another: half its time is softirqs.
+
+    In a network of its own, whose loopback alone is told so and which ends with the process. Raises OSError where
+    none may be had.
+    """
+    import socket
+
+    (hit,) = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - {hit})
+    _own_loopback(hit)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    _slow(receiver)
+    receiver.bind(("127.0.0.1", 0))
+    sender.connect(receiver.getsockname())
+    while time.monotonic() < end_s:
+        for _ in range(BURST):
+            sender.send(b"x")
+        time.sleep(0.001)
+
+
+def _slow(receiver: socket.socket) -> None:
+    """Have the kernel divide four thousand times before it drops a packet: 12 us, in the softirq it came with."""
+    import ctypes
+    import socket
+    import struct
+
+    load, divide, drop, most, attach = 0x00, 0x34, 0x06, 4096, 26
+    lines = [(load, 7), *[(divide, 3)] * (most - 2), (drop, 0)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", code, 0, 0, k) for code, k in lines))
+    receiver.setsockopt(socket.SOL_SOCKET, attach, struct.pack("HxxxxxxP", most, ctypes.addressof(program)))
+
+
+def _own_loopback(cpu: int) -> None:
+    """Enter a network with a loopback alone whose packets one CPU receives (receive packet steering)."""
+    import ctypes
+    import fcntl
+    import socket
+    import struct
+
+    new_ns, new_net, private, up = 0x20000, 0x40000000, 0x4000 | 0x40000, 0x1 | 0x40
+    set_flags, name = 0x8914, b"lo"
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def done(result: int) -> None:
+        if result:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    done(libc.unshare(new_ns | new_net))
+    # /sys shows the network it was mounted in; ours is seen by this process alone.
+    done(libc.mount(b"none", b"/", None, private, None))
+    done(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sH14x", name, up))
+    groups = [f"{(1 << cpu >> 32 * i) & 0xFFFFFFFF:x}" for i in reversed(range(cpu // 32 + 1))]
+    with open("/sys/class/net/lo/queues/rx-0/rps_cpus", "w") as file:
+        file.write(",".join(groups))
+
+
 def _spin(seconds: float) -> None:
     """Compute for so long of CPU time, so that who waits is later by its wait."""
     until = time.thread_time() + seconds
@@ -89,11 +155,15 @@ ACTS: dict[str, Callable[[float], None]] = {
     "forks": forks,
     "yields": yields,
     "pipe": pipe,
+    "flood": flood,
 }
 
 
 def main(nice: int, acts: list[str]) -> None:
-    """Run acts, each `WHAT NAME CPU` (-1: any), until standard input ends; once all run, print their ids."""
+    """Run acts, each `WHAT NAME CPU` (-1: any), until standard input ends; once all run, print their ids.
+
+    An act that cannot be had here says why on a line of its own.
+    """
     try:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
         # Where sessions share the CPUs fairly, whatever the nice values of their processes (sched(7), autogroup).
@@ -111,7 +181,10 @@ def main(nice: int, acts: list[str]) -> None:
                 file.write(name)
             if cpu != "-1":
                 os.sched_setaffinity(0, {int(cpu)})
-            ACTS[what](end_s)
+            try:
+                ACTS[what](end_s)
+            except OSError as error:
+                os.write(sys.stdout.fileno(), f"{what}: {error.strerror}\n".encode())
             os._exit(0)
     os.write(sys.stdout.fileno(), f"{' '.join(map(str, pids))}\n".encode())
     sys.stdin.read()

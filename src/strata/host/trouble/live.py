@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from strata.errors import MissingPart
 from strata.host.record import perf, tracefs, tracing
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
@@ -24,30 +25,38 @@ from strata.host.trouble.score import Trial
 SECONDS: Final = 2.0
 NICE: Final = -15
 """28 times the weight of a usual process (sched_prio_to_weight of the kernel)."""
-REAL: Final = tuple(trouble for trouble in Trouble if trouble is not Trouble.IRQ_LOAD)
-"""Interrupts of a device cannot be made without the device: simulated only."""
 _ACT: Final = {
     Trouble.CPU_HOGS: "hog",
     Trouble.FORK_STORM: "forks",
     Trouble.YIELD_STORM: "yields",
     Trouble.PIPE_STORM: "pipe",
     Trouble.PINNED_HOG: "hog",
+    Trouble.IRQ_LOAD: "flood",
 }
+_ON_ONE_CPU: Final = (Trouble.PINNED_HOG, Trouble.IRQ_LOAD)
+"""Trouble for one CPU, on which the trainer stays."""
+
+
+class TroubleMissing(MissingPart):
+    """A trouble that cannot be made here."""
 
 
 def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     """Make one trouble beside a trainer, record it into `trace`, and end all of it.
 
-    Raises MissingPart where the scheduler cannot be traced.
+    Raises MissingPart where the scheduler cannot be traced, TroubleMissing where the trouble cannot be made.
     """
     rng = random.Random(f"{trouble} {seed}")
     cpus = sorted(os.sched_getaffinity(0))
-    pin = rng.choice(cpus) if trouble is Trouble.PINNED_HOG else -1
+    pin = rng.choice(cpus) if trouble in _ON_ONE_CPU else -1
     name = f"noise-{rng.randrange(10**6)}"
-    count = {Trouble.QUIET: 0, Trouble.PINNED_HOG: 1}.get(trouble, len(cpus) * rng.choice((1, 2)) + 1)
-    noise = [f"{_ACT[trouble]} {name} {pin}"] * count if count else []
-    _record(Running([f"train {TRAINER} {pin}", *noise]), trace)
-    return Trial(trouble, seed, frozenset({name} if count else ()))
+    count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
+    work = Running([f"train {TRAINER} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
+    _record(work, trace)
+    if work.problem:
+        raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
+    injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
+    return Trial(trouble, seed, frozenset(injected))
 
 
 class Running(Work):
@@ -56,6 +65,7 @@ class Running(Work):
     def __init__(self, acts_: Sequence[str]) -> None:
         super().__init__(seconds=SECONDS)
         self._acts = acts_
+        self.problem = ""
 
     def start(self) -> None:
         """Start the acts, and return once they all run."""
@@ -67,10 +77,14 @@ class Running(Work):
         self.process.stdout.readline()
 
     def wait(self) -> None:
-        """Wait, and end the acts."""
+        """Wait, and end the acts. `problem` is then what one of them had to say."""
         assert self.process is not None
-        with self.process:  # closes its input at the end, which ends them all
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self.process:
             super().wait()
+            self.process.stdin.close()  # which ends them all
+            self.problem = self.process.stdout.read().decode().strip()
 
 
 def _record(work: Work, trace: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strata.host.findings.finding import Severity
 from strata.host.report import Report
 
-DISTURBED: Final = 0.1
-"""Of all CPU time: if others use more, a quiet run on a real machine was not quiet (assumed)."""
+NO_ONE: Final = frozenset({"steal-time"})
+"""Findings that a quiet run may raise: that the hypervisor takes CPUs away is true, whatever else runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Trial:
 class Outcome:
     """A trial and the culprit that was named, "" for none; `tokens` are the findings of warning or above.
 
-    `others` and `culprit` are shares of the CPU time: of threads outside of the trial, of the culprit's.
+    Of the time of the trainer's CPUs, by who ran there: `culprit` is the culprit's share, `others` the largest of
+    anyone who has nothing to do with the trial. `tries` is how often it was made.
     """
 
     trial: Trial
@@ -34,16 +35,17 @@ class Outcome:
     tokens: tuple[str, ...] = ()
     others: float = 0.0
     culprit: float = 0.0
+    tries: int = 1
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others used more CPU time than the culprit, or made a quiet run none: it is not scored."""
-        return self.others > (self.culprit if self.trial.injected else DISTURBED)
+        """Whether someone else had these CPUs for longer than the culprit, so that it is none: not scored."""
+        return bool(self.trial.injected) and self.others > self.culprit
 
     @property
     def is_right(self) -> bool:
         """Whether the culprit was named, or none where there was none."""
-        return self.named in self.trial.injected if self.trial.injected else not self.tokens
+        return self.named in self.trial.injected if self.trial.injected else NO_ONE.issuperset(self.tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -55,6 +57,7 @@ class Outcome:
             "tokens": list(self.tokens),
             "culprit_share": round(self.culprit, 4),
             "others_share": round(self.others, 4),
+            "tries": self.tries,
             "is_right": self.is_right,
         }
 
@@ -64,13 +67,15 @@ class Score:
     """Over all outcomes: of the culprits named the share that was there, of those there the share named.
 
     A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored;
-    without any both are None.
+    without any both are None. `disturbed` counts runs that were not, `skipped` says which trouble could not be
+    made here, and why.
     """
 
     precision: float | None
     recall: float | None
     outcomes: tuple[Outcome, ...]
     disturbed: int = 0
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -80,25 +85,29 @@ class Score:
             "recall": self.recall,
             "runs": len(self.outcomes),
             "disturbed": self.disturbed,
+            "skipped": [{"trouble": trouble, "reason": reason} for trouble, reason in self.skipped.items()],
             "missed": missed,
         }
 
 
-def outcome_of(trial: Trial, report: Report, *, others: float = 0.0, culprit: float = 0.0) -> Outcome:
+def outcome_of(
+    trial: Trial, report: Report, *, others: float = 0.0, culprit: float = 0.0, tries: int = 1
+) -> Outcome:
     """Return what a report says: the culprit of its first finding of warning or above that names one."""
     serious = [one for one in report.findings if one.severity.rank >= Severity.WARNING.rank]
     named = next((one.culprit for one in serious if one.culprit), "")
-    return Outcome(trial, named, tuple(one.token for one in serious), others, culprit)
+    return Outcome(trial, named, tuple(one.token for one in serious), others, culprit, tries)
 
 
-def score(outcomes: Sequence[Outcome]) -> Score:
+def score(outcomes: Sequence[Outcome], *, skipped: Mapping[str, str] | None = None) -> Score:
     """Return precision and recall; both are 1 where nothing was injected and nothing named."""
     scored = [one for one in outcomes if not one.is_disturbed]
-    named = [one for one in scored if one.named or (not one.trial.injected and one.tokens)]
+    disturbed = sum(one.tries for one in outcomes) - len(scored)
     injected = [one for one in scored if one.trial.injected]
+    named = [one for one in scored if (one.named if one.trial.injected else not one.is_right)]
     right = sum(one.is_right for one in injected)
     if not scored:
-        return Score(None, None, (), len(outcomes))
+        return Score(None, None, (), disturbed, skipped or {})
     precision = right / len(named) if named else 1.0
     recall = right / len(injected) if injected else 1.0
-    return Score(precision, recall, tuple(scored), len(outcomes) - len(scored))
+    return Score(precision, recall, tuple(scored), disturbed, skipped or {})

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from strata.host.report import report_of
 from strata.host.trace.read import read_trace
+from strata.host.trouble.live import TroubleMissing, record_trial
 from strata.host.trouble.scenes import TRAINER, Trouble, scene
-from strata.host.trouble.score import Outcome, Score, outcome_of, score
+from strata.host.trouble.score import Outcome, Score, Trial, outcome_of, score
 from strata.host.view import View, view_of
+
+Recorder = Callable[..., Trial]
+"""Makes a trouble and records it: `record_trial`."""
+TRIES: Final = 3
+"""Of a trial that others disturb; then it is left out of the score, and counted."""
 
 
 def simulated(seeds: int) -> Score:
@@ -30,29 +36,45 @@ def simulated(seeds: int) -> Score:
     return score(outcomes)
 
 
-def live(seeds: int, *, advance: Callable[[float], None]) -> Score:
-    """Return how often the culprit is named on this kernel. Raises MissingPart where it cannot be traced."""
-    from strata.host.trouble.live import REAL
+def live(
+    seeds: int, *, advance: Callable[[float], None] = lambda _done: None, record: Recorder = record_trial
+) -> Score:
+    """Return how often the culprit is named on this kernel, where it can be told who it was.
 
-    outcomes = []
+    A trial in which someone else had the CPUs for longer than the culprit is made again, `TRIES` times at most. A
+    trouble that cannot be made here is left out, and said. Raises MissingPart where the kernel cannot be traced.
+    """
+    outcomes: list[Outcome] = []
+    skipped: dict[str, str] = {}
     with _trace_file() as trace:
-        for seed in range(seeds):
-            for trouble in REAL:
-                outcomes.append(live_trial(trouble, seed=seed, trace=trace))
-                advance(len(outcomes) / (seeds * len(REAL)))
-    return score(outcomes)
+        for done in range(seeds * len(Trouble)):
+            seed, trouble = done // len(Trouble), list(Trouble)[done % len(Trouble)]
+            if trouble not in skipped:
+                try:
+                    outcomes.append(live_trial(trouble, seed=seed, trace=trace, record=record))
+                except TroubleMissing as error:
+                    skipped[trouble] = str(error)
+            advance((done + 1) / (seeds * len(Trouble)))
+    return score(outcomes, skipped=skipped)
 
 
-def live_trial(trouble: Trouble, *, seed: int, trace: Path) -> Outcome:
-    """Return what a report says of one trouble on this kernel; leaves its trace."""
-    from strata.host.trouble.live import record_trial
+def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = record_trial) -> Outcome:
+    """Return what a report says of one trouble on this kernel; leaves its trace.
 
-    trial = record_trial(trouble, seed=seed, trace=trace)
-    view = _view(trace)
-    shares = _shares(view, os.sched_getaffinity(0))
-    culprit = sum(shares.get(name, 0.0) for name in trial.injected)
-    others = sum(shares.values()) - culprit - shares.get(TRAINER, 0.0)
-    return outcome_of(trial, report_of(view), others=others, culprit=culprit)
+    Raises MissingPart where it cannot be traced, TroubleMissing where the trouble cannot be made.
+    """
+    for tries in range(1, TRIES + 1):
+        trial = record(trouble, seed=seed, trace=trace)
+        view = _view(trace)
+        shares = _shares(view)
+        culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
+        shares.pop(TRAINER, None)
+        outcome = outcome_of(
+            trial, report_of(view), others=max(shares.values(), default=0.0), culprit=culprit, tries=tries
+        )
+        if not outcome.is_disturbed:
+            break
+    return outcome
 
 
 @contextmanager
@@ -65,11 +87,18 @@ def _view(trace: Path) -> View:
     return view_of(read_trace(trace), critical=(TRAINER,))
 
 
-def _shares(view: View, cpus: Collection[int]) -> dict[str, float]:
-    """Return each name's share of the time of some CPUs."""
-    runs = view.runs
-    ours = np.flatnonzero((runs.life >= 0) & np.isin(runs.cpus[runs.cpu], list(cpus)))
+def _shares(view: View) -> dict[str, float]:
+    """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts."""
+    runs, interrupts = view.runs, view.interrupts
+    trainers = [life for life in range(len(view.lives)) if view.name(life) == TRAINER]
+    cpus = np.unique(runs.cpu[np.isin(runs.life, trainers)])
+    all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
+    ours = np.flatnonzero((runs.life >= 0) & np.isin(runs.cpu, cpus))
     for life, ns in zip(runs.life[ours].tolist(), (runs.end_ns - runs.start_ns)[ours].tolist(), strict=True):
-        shares[view.name(life)] += ns / (view.wall_ns * len(cpus))
+        shares[view.name(life)] += ns / all_ns
+    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus))
+    lengths_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
+    for cause, ns in zip(interrupts.cause[ours].tolist(), lengths_ns.tolist(), strict=True):
+        shares[interrupts.causes[cause]] += ns / all_ns
     return shares
