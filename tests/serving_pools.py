@@ -9,6 +9,7 @@ from itertools import combinations, pairwise, permutations
 import numpy as np
 
 from strata.serving.pool import Capacity, Pool, PoolNode, equal_layers
+from strata.serving.split import capacities
 
 
 def node(
@@ -55,6 +56,16 @@ def every_split(num_layers: int, parts: int):
     for cuts in combinations(range(1, num_layers), parts - 1):
         edges = (0, *cuts, num_layers)
         yield [b - a for a, b in pairwise(edges)]
+
+
+def legal_splits(one: Pool, members: list[int]) -> list[list[int]]:
+    """All ways to cut the layers that the members' memory allows."""
+    caps = capacities(one, members)
+    return [
+        counts
+        for counts in every_split(one.num_layers, len(members))
+        if all(count <= cap for count, cap in zip(counts, caps, strict=True))
+    ]
 
 
 def best_by_force(one: Pool, members: tuple[int, ...]) -> float:

@@ -32,7 +32,13 @@ def test_the_interval_of_a_mean_holds_the_truth_about_as_often_as_it_says():
 
 def test_the_interval_of_a_ratio_holds_the_truth_about_as_often_as_it_says():
     covered = coverage(
-        lambda r: stats.ratio_interval(r.normal(6, 1, 25), r.normal(3, 0.5, 20), rng=r, confidence=0.8),
+        lambda r: stats.bootstrap(
+            lambda above, below: float(above.mean() / below.mean()),
+            r.normal(6, 1, 25),
+            r.normal(3, 0.5, 20),
+            rng=r,
+            confidence=0.8,
+        ),
         2.0,
         trials=40,
     )
@@ -60,7 +66,6 @@ def test_the_order_of_a_sample_does_not_matter(sample, seed):
     )
     assert stats.quantile_interval(sample, 0.5) == stats.quantile_interval(shuffled, 0.5)
     assert stats.mad(sample) == stats.mad(shuffled)
-    assert stats.trimmed_mean(sample) == stats.trimmed_mean(shuffled)
 
 
 @given(SAMPLES)
@@ -86,41 +91,14 @@ def test_a_wider_confidence_is_a_wider_interval():
     assert wide.low < narrow.low < narrow.estimate < narrow.high < wide.high
 
 
-def test_pairs_show_a_difference_that_two_means_hide():
-    conditions = rng(1).normal(100, 30, 40)
-    new, old = conditions + rng(2).normal(1, 0.5, 40), conditions + rng(3).normal(0, 0.5, 40)
-    pairs = stats.paired_difference(new, old, rng=rng())
-    two_means = stats.bootstrap(lambda a, b: float(np.mean(a) - np.mean(b)), new, old, rng=rng())
-    assert pairs.estimate == pytest.approx(two_means.estimate)
-    assert pairs.low > 0 > two_means.low
-
-
 @given(SAMPLES)
-def test_one_wild_value_hardly_moves_a_robust_location(sample):
+def test_one_wild_value_hardly_moves_a_robust_spread(sample):
     spoilt = np.append(np.sort(np.tile(sample, 10)), 1e12)
-    assert stats.trimmed_mean(spoilt) <= sample.max() + 1e-6  # rounding of the sum
-    assert stats.mad(spoilt) <= 1.4826 * (sample.max() - sample.min()) + 1e-6
+    assert stats.mad(spoilt) <= 1.4826 * (sample.max() - sample.min()) + 1e-6  # rounding
 
 
 def test_mad_is_the_standard_deviation_of_a_normal_sample():
     assert stats.mad(rng().normal(5, 3, 20_000)) == pytest.approx(3, rel=0.03)
-
-
-def test_a_trimmed_mean_drops_both_ends():
-    assert stats.trimmed_mean([100, 1, 2, 3, 4, 5, 6, 7, 8, -100]) == 4.5
-    assert stats.trimmed_mean([1, 2, 30], share=0) == 11
-
-
-def test_relative_errors_keep_size_and_sign_apart():
-    errors = stats.relative_errors([11, 8, 30, 4], [10, 10, 20, 4])
-    assert errors == stats.RelativeErrors(
-        count=4,
-        mean=pytest.approx(0.2),
-        median=pytest.approx(0.15),
-        p90=pytest.approx(0.41),
-        worst=0.5,
-        bias=pytest.approx(0.1),
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,12 +108,7 @@ def test_relative_errors_keep_size_and_sign_apart():
         (lambda: stats.mean_interval([1.0], rng=rng()), "at least 2 values"),
         (lambda: stats.mean_interval([[1.0, 2.0]], rng=rng()), "not shape"),
         (lambda: stats.mean_interval([1.0, math.nan], rng=rng()), "finite"),
-        (lambda: stats.ratio_interval([1, 2], [0, 1], rng=rng()), "must be positive"),
-        (lambda: stats.paired_difference([1, 2], [1, 2, 3], rng=rng()), "not pairs"),
         (lambda: stats.quantile_interval([1, 2], 1.0), "not between"),
-        (lambda: stats.trimmed_mean([1, 2], share=0.5), "not in"),
-        (lambda: stats.relative_errors([1], [0]), "positive measurements"),
-        (lambda: stats.relative_errors([1, 2], [1]), "2 predictions of 1 measurements"),
     ],
 )
 def test_a_sample_that_says_nothing_is_refused(call, says):

@@ -1,4 +1,4 @@
-"""How sure a measured figure is: bootstrap and order-statistic intervals, robust location, relative errors.
+"""How sure a measured figure is: bootstrap and order-statistic intervals, a robust spread.
 
 Samples are one-dimensional, finite, and of no particular order: the same values in another order give the same
 answer. Every function raises ValueError for a sample it can say nothing about.
@@ -37,18 +37,6 @@ class Interval:
     confidence: float = CONFIDENCE
 
 
-@dataclass(frozen=True, slots=True)
-class RelativeErrors:
-    """How predictions miss measurements: |predicted - measured| / measured, except `bias`, which has a sign."""
-
-    count: int
-    mean: float
-    median: float
-    p90: float
-    worst: float
-    bias: float
-
-
 def bootstrap(
     statistic: Callable[..., float],
     *samples: ArrayLike,
@@ -73,32 +61,6 @@ def bootstrap(
 def mean_interval(sample: ArrayLike, *, rng: np.random.Generator, confidence: float = CONFIDENCE) -> Interval:
     """Return the mean and its bootstrap interval."""
     return bootstrap(_mean, sample, rng=rng, confidence=confidence)
-
-
-def ratio_interval(
-    numerator: ArrayLike, denominator: ArrayLike, *, rng: np.random.Generator, confidence: float = CONFIDENCE
-) -> Interval:
-    """Return mean(numerator) / mean(denominator) of two independent samples, and its bootstrap interval.
-
-    The denominator's values must be positive: around zero a ratio has no interval.
-    """
-    if _finite(denominator, at_least=2).min() <= 0:
-        raise ValueError("the denominator of a ratio must be positive")
-    return bootstrap(lambda above, below: _mean(above) / _mean(below), numerator, denominator, rng=rng,
-                     confidence=confidence)  # fmt: skip
-
-
-def paired_difference(
-    new: ArrayLike, old: ArrayLike, *, rng: np.random.Generator, confidence: float = CONFIDENCE
-) -> Interval:
-    """Return mean(new - old) over pairs measured under like conditions, and its bootstrap interval.
-
-    Narrower than comparing two means wherever the conditions vary more than the two do.
-    """
-    first, second = _finite(new, at_least=2), _finite(old, at_least=2)
-    if first.size != second.size:
-        raise ValueError(f"{first.size} and {second.size} values are not pairs")
-    return mean_interval(first - second, rng=rng, confidence=confidence)
 
 
 def quantile_interval(sample: ArrayLike, quantile: float, *, confidence: float = CONFIDENCE) -> Interval:
@@ -130,34 +92,6 @@ def mad(sample: ArrayLike) -> float:
     """Return the median absolute deviation, scaled to the standard deviation of a normal sample."""
     values = _finite(sample, at_least=1)
     return float(1.4826 * np.median(np.abs(values - np.median(values))))
-
-
-def trimmed_mean(sample: ArrayLike, *, share: float = 0.1) -> float:
-    """Return the mean without the `share` smallest and the `share` largest values (rounded down)."""
-    if not 0 <= share < 0.5:
-        raise ValueError(f"share {share} is not in [0, 0.5)")
-    values = np.sort(_finite(sample, at_least=1))
-    cut = int(share * values.size)
-    return _mean(values[cut : values.size - cut])
-
-
-def relative_errors(predicted: ArrayLike, measured: ArrayLike) -> RelativeErrors:
-    """Summarise how predictions miss positive measurements, pair by pair."""
-    guess, truth = _finite(predicted, at_least=1), _finite(measured, at_least=1)
-    if guess.size != truth.size:
-        raise ValueError(f"{guess.size} predictions of {truth.size} measurements")
-    if truth.min() <= 0:
-        raise ValueError("a relative error needs positive measurements")
-    signed = (guess - truth) / truth
-    size = np.abs(signed)
-    return RelativeErrors(
-        count=size.size,
-        mean=_mean(size),
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        worst=float(size.max()),
-        bias=_mean(signed),
-    )
 
 
 def _mean(values: Floats) -> float:

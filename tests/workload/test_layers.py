@@ -20,7 +20,6 @@ def test_a_difference_of_prefix_sums_is_a_sum_over_layers(values, data):
     last = data.draw(st.integers(first, len(values)))
     layers = table(values)
     for before, column in [
-        (layers.flops_before, layers.forward_flops),
         (layers.params_before, layers.params),
         (layers.activation_before, layers.activation_bytes),
         (layers.checkpoint_before, layers.checkpoint_bytes),

@@ -1,7 +1,7 @@
-"""Layers onto the members of one pipeline, in their order: the exact contiguous splits.
+"""Layers onto the members of one pipeline, in their order: the exact contiguous split with the least bottleneck.
 
 A member holds at least one layer, and at most its capacity as first, middle, last or only stage. The last
-member also computes the head. Both splits are exact; infeasible orders give None.
+member also computes the head. The split is exact; infeasible orders give None.
 """
 
 from __future__ import annotations
@@ -155,33 +155,6 @@ def _reach(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) 
         counts.append(end - begins[end])
         end = begins[end]
     return counts[::-1], next_s
-
-
-def least_sum(pool: Pool, members: Sequence[int]) -> list[int] | None:
-    """Return the numbers of layers that make the sum of the stages least: exact, O(k L max capacity)."""
-    L, caps = pool.num_layers, capacities(pool, members)
-    if not members or min(caps) < 1 or sum(caps) < L:
-        return None
-    best: list[float] = [0.0] + [math.inf] * L
-    came: list[list[int]] = []
-    for i, cap in zip(members, caps, strict=True):
-        prefix, ahead, took = pool.nodes[i].prefix_s, [math.inf] * (L + 1), [0] * (L + 1)
-        for first, so_far in enumerate(best):
-            if so_far == math.inf:
-                continue
-            for end in range(first + 1, min(first + cap, L) + 1):
-                total = so_far + prefix[end] - prefix[first]
-                if total < ahead[end]:
-                    ahead[end], took[end] = total, end - first
-        best = ahead
-        came.append(took)
-    if best[L] == math.inf:
-        return None
-    counts, end = [], L
-    for took in reversed(came):
-        counts.append(took[end])
-        end -= took[end]
-    return counts[::-1]
 
 
 def stages_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> list[float]:

@@ -19,16 +19,11 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from numpy.typing import NDArray
 
-from strata.decision import Trust
-
 Floats = NDArray[np.float64]
 
 LONGEST_S: Final = 30 * 86400.0
 MOST_NODES: Final = 64
 NODE_DEVICES: Final = 8
-
-TRUST: Final = Trust.CALIBRATED
-"""Of medians and means; what lies between them is assumed."""
 
 
 @dataclass(frozen=True, slots=True)

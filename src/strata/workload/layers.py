@@ -33,11 +33,6 @@ class LayerTable:
         return len(self.kinds)
 
     @cached_property
-    def flops_before(self) -> Floats:
-        """Prefix sums of forward FLOPs, shape [L + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.forward_flops)])
-
-    @cached_property
     def params_before(self) -> Floats:
         """Prefix sums of parameters, shape [L + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.params)])

@@ -19,11 +19,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.decision import Trust
-
-TRUST: Final = Trust.CALIBRATED
-"""Of the lengths below; what lies between the quantiles is assumed."""
-
 MOST_CV: Final = 100.0
 """Beyond it nearly all gaps are 0, and their mean is not met by any sample one could draw."""
 _CHUNK: Final = 1024
