@@ -227,7 +227,15 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
         return found.pop() if found else seen(device(0))
 
     def ask(live: Live) -> None:
-        ask_tools(collect, live.put, every_s=0.001, look=live.look, stopped=live.stopped, clock=live.clock)
+        ask_tools(
+            collect,
+            live.put,
+            took=live.meters.collection,
+            every_s=0.001,
+            look=live.look,
+            stopped=live.stopped,
+            clock=live.clock,
+        )
 
     live = Live(Agent(rng=random.Random(0)), publish=told.put, meters=Meters(), sources=[ask])
     live.start()
@@ -252,7 +260,17 @@ def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
         return seen(device(0), readings={"GPU-0": Reading(at_s)})
 
     told: list[Collected] = []
-    ask_tools(collect, told.append, every_s=0.0, look=threading.Event(), stopped=stopped, clock=lambda: now_s)
+    meters = Meters()
+    ask_tools(
+        collect,
+        told.append,
+        took=meters.collection,
+        every_s=0.0,
+        look=threading.Event(),
+        stopped=stopped,
+        clock=lambda: now_s,
+    )
+    assert "strata_agent_collection_seconds_sum 540\n" in meters.render()
     assert before == [None, 0.0, 0.0, 0.0, 0.0, 0.0, 60.0, 120.0, 180.0]
     assert SPAN_S == 300.0
     assert len(told) == 9

@@ -45,12 +45,6 @@ def kind_of(obj: Object) -> ObjectKind | None:
     return next((one for one in kinds.SUSPENDABLE if (one.group, one.kind) == (group, obj.get("kind"))), None)
 
 
-def is_owned(obj: Object) -> bool:
-    """Return whether another job of these kinds made this one, and is the one to be placed."""
-    owners = kinds.meta(obj).get("ownerReferences") or ()
-    return any(kind_of(owner) is not None for owner in owners)
-
-
 def is_suspended(obj: Object) -> bool:
     """Return whether a job is held back."""
     return at(obj, _suspend_path(_kind(obj))) is True

@@ -13,7 +13,6 @@ class NodeState:
     """One node. `free_bytes[i]` and `free_share[i]` are of device i; a device nobody uses has all of both.
 
     rdma_group, rack: who it reaches fast; empty where nobody said. taints: `key=value:effect`.
-    free_cpu, free_memory_bytes: of the host, infinite where not looked at.
     """
 
     fingerprint: Fingerprint
@@ -24,8 +23,6 @@ class NodeState:
     is_schedulable: bool = True
     rdma_group: str = ""
     rack: str = ""
-    free_cpu: float = float("inf")
-    free_memory_bytes: float = float("inf")
 
     @property
     def name(self) -> str:

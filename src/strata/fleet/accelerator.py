@@ -30,8 +30,3 @@ class Accelerator:
     trust: Trust = Trust.ASSUMED
     source: str = ""
     aliases: tuple[str, ...] = field(default=())
-
-    @property
-    def memory_gib(self) -> float:
-        """Memory in GiB, for tables."""
-        return self.memory_bytes / 2**30

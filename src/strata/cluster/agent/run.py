@@ -184,7 +184,15 @@ def run(
     from strata.cluster.pages import make_pages
 
     def ask(live: Live) -> None:
-        ask_tools(collect, live.put, every_s=every_s, look=live.look, stopped=live.stopped, clock=live.clock)
+        ask_tools(
+            collect,
+            live.put,
+            took=live.meters.collection,
+            every_s=every_s,
+            look=live.look,
+            stopped=live.stopped,
+            clock=live.clock,
+        )
 
     def watch(live: Live) -> None:
         watch_errors(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)

@@ -44,15 +44,23 @@ RETRY_S: Final = 30.0
 
 
 def ask_tools(
-    collect: Collect, put: Put, *, every_s: float, look: threading.Event, stopped: threading.Event, clock: Clock
+    collect: Collect,
+    put: Put,
+    *,
+    took: Callable[[float], None],
+    every_s: float,
+    look: threading.Event,
+    stopped: threading.Event,
+    clock: Clock,
 ) -> None:
-    """Collect every so often, and at once when `look` is set."""
+    """Collect every so often, and at once when `look` is set; `took` is told how long each time took [s]."""
     past: deque[tuple[float, Mapping[str, Reading]]] = deque()
     while not stopped.is_set():
         now_s = clock()
         while len(past) > 1 and past[1][0] <= now_s - SPAN_S:
             past.popleft()
         found = collect(now_s, past[0][1] if past else None)
+        took(clock() - now_s)
         past.append((now_s, found.readings))
         put(found)
         if not stopped.wait(min(REST_S, every_s)):
