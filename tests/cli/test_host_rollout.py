@@ -88,11 +88,22 @@ def test_rules_change_on_the_way_and_a_stop_stays(begun):
             ("add", "layered", "--job", "a", "--attempt", 0, "--policy", "baseline", "--value", 0),
             "not in the range",
         ),
+        *(
+            (("add", "layered", "--job", "a", "--attempt", 0, "--policy", "baseline", "--value", value), "finite")
+            for value in ("nan", "inf", "1e999")
+        ),
+        (("init", "new", "--guard", "nan"), "finite"),
+        (("init", "new", "--share", "nan"), "finite"),
+        (("init", " "), "no name"),
+        (("init", "a\nb"), "no name"),
+        (("init", "new", "--pattern", "("), "pattern '('"),
+        (("init", "new", "--pattern", "qps"), "has no group"),
+        (("init", "new", "--pattern", "(x)", "--metric", "y"), "take one"),
     ],
 )
 def test_wrong_requests_are_told(begun, arguments, said):
     result = rollout(*arguments)
-    assert result.exit_code != 0
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
     assert said in result.output + str(result.exception)
 
 

@@ -201,6 +201,17 @@ def test_a_stop_by_hand_wins_unless_it_went_back_before():
 # How often it errs.
 
 
+def test_noise_that_grows_after_a_a_takes_no_job_back():
+    # The guard goes by what is seen meanwhile: three standard deviations of this A/A are less than one of A/B.
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        rollout = noisy(8, plan=replace(PLAN, ab_pairs=200))
+        for _ in range(15):
+            for j in range(10):
+                rollout = tried(rollout, float(np.exp(0.12 * rng.normal())), job=f"job-{j}")
+        assert judge(rollout).stand is not Stand.ROLL_BACK
+
+
 def test_equal_policies_are_rejected_no_more_often_than_alpha_however_often_one_looks():
     # Heavy tails, a scale that changes, and a rho that is ten times off: the test may not care.
     rng = np.random.default_rng(20)

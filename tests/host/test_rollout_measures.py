@@ -40,6 +40,45 @@ def test_a_gauge_and_a_counter_of_prometheus(tmp_path):
         of(tmp_path, "samples_total 5\n", metric="samples_total")
 
 
+def answer(*result):
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": list(result)}})
+
+
+def test_what_prometheus_answers_to_a_query_of_a_range(tmp_path):
+    labels = {"__name__": "train_qps", "job": "ads-7"}
+    values = [[1.7e9, "100"], [1.7e9 + 15, "NaN"], [1.7e9 + 30, "200"]]
+    gauge = answer({"metric": labels, "values": values}, {"metric": {"__name__": "other"}, "values": [[1, "7"]]})
+    assert of(tmp_path, gauge, metric="train_qps") == 150
+    counter = answer({"metric": {"__name__": "samples_total"}, "values": [[10, "100"], [20, "50"], [30, "150"]]})
+    assert of(tmp_path, counter, metric="samples_total") == 7.5  # it began anew: 50 and 100 in 20 s
+    rate = answer({"metric": {}, "values": [[10, "3"], [20, "5"]]})
+    assert of(tmp_path, rate, metric="samples_total") == 4
+    now = answer({"metric": {"gpu": "0"}, "value": [10, "0.5"]}, {"metric": {"gpu": "1"}, "value": [10, "0.7"]})
+    assert of(tmp_path, now, "sm-active") == pytest.approx(0.6)
+    with pytest.raises(UsageError, match="no answer of Prometheus"):
+        of(tmp_path, '{"status": "error", "error": "timeout"}', metric="train_qps")
+
+
+def test_times_of_openmetrics_are_in_seconds(tmp_path):
+    page = "# TYPE samples counter\nsamples_total 10 5.5\nsamples_total 20 7.5\n# EOF\n"
+    assert of(tmp_path, page, metric="samples_total") == 5
+
+
+def test_numbers_of_logs_keep_their_sign_and_their_thousands(tmp_path):
+    assert of(tmp_path, "qps: 900.5k\nqps: 1.1M\n") == pytest.approx(1_000_250)
+    assert of(tmp_path, "QPS - 150\n") == 150
+    with pytest.raises(UsageError, match="a ratio needs a positive value"):
+        of(tmp_path, "qps: -5\n")
+    with pytest.raises(UsageError, match="no line with"):
+        of(tmp_path, "qps: nan\nqps 150ms\n")
+
+
+def test_a_pattern_or_a_metric_is_read_whatever_the_unit(tmp_path):
+    assert of(tmp_path, "step took 0.5 s\n" * 3, "step-time", pattern=r"took (\S+) s") == 0.5
+    assert of(tmp_path, "step_seconds 0.25\n", "step-time", metric="step_seconds") == 0.25
+    assert of(tmp_path, "SM 70 %\n", "sm-active", pattern=r"SM (\d+)") == 70
+
+
 def test_activity_is_the_mean_over_gpus(tmp_path):
     page = (
         "# HELP DCGM_FI_PROF_SM_ACTIVE The ratio of cycles an SM has at least 1 warp assigned.\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import console, rows
 from strata.errors import MissingPart, UsageError
 
@@ -23,7 +24,7 @@ SECONDS: Final = 10.0
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--seconds", type=click.FloatRange(0.01, 3600), help="How long at most; 10 unless there is a command or --pid."
+    "--seconds", type=Finite(0.01, 3600), help="How long at most; 10 unless there is a command or --pid."
 )
 @click.option(
     "--pid", type=click.IntRange(1), help="Until this process ends. All threads are recorded all the same."

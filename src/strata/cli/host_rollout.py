@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, rows
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _MOST_JOBS: Final = 12
-_SHARE: Final = click.FloatRange(0, 1)
+_SHARE: Final = Finite(0, 1)
 
 
 class Rule(click.ParamType[tuple[str, str]]):
@@ -70,19 +71,21 @@ def rollout() -> None:
     help="What attempts are compared by: a log or Prometheus, a Kineto trace, or the DCGM exporter.",
 )
 @click.option(
-    "--pattern", default="", help="Regular expression of the QPS in a line of a log; group 1 is the number."
+    "--pattern", default="", help="Regular expression of the figure in a line of a log; group 1 is the number."
 )
-@click.option("--metric", default="", help="Name of a Prometheus metric to read instead.")
+@click.option(
+    "--metric", default="", help="Name of a Prometheus metric to read instead, from a page or a query's answer."
+)
 @_opt_in
 @_opt_out
 @click.option("--share", type=_SHARE, default=1.0, show_default=True, help="Share of the jobs that take part.")
-@click.option("--alpha", type=click.FloatRange(1e-6, 0.5), default=0.05, show_default=True,
+@click.option("--alpha", type=Finite(1e-6, 0.5), default=0.05, show_default=True,
               help="Chance to see a difference where none is, however often one looks.")  # fmt: skip
 @click.option("--aa-pairs", type=click.IntRange(min=8), default=20, show_default=True,
               help="Pairs under equal policies that come first.")  # fmt: skip
 @click.option("--ab-pairs", type=click.IntRange(min=8), default=200, show_default=True,
               help="Most pairs under unequal ones.")  # fmt: skip
-@click.option("--guard", type=click.FloatRange(0.001, 0.9), default=0.1, show_default=True,
+@click.option("--guard", type=Finite(0.001, 0.9), default=0.1, show_default=True,
               help="A job that loses more than this twice in a row goes back.")  # fmt: skip
 @_state
 def init(
@@ -200,7 +203,7 @@ def next_(
 )
 @click.option("--from", "path", type=click.Path(path_type=Path),
               help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.")  # fmt: skip
-@click.option("--value", type=click.FloatRange(min=0, min_open=True), help="The measure itself.")
+@click.option("--value", type=Finite(min=0, min_open=True), help="The measure itself.")
 @click.option("--failed", is_flag=True, help="The attempt failed.")
 @click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Accelerators it held.")
 @_state

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("policy")
 @click.option("--program", default="scx_layered", show_default=True, help="scx_layered, by name or path.")
-@click.option(
-    "--seconds", type=click.FloatRange(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM."
-)
+@click.option("--seconds", type=Finite(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM.")
 @click.option("--fallback", metavar="PLAIN", help="Steps of `layers --plain` to apply as soon as it is out.")
 @click.option(
     "--metrics", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

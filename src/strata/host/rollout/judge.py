@@ -21,7 +21,7 @@ from strata.stats import mad
 EQUAL: Final = math.log(1.01)
 """A change of less than 1 % is called none (assumed: the roll-out of seed 004 was made for 4 %)."""
 GUARD_SDS: Final = 3.0
-"""Noise alone does not cross the guard: it is never nearer than this many standard deviations of A/A."""
+"""Noise alone does not cross the guard: it is never nearer than this many standard deviations of all pairs."""
 JOBS_BACK: Final = 3
 JOBS_BACK_SHARE: Final = 0.05
 """From how many jobs that went back on the whole roll-out goes back: 5 % of them, and three at least (assumed)."""
@@ -96,17 +96,20 @@ def judge(rollout: Rollout) -> Verdict:
     else:
         since = known[plan.aa_pairs - 1] + 1
         # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
-        noise = _noise(plan, changes([pair for pair in pairs[:since] if not pair.is_ab]))
+        first = changes([pair for pair in pairs[:since] if not pair.is_ab])
+        noise = _noise(plan, first)
         ab = tuple(pair for pair in pairs[since:] if pair.is_ab)
-        verdict = _judge_ab(plan, aa, ab, noise)
+        verdict = _judge_ab(plan, aa, ab, noise, first=first)
     if rollout.is_stopped and verdict.stand is not Stand.ROLL_BACK:
         reason = Reason("rollout-stopped", plan.name)
         return replace(verdict, stand=Stand.STOPPED, reason=reason)
     return verdict
 
 
-def _judge_ab(plan: Plan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: Noise) -> Verdict:
-    """Return the first stop, looking after every pair; dangers first."""
+def _judge_ab(
+    plan: Plan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: Noise, *, first: Sequence[float]
+) -> Verdict:
+    """Return the first stop, looking after every pair; dangers first. `first`: the changes that set the noise."""
     rho = rho_of(noise.sd, plan.ab_pairs, alpha=plan.alpha)
     better, worse = _rejected(plan, ab, rho, 0.0)
     not_worse, _ = _rejected(plan, ab, rho, -EQUAL)
@@ -114,7 +117,7 @@ def _judge_ab(plan: Plan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: Noi
     fails = [(pair.has_candidate_failed, pair.has_baseline_failed) for pair in ab]
     crashed = np.cumsum([a and not b for a, b in fails], dtype=np.int64).tolist()
     others = np.cumsum([b and not a for a, b in fails], dtype=np.int64).tolist()
-    back_at = _jobs_back(plan, ab, noise)
+    back_at = _jobs_back(plan, ab, first)
     jobs: set[str] = set()
     stand, token, num_used = Stand.RUNNING, "rollout-running", len(ab)
     for i, pair in enumerate(ab):
@@ -170,15 +173,21 @@ def _noise(plan: Plan, seen: Sequence[float]) -> Noise:
     return Noise(len(seen), sd, float(low), float(high), radius(sd, plan.ab_pairs, rho=rho, alpha=plan.alpha))
 
 
-def _jobs_back(plan: Plan, ab: Sequence[Pair], noise: Noise) -> dict[str, int]:
-    """Return the jobs that lost more than the guard twice in a row, or failed so, and at which pair."""
-    floor = -max(-math.log1p(-plan.guard), GUARD_SDS * noise.sd)
+def _jobs_back(plan: Plan, ab: Sequence[Pair], first: Sequence[float]) -> dict[str, int]:
+    """Return the jobs that lost more than the guard twice in a row, or failed so, and at which pair.
+
+    The scale is of all changes so far, of A/A and A/B: noise may grow after A/A. A minority of jobs that lose,
+    however much, moves it little (MAD); where most lose, the mean shows it.
+    """
+    seen = list(first)
     was_bad: dict[str, bool] = defaultdict(bool)
     back: dict[str, int] = {}
     for i, pair in enumerate(ab):
         has_crashed = pair.has_candidate_failed and not pair.has_baseline_failed
-        is_bad = has_crashed or (pair.change is not None and pair.change <= floor)
+        guard = max(-math.log1p(-plan.guard), GUARD_SDS * mad(seen))
+        is_bad = has_crashed or (pair.change is not None and pair.change <= -guard)
         if is_bad and was_bad[pair.job]:
             back.setdefault(pair.job, i)
         was_bad[pair.job] = is_bad
+        seen += changes([pair])
     return back

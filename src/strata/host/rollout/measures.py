@@ -7,7 +7,8 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,28 +17,30 @@ import numpy as np
 from strata.errors import UsageError
 from strata.host.rollout.rollout import Plan, Unit
 
-QPS_PATTERN: Final = r"(?i)\bqps\b\D{0,3}([0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?\d+)?)"
-"""`qps: 150,123.4`, `QPS=1.5e5`: how trainers write it."""
+QPS_PATTERN: Final = r"\b(?i:qps)\b\D{0,3}?(-?[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?\d+)?[kKMG]?)\b"
+"""`qps: 150,123.4`, `QPS=1.5e5`, `qps 150.1k`: how trainers write it."""
+_TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 DCGM: Final = {Unit.SM_ACTIVE: "DCGM_FI_PROF_SM_ACTIVE", Unit.TENSOR_ACTIVE: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"}
 """Fields of the DCGM exporter, a share of the cycles in 0..1 a GPU (seed 004: the common measure of all jobs)."""
 WARM_UP: Final = 0.1
 """Of a log's or a trace's values: the first are of start-up, and left out (assumed)."""
-_SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{.*\})?\s+(\S+)(?:\s+(-?\d+))?\s*$")
+Sample = tuple[str, str, float, float | None]
+"""Name, labels, value, seconds."""
+_SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{.*\})?\s+(\S+)(?:\s+(-?[\d.]+))?\s*$")
 _STEP: Final = re.compile(r"ProfilerStep#?\d+")
 
 
 def measure(plan: Plan, path: str | Path) -> float:
     """Return the measure of an attempt from a file. Raises UsageError where the file holds none."""
     text = _text(path)
-    if plan.unit is Unit.STEP_TIME:
-        values = _after_warm_up(step_times_s(text, path))
-        what = "no ProfilerStep"
-    elif plan.unit in DCGM or plan.metric:
-        name = plan.metric or DCGM[plan.unit]
+    pattern = plan.pattern or (QPS_PATTERN if plan.unit is Unit.QPS else "")
+    name = plan.metric or ("" if plan.pattern else DCGM.get(plan.unit, ""))
+    if name:
         values, what = prometheus_values(text, name), f"no sample of {name}"
-    else:
-        pattern = plan.pattern or QPS_PATTERN
+    elif pattern:
         values, what = _after_warm_up(log_values(text, pattern)), f"no line with {pattern}"
+    else:
+        values, what = _after_warm_up(step_times_s(text, path)), "no ProfilerStep"
     if not values:
         raise UsageError(f"{path}: {what}: nothing to measure {plan.unit} by")
     # A median where single values go astray (a step that writes a checkpoint); over GPUs all count.
@@ -51,7 +54,7 @@ def log_values(text: str, pattern: str) -> list[float]:
     """Return the first group of a pattern, line by line. Raises UsageError for one that finds no number."""
     try:
         found = [match[1] for line in text.splitlines() if (match := re.search(pattern, line))]
-        return [float(value.replace(",", "")) for value in found]
+        return [_number(value) for value in found]
     except (re.error, IndexError) as error:
         raise UsageError(f"pattern {pattern!r}: {error}; its first group must be the number") from None
     except (ValueError, AttributeError):
@@ -61,25 +64,31 @@ def log_values(text: str, pattern: str) -> list[float]:
 def prometheus_values(text: str, name: str) -> list[float]:
     """Return one value a series of a metric: the mean of a gauge's samples, or the rate of a counter [1/s].
 
-    A counter needs two samples with timestamps, as pages that were appended to each other have.
+    From a page of metrics, or from what Prometheus answers to a query (`/api/v1/query_range`). A counter needs two
+    samples with timestamps, as pages that were appended to each other have.
     """
-    series: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    series: dict[tuple[str, str], list[tuple[float, float | None]]] = defaultdict(list)
+    for found, labels, value, at_s in _answered(text) if text.lstrip().startswith("{") else _samples(text):
+        if found in (name, "") and math.isfinite(value):
+            series[found, labels].append((value, at_s))
     is_counter = name.endswith("_total") or re.search(rf"^# TYPE {re.escape(name)} counter", text, re.M)
-    for found, labels, value, at_ms in _samples(text):
-        if found == name:
-            series[labels].append((value, at_ms))
-    if not is_counter:
+    # The answer to an expression, as rate(...), has no metric's name, and counts nothing up.
+    if not is_counter or any(not found for found, _ in series):
         return [float(np.mean([value for value, _ in samples])) for samples in series.values()]
-    rates = []
-    for samples in series.values():
-        times = sorted((at_ms, value) for value, at_ms in samples if at_ms is not None)
-        if len(times) < 2 or times[0][0] == times[-1][0]:
-            raise UsageError(
-                f"{name} is a counter: its rate needs two samples with timestamps",
-                hint="append a page of the start and one of the end, or name a gauge",
-            )
-        rates.append((times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) * 1e3)
+    rates = [_rate(name, samples) for samples in series.values()]
     return [float(np.sum(rates))] if rates else []
+
+
+def _rate(name: str, samples: Iterable[tuple[float, float | None]]) -> float:
+    times = sorted((at_s, value) for value, at_s in samples if at_s is not None)
+    if len(times) < 2 or times[0][0] == times[-1][0]:
+        raise UsageError(
+            f"{name} is a counter: its rate needs two samples with timestamps",
+            hint="append a page of the start and one of the end, or name a gauge",
+        )
+    # A counter that falls began anew, at 0.
+    rises = (new - old if new >= old else new for (_, old), (_, new) in pairwise(times))
+    return sum(rises) / (times[-1][0] - times[0][0])
 
 
 def step_times_s(text: str, path: str | Path = "trace") -> list[float]:
@@ -103,17 +112,37 @@ def step_times_s(text: str, path: str | Path = "trace") -> list[float]:
     return [dur / 1e6 for _, dur in sorted(steps.values())]
 
 
-def _samples(text: str) -> Iterator[tuple[str, str, float, float | None]]:
+def _samples(text: str) -> Iterator[Sample]:
+    # OpenMetrics, which ends so, has seconds; the older form has milliseconds.
+    scale = 1.0 if text.rstrip().endswith("# EOF") else 1e-3
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.match(line)
         if match is None:
             continue
         try:
-            value = float(match[3])
+            value, at = float(match[3]), float(match[4]) * scale if match[4] else None
         except ValueError:
             continue
-        if math.isfinite(value):
-            yield match[1], match[2] or "", value, float(match[4]) if match[4] else None
+        yield match[1], match[2] or "", value, at
+
+
+def _answered(text: str) -> Iterator[Sample]:
+    """Yield the samples of an answer of Prometheus: a matrix or a vector; "" stands for no metric's name."""
+    try:
+        for one in json.loads(text)["data"]["result"]:
+            labels = dict(one["metric"])
+            name = str(labels.pop("__name__", ""))
+            for at_s, value in one["values"] if "values" in one else [one["value"]]:
+                yield name, json.dumps(labels, sort_keys=True), float(value), float(at_s)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"no answer of Prometheus: {error!r}", hint="curl the query_range of Prometheus, or a page of metrics"
+        ) from None
+
+
+def _number(text: str) -> float:
+    times = _TIMES.get(text[-1:], 1.0)
+    return times * float(text.rstrip("kKMG").replace(",", ""))
 
 
 def _after_warm_up(values: list[float]) -> list[float]:

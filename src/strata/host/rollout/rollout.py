@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from strata.errors import UsageError
 from strata.host.rollout.assign import Rules
 from strata.host.rollout.attempt import Attempt, Policy
 
@@ -42,6 +44,19 @@ class Plan:
     aa_pairs: int = 20
     ab_pairs: int = 200
     guard: float = 0.1
+
+    def check(self) -> None:
+        """Raise UsageError for a plan under which nothing could be recorded or found again."""
+        if not self.name.strip() or not self.name.isprintable():
+            raise UsageError(f"{self.name!r} is no name of a roll-out")
+        if self.pattern and self.metric:
+            raise UsageError("a pattern finds the value in a log, a metric in a page of Prometheus: take one")
+        try:
+            groups = re.compile(self.pattern or "()").groups
+        except re.error as error:
+            raise UsageError(f"pattern {self.pattern!r}: {error}") from None
+        if not groups:
+            raise UsageError(f"pattern {self.pattern!r} has no group: the first one is the number")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form that is stored."""

@@ -43,6 +43,7 @@ class Store:
 
     def init(self, plan: Plan, rules: Rules, *, at_s: float) -> None:
         """Begin a roll-out. Raises UsageError where the name is taken: its record would mix with another's."""
+        plan.check()
         if self._find(plan.name) is not None:
             raise UsageError(f"a roll-out is called {plan.name!r} already", hint="another name, or `change`")
         self._write(plan.name, {"event": "init", "plan": plan.to_dict(), "rules": asdict(rules)}, at_s)
