@@ -30,6 +30,12 @@ def test_what_is_no_address_is_refused(bind, capsys):
     assert "try: --bind 127.0.0.1:0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("gateway", ["nope", "127.0.0.1:8000", "ftp://127.0.0.1"])
+def test_a_gateway_that_is_no_url_is_refused(gateway, capsys):
+    assert run(["serve", "worker", "--gateway", gateway, "--id", "a"]) == 2
+    assert "try: --gateway http://127.0.0.1:8000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])
 def test_an_address_that_others_cannot_reach_is_refused(bind, capsys):
     assert run([*MUST, "--bind", bind]) == 2

@@ -45,6 +45,8 @@ def worker(
     shape = Shape(num_layers=layers, hidden_size=hidden, seed=seed)
     memory_bytes = None if memory is None else _memory(memory)
     host, port = _address(bind)
+    if not gateway.startswith(("http://", "https://")):
+        raise UsageError(f"--gateway {gateway} is no URL", hint="--gateway http://127.0.0.1:8000")
     torch = need("torch", extra="train")
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
