@@ -18,7 +18,9 @@ from strata.host.trace.lines import MAX_LINE, read_line
 BLOCK_BYTES: Final = 2**20
 """What is parsed at once: enough lines to spread NumPy's cost a call, few enough to stay in the cache."""
 MAX_EVENTS: Final = 12_000_000
-"""Events that are kept. At 33 bytes each they are 0.4 GB; a report takes four times that at its peak."""
+"""Events that are kept. At 33 bytes each they are 0.4 GB; a report takes three to four times that at its peak."""
+PART_EVENTS: Final = 2**18
+"""Events that are put together as they come: columns of so many go back to the system once they are joined."""
 PACKED_BYTES: Final = 2**16
 """What is unpacked at once of a gzip file: some ten times as much text."""
 LOST: Final = re.compile(
@@ -118,6 +120,7 @@ class _Reader:
         self._names = Names()
         self._known = KnownNames(self._names)
         self._parts: list[Events] = []
+        self._latest: list[Events] = []
         self.is_broken = False
         self._kept = self._seen = self._unparsed = self._lost = self._overwritten = 0
 
@@ -130,8 +133,11 @@ class _Reader:
             is_event[index] = self._add_line(events, index, line)
         self._seen += int(is_event.sum())
         kept = events.take(events.kind != Kind.OTHER)
-        self._parts.append(kept)
+        self._latest.append(kept)
         self._kept += len(kept)
+        if sum(map(len, self._latest)) >= PART_EVENTS:
+            self._parts.append(Events.join(self._latest))
+            self._latest = []
         return self._kept < self._max_events
 
     def _add_line(self, events: Events, index: int, line: bytes) -> bool:
@@ -153,7 +159,9 @@ class _Reader:
 
     def trace(self) -> Trace:
         """Return what was read, in the order of time."""
-        events = Events.join(self._parts)
+        parts = [*self._parts, *self._latest]
+        self._parts = self._latest = []
+        events = Events.join(parts.pop(0) for _ in range(len(parts)))
         is_cut = len(events) > self._max_events
         events = events.take(slice(self._max_events)) if is_cut else events
         backwards = 0
