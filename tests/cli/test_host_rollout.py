@@ -11,8 +11,12 @@ from click.testing import CliRunner, Result
 from host_rollouts import simulated
 from strata.cli.main import cli
 from strata.errors import GoalMissed
+from strata.host.rollout.assign import Rules
+from strata.host.rollout.attempt import Policy
 from strata.host.rollout.pictures import svg, text
 from strata.host.rollout.report import report_of
+from strata.host.rollout.rollout import Plan
+from strata.host.rollout.store import Store
 
 
 def rollout(*arguments: object) -> Result:
@@ -63,6 +67,14 @@ def test_adding_the_same_attempt_again_changes_nothing_and_another_value_is_refu
     assert answer("status", "layered") == before
     other = attempt(0, "baseline", "--value", 6)
     assert "recorded already, with 5 under baseline" in str(other.exception)
+
+
+def test_two_hosts_that_ask_for_one_attempt_at_once_are_told_the_same(tmp_path):
+    with Store(tmp_path / "s.db") as store:
+        store.init(Plan("p"), Rules(), at_s=0.0)
+        before = store.get("p")
+        said = [store.assign(before, "job", 0, policy, at_s=0.0) for policy in Policy]
+        assert said == [Policy.BASELINE, Policy.BASELINE]
 
 
 def test_rules_change_on_the_way_and_a_stop_stays(begun):
@@ -129,6 +141,7 @@ def test_pictures_of_a_simulated_roll_out_hold_every_pair():
     assert report.ratio is not None
     assert report.ratio.low > 1
     assert sum(line.count("#") for line in text(report)) > 60
+    assert max(map(len, text(report))) <= 80
     root = ElementTree.fromstring(svg(report))
     assert "http" not in svg(report).replace("http://www.w3.org/2000/svg", "")
     curves = list(root.iter("{http://www.w3.org/2000/svg}polyline"))

@@ -185,7 +185,7 @@ def next_(
     with _store(state) as store:
         known = store.get(name)
         policy, reason = next_policy(known, judge(known), labels, number=number, config=config)
-        store.assign(known, job, number, policy, at_s=_now_s())
+        policy = store.assign(known, job, number, policy, at_s=_now_s())
     answer = {"policy": str(policy), "reason": reason.to_dict()}
 
     def show(_: Console) -> None:

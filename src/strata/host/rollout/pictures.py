@@ -48,9 +48,9 @@ def text(report: Report) -> list[str]:
         lines.append(f"{(low + high) / 2:9.3f}  {'  '.join(bars)}".rstrip())
     if ab:
         shown = (5, 10, 25, 50, 75, 90, 95)
-        lines += ["", "percentile of A/B pairs " + " ".join(f"{percent:>7d}%" for percent in shown)]
+        lines += ["", "percentile of A/B pairs " + "".join(f"{percent:>7d}%" for percent in shown)]
         at = np.percentile(ab, shown)
-        lines.append("change                  " + " ".join(f"{value - 1:>+8.1%}" for value in at))
+        lines.append("change                  " + "".join(f"{value - 1:>+8.1%}" for value in at))
     return lines
 
 
@@ -99,7 +99,8 @@ def svg(report: Report) -> str:
     ]
     plan = report.rollout.plan
     body += [
-        _label(_LEFT, 18, f"{plan.name}: {plan.unit}, {report.verdict.reason}", anchor="start"),
+        _label(_LEFT, 18, f"{report.verdict.reason} ({plan.unit})", anchor="start"),
+        _label(_LEFT - 8, _TOP + 4, f"{most:.0%}", anchor="end"),
         _label(_LEFT, 36, f"pairs of attempts: A/A ({len(aa)}) grey, A/B ({len(ab)}) blue", anchor="start"),
         _label(right, 36, "share of pairs that changed by at most this much", anchor="start"),
     ]

@@ -53,11 +53,13 @@ class Store:
         event = {"event": "change", "rules": asdict(rules), "is_stopped": is_stopped}
         self._write(rollout.plan.name, event, at_s)
 
-    def assign(self, rollout: Rollout, job: str, number: int, policy: Policy, *, at_s: float) -> None:
-        """Keep what an attempt was told to run under."""
-        if (job, number) not in rollout.assigned:
-            event = {"event": "assigned", "job": job, "number": number, "policy": str(policy)}
-            self._write(rollout.plan.name, event, at_s)
+    def assign(self, rollout: Rollout, job: str, number: int, policy: Policy, *, at_s: float) -> Policy:
+        """Keep what an attempt is told to run under; returns it, which another host may have settled meanwhile."""
+        if (job, number) in rollout.assigned:
+            return policy
+        event = {"event": "assigned", "job": job, "number": number, "policy": str(policy)}
+        self._write(rollout.plan.name, event, at_s)
+        return self.get(rollout.plan.name).assigned[job, number]
 
     def add(self, rollout: Rollout, attempt: Attempt, *, at_s: float) -> bool:
         """Record an attempt; returns whether it is new. Raises UsageError if it is there with other figures."""
