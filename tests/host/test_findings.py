@@ -146,6 +146,16 @@ def test_a_pool_of_more_threads_than_cpus_is_found(tmp_path):
     assert list(pools.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
+def test_a_pool_of_one_name_is_called_by_it(tmp_path):
+    text = Text().switch(0, 0, IDLE, ("cc1", 100)).wake(1, 0, T)
+    for worker in range(1, 6):
+        text.wake(0.5, 0, ("cc1", 100 + worker))
+    for worker in range(1, 6):
+        text.switch(10 * worker, 0, ("cc1", 99 + worker), ("cc1", 100 + worker), "R")
+    text.switch(60, 0, ("cc1", 105), T, "R").switch(70, 0, T, IDLE)
+    assert one(list(pools.find(view(text, tmp_path))), "pool-too-big").culprit == "cc1"
+
+
 def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
     text, on = Text().switch(0, 0, IDLE, T), T
     for worker in range(6):
@@ -187,6 +197,11 @@ def test_two_threads_pinned_to_one_cpu_are_a_conflict(tmp_path):
     found = one(list(idle.find(view(text, tmp_path))), "pin-conflict")
     assert (found.culprit, found.reason.data["cpu"]) == ("hog", 0)
     assert list(idle.find(view(quiet(wait_ms=2, rival=HOG), tmp_path))) == []
+
+
+def test_where_all_cpus_are_busy_no_pin_is_seen_in_who_stays_where_it_is(tmp_path):
+    text = quiet(wait_ms=2, rival=HOG, text=Text().switch(0, 1, IDLE, PEER))
+    assert list(idle.find(view(text.switch(900, 1, PEER, IDLE), tmp_path))) == []
 
 
 def test_a_slow_clock_under_the_trainer_is_found(tmp_path):

@@ -32,7 +32,9 @@ def find(view: View) -> Iterator[Finding]:
         is_pinned = home[life] >= 0 and len(waits) >= MANY and len(view.runs.cpus) > 1
         rivals = _rivals(view, life, home) if is_pinned else {}
         rival_ms = sum(culprits.get(name, 0.0) for name in rivals)
-        if rivals and rival_ms * 1e6 >= WORTH_SHARE * view.lived_ns[life]:
+        # Where all CPUs are busy a free thread stays where it is, and looks like a pinned one.
+        worth_ms = WORTH_SHARE * float(view.lived_ns[life]) / 1e6
+        if rivals and min(rival_ms, cost_ms) >= worth_ms:
             yield of_thread(
                 view,
                 life,
@@ -47,7 +49,7 @@ def find(view: View) -> Iterator[Finding]:
                 culprit=max(rivals, key=rivals.__getitem__),
                 span_ns=worst_span(view, waits),
             )
-        elif cost_ms * 1e6 >= WORTH_SHARE * view.lived_ns[life]:
+        elif cost_ms >= worth_ms:
             yield of_thread(
                 view,
                 life,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
@@ -43,8 +43,15 @@ def find(view: View) -> Iterator[Finding]:
                     evidence=f"{len(lives)} threads of {pool}, {busy} of them at once, held the CPU for "
                     f"{cost_ms:,.1f} ms of this thread's waits",
                     confidence=0.8,
-                    culprit=pool,
+                    culprit=_worst(view, life, pool, names),
                 )
+
+
+def _worst(view: View, life: int, pool: str, names: Collection[str]) -> str:
+    """Return the one thread's name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
+    held = {name: ms for name, ms in view.culprits(view.waits_by(life)).items() if name in names}
+    worst = next(iter(held), pool)
+    return worst if held.get(worst, 0.0) > sum(held.values()) / 2 else pool
 
 
 def _peak(view: View, lives: NDArray[np.int64]) -> int:

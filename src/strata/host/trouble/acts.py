@@ -1,12 +1,14 @@
 """What a trial runs: a session of processes that all end with it. Needs the standard library alone.
 
 Started as `python acts.py NICE "WHAT NAME CPU" ...` in a session of its own; ends when its standard input does, so
-also when its parent is killed.
+also when its parent is killed, or so many seconds after all run as a line there says: acts of high priority may
+leave their parent no CPU to end them with.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -187,7 +189,9 @@ def main(nice: int, acts: list[str]) -> None:
                 os.write(sys.stdout.fileno(), f"{what}: {error.strerror}\n".encode())
             os._exit(0)
     os.write(sys.stdout.fileno(), f"{' '.join(map(str, pids))}\n".encode())
-    sys.stdin.read()
+    seconds = sys.stdin.readline()
+    if seconds:
+        select.select([sys.stdin], [], [], float(seconds))
     os.killpg(0, signal.SIGKILL)
 
 

@@ -23,8 +23,8 @@ from strata.host.trouble.scenes import TRAINER, Trouble
 from strata.host.trouble.score import Trial
 
 SECONDS: Final = 2.0
-NICE: Final = -15
-"""28 times the weight of a usual process (sched_prio_to_weight of the kernel)."""
+NICE: Final = -20
+"""87 times the weight of a usual process (sched_prio_to_weight of the kernel)."""
 _ACT: Final = {
     Trouble.CPU_HOGS: "hog",
     Trouble.FORK_STORM: "forks",
@@ -52,7 +52,7 @@ def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     name = f"noise-{rng.randrange(10**6)}"
     count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
     work = Running([f"train {TRAINER} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
-    _record(work, trace)
+    record(work, trace)
     if work.problem:
         raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
     injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
@@ -63,7 +63,7 @@ class Running(Work):
     """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
 
     def __init__(self, acts_: Sequence[str]) -> None:
-        super().__init__(seconds=SECONDS)
+        super().__init__(seconds=acts.LONGEST_S)
         self._acts = acts_
         self.problem = ""
 
@@ -73,21 +73,25 @@ class Running(Work):
         self.process = subprocess.Popen(
             command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        self.process.stdin.write(f"{SECONDS}\n".encode())
+        self.process.stdin.flush()
         self.process.stdout.readline()
 
     def wait(self) -> None:
-        """Wait, and end the acts. `problem` is then what one of them had to say."""
+        """Wait until they end, or end them. `problem` is then what one of them had to say."""
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with self.process:
             super().wait()
-            self.process.stdin.close()  # which ends them all
+            self.process.stdin.close()
             self.problem = self.process.stdout.read().decode().strip()
 
 
-def _record(work: Work, trace: Path) -> None:
+def record(work: Work, trace: Path) -> None:
+    """Record some work into `trace` by what is here. Raises MissingPart where the scheduler cannot be traced."""
     folder = tracing.find()
     events, num_cpus = tracing.available(folder), os.cpu_count() or 1
     found = perf.find()
