@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from strata.decision import Reason
     from strata.host.apply.act import Outcome
-    from strata.host.apply.refuse import Refusal
     from strata.host.apply.undo import Undone
 
 
@@ -60,7 +60,7 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
     }
     emit(data, output, lambda console: _show(console, outcomes, refused))
     if refused:
-        raise Infeasible(f"{policy}: nothing was done: {refused[0].path}: {refused[0].sentence}")
+        raise Infeasible(f"{policy}: nothing was done: {refused[0]}")
 
 
 @click.command()
@@ -96,14 +96,14 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
         raise StrataError(f"{len(failed)} changes could not be put back: {what}", hint="strata host undo, again")
 
 
-def _show(console: Console, outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> None:
+def _show(console: Console, outcomes: Sequence[Outcome], refused: Sequence[Reason]) -> None:
     if outcomes:
         body = (
             (one.result, one.step.act, one.step.path, _change(one), one.why or one.step.why) for one in outcomes
         )
         console.print(rows(("", "do", "where", "what", "why"), body))
     for one in refused:
-        console.print(f"refused: {one.token}: {one.path}: {one.sentence}", soft_wrap=True)
+        console.print(f"refused: {one.token}: {one}", soft_wrap=True)
     if not outcomes:
         console.print("nothing to do")
 

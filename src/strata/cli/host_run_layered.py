@@ -125,9 +125,7 @@ def _plain(path: str) -> tuple[Step, ...]:
     steps = load(path)
     refused = refusals(steps, residents())
     if refused:
-        raise Infeasible(
-            f"{path}: {refused[0].path}: {refused[0].sentence}", hint=f"strata host apply {path} --dry-run"
-        )
+        raise Infeasible(f"{path}: {refused[0]}", hint=f"strata host apply {path} --dry-run")
     return steps
 
 

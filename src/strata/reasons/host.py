@@ -118,6 +118,36 @@ HOST: Final[Meanings] = {
         "Findings are about critical threads, and none was recognised by its name.",
         "Name yours: strata host report TRACE --critical PREFIX.",
     ),
+    "no-cpu": Meaning(
+        "none of its CPUs ({asked}) is online",
+        "A thread, a cgroup or an interrupt must have a CPU; the kernel would refuse it, or give it all.",
+        "Name CPUs that are online (/sys/devices/system/cpu/online); write the policy anew on this machine.",
+    ),
+    "no-memory": Meaning(
+        "no NUMA node of {asked} has memory",
+        "What runs there could allocate nothing.",
+        "Name nodes of /sys/devices/system/node/has_memory.",
+    ),
+    "no-weight": Meaning(
+        "weight 0 is no share at all",
+        "A cgroup's share of the CPUs is its weight among its neighbours'; the kernel takes 1 to 10000.",
+        "Give 1 or more; 10 yields to almost everyone.",
+    ),
+    "no-bandwidth": Meaning(
+        "{percent} % of the memory bandwidth stalls its threads",
+        "Below 10 % the hardware holds requests back so long that threads hardly run.",
+        "Give 10 or more.",
+    ),
+    "system-idle": Meaning(
+        "daemons and shells in {group} would wait until all else sleeps",
+        "A cgroup with cpu.idle runs only when nobody else wants to: nobody could log in and stop it.",
+        "Give the cgroup a low cpu.weight instead.",
+    ),
+    "user-idle": Meaning(
+        "all processes of user {user} would wait until everyone else sleeps",
+        "Whoever has all processes in cgroups with cpu.idle gets no CPU while the machine is busy.",
+        "Give one of the cgroups a cpu.weight of 10 instead.",
+    ),
     "rollout-noise-first": Meaning(
         "{pairs} of {wanted} A/A pairs: how far equal policies differ is not known yet",
         "A change means nothing before it is known how much two attempts differ that ran alike.",

@@ -7,15 +7,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from strata.decision import Reason
 from strata.fleet.local import cpu_list
 from strata.host.apply.machine import CGROUPS
 from strata.host.layers.plain import SYSTEM, Step
 
-Token = Literal["no-cpu", "no-memory", "no-weight", "no-bandwidth", "system-idle", "user-idle"]
 LEAST_BANDWIDTH_PERCENT: Final = 10
-"""What Intel's and AMD's hardware can still tell from nothing (resctrl's usual min_bandwidth)."""
+"""What hardware can still tell from nothing (resctrl's usual min_bandwidth)."""
+
+
+_NOTHING: Final = "an empty list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +30,8 @@ class Residents:
     groups: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A step that is not taken, and with it none."""
-
-    token: Token
-    path: str
-    sentence: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the stable JSON form."""
-        return {"token": self.token, "path": self.path, "sentence": self.sentence}
-
-
-def refusals(steps: Sequence[Step], residents: Residents) -> tuple[Refusal, ...]:
-    """Return what would starve someone; empty for steps that may be taken."""
+def refusals(steps: Sequence[Step], residents: Residents) -> tuple[Reason, ...]:
+    """Return why a step would starve someone, with its path as subject; empty for steps that may be taken."""
     found = [one for step in steps for one in _of_step(step, residents)]
     return (*found, *_of_users(steps, residents))
 
@@ -65,35 +55,32 @@ def residents(root: Path = Path("/")) -> Residents:
     )
 
 
-def _of_step(step: Step, residents: Residents) -> Iterator[Refusal]:
+def _of_step(step: Step, residents: Residents) -> Iterator[Reason]:
     name = step.path.rpartition("/")[2]
     is_list = step.act == "affinity" or name in ("cpuset.cpus", "smp_affinity_list")
     if is_list and not residents.cpus & set(cpu_list(step.value)):
-        yield Refusal("no-cpu", step.path, f"none of its CPUs ({step.value or 'an empty list'}) is online")
+        yield Reason("no-cpu", step.path, {"asked": step.value or _NOTHING})
     if name == "cpuset.mems" and not residents.memory_nodes & set(cpu_list(step.value)):
-        yield Refusal("no-memory", step.path, f"no node of {step.value or 'an empty list'} has memory")
+        yield Reason("no-memory", step.path, {"asked": step.value or _NOTHING})
     if step.act == "migrate" and int(step.value) not in residents.memory_nodes:
-        yield Refusal("no-memory", step.path, f"NUMA node {step.value} has no memory")
+        yield Reason("no-memory", step.path, {"asked": step.value})
     if name == "cpu.weight" and int(step.value) < 1:
-        yield Refusal("no-weight", step.path, "weight 0 is no share at all")
+        yield Reason("no-weight", step.path)
     if name == "schemata":
         least = min(int(percent) for percent in re.findall(r"=(\d+)", step.value))
         if least < LEAST_BANDWIDTH_PERCENT:
-            yield Refusal("no-bandwidth", step.path, f"{least} % of the memory bandwidth stalls its threads")
+            yield Reason("no-bandwidth", step.path, {"percent": least})
     if _idles(step) and (group := _group(step)) in ("/", *SYSTEM):
-        yield Refusal("system-idle", step.path, f"daemons and shells in {group} would wait until all else sleeps")
+        yield Reason("system-idle", step.path, {"group": group})
 
 
-def _of_users(steps: Sequence[Step], residents: Residents) -> Iterator[Refusal]:
+def _of_users(steps: Sequence[Step], residents: Residents) -> Iterator[Reason]:
     idle = {_group(step): step for step in steps if _idles(step)}
     for user, groups in sorted(residents.groups.items()):
         held = [next((path for path in idle if _is_in(group, path)), None) for group in groups]
         if held and all(path is not None for path in held):
             step = idle[next(path for path in held if path is not None)]
-            said = (
-                f"all processes of user {user} would wait until everyone else sleeps; a cpu.weight of 10 does not"
-            )
-            yield Refusal("user-idle", step.path, said)
+            yield Reason("user-idle", step.path, {"user": user})
 
 
 def _idles(step: Step) -> bool:
