@@ -103,6 +103,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
     data = {
         **(seen or snapshot.take(pid=work.root_pid)),
         "irqs_at_end": snapshot.interrupts(),
+        "steal": work.steal.to_dict() if work.steal is not None else None,
         "recorded_by": "perf" if uses_perf else "tracefs",
         "clock": "monotonic",
         "lost": text.lost,
@@ -137,6 +138,7 @@ def _quick(work: Work, output: Path | None) -> None:
         before,
         after,
         interrupts=(irqs, snapshot.interrupts()),
+        steal=work.steal,
         seconds=max(time.monotonic() - began_s, 1e-3),
         num_cpus=os.cpu_count() or 1,
     )

@@ -89,7 +89,10 @@ def report(
     accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto is not None else None
     cpus = recorded_on.cpus if recorded_on is not None else probe() if here else None
     feeding = recorded_on.critical if recorded_on is not None else ()
-    found = report_of(view_of(read, critical=critical, cpus=cpus, accelerator=accelerator, feeding=feeding))
+    steal = recorded_on.steal if recorded_on is not None else None
+    found = report_of(
+        view_of(read, critical=critical, cpus=cpus, accelerator=accelerator, feeding=feeding, steal=steal)
+    )
     if html is not None:
         from strata.files import write_text
         from strata.host.page import page

@@ -20,6 +20,7 @@ from strata.files import read_text
 from strata.fleet.local import cpu_list
 from strata.host import cpus as cpus_of
 from strata.host.cpus import Cpu, Cpus
+from strata.host.steal import Steal
 from strata.host.threads.classify import classify
 from strata.host.threads.observe import observe
 
@@ -76,11 +77,13 @@ class Machine:
     """What a report asks of a snapshot.
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
+    steal: what a hypervisor took meanwhile; None: not known.
     """
 
     cpus: Cpus
     epoch_ahead_ns: int
     critical: tuple[int, ...] = ()
+    steal: Steal | None = None
 
 
 def read(trace: Path) -> Machine | None:
@@ -96,7 +99,9 @@ def read(trace: Path) -> Machine | None:
         if data["form"] != FORM:
             raise ValueError(f"its form is {data['form']!r}")
         cpus = Cpus(tuple(Cpu(**{**one, "core": tuple(one["core"])}) for one in data["cpus"]))
-        return Machine(cpus, int(data["epoch_ahead_ns"]), tuple(int(tid) for tid in data["critical"]))
+        critical = tuple(int(tid) for tid in data["critical"])
+        stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
+        return Machine(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
     except (ValueError, KeyError, TypeError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

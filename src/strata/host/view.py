@@ -17,6 +17,7 @@ from strata.host.interrupts import Interrupts, interrupts_of
 from strata.host.kineto import Accelerator
 from strata.host.lives import Lives, lives_of
 from strata.host.runs import Runs, runs_of
+from strata.host.steal import Steal
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.names import of_thread
 from strata.host.threads.pools import POOLS
@@ -44,7 +45,7 @@ class View:
     """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
 
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
-    `feeding` are ids of threads that were seen to feed an accelerator.
+    `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took.
     """
 
     trace: Trace
@@ -57,6 +58,7 @@ class View:
     cpus: Cpus | None = None
     accelerator: Accelerator | None = None
     feeding: tuple[int, ...] = ()
+    steal: Steal | None = None
 
     def name(self, life: int) -> str:
         """Return the last name of a thread; "(idle)" for none."""
@@ -159,6 +161,7 @@ def view_of(
     cpus: Cpus | None = None,
     accelerator: Accelerator | None = None,
     feeding: Sequence[int] = (),
+    steal: Steal | None = None,
 ) -> View:
     """Return a trace, analysed. `critical`: prefixes of the names of the threads that matter."""
     lives = lives_of(trace)
@@ -166,4 +169,6 @@ def view_of(
     interrupts = interrupts_of(trace, runs)
     waits = waits_of(trace, lives, runs)
     blame = blame_of(waits, runs, interrupts, trace.names)
-    return View(trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus, accelerator, tuple(feeding))
+    return View(
+        trace, lives, runs, interrupts, waits, blame, tuple(critical), cpus, accelerator, tuple(feeding), steal
+    )

@@ -26,7 +26,13 @@ HOST: Final[Meanings] = {
     "irq-theft": Meaning(
         "{culprit} and other interrupts took {cost:.1f} ms of its CPU",
         "Interrupt handlers run on top of whatever thread is there, and do not show in its CPU time.",
-        "Move the interrupt off the CPUs of critical threads (/proc/irq/N/smp_affinity_list, irqbalance bans).",
+        "Move the interrupt off the CPUs of critical threads (/proc/irq/N/smp_affinity_list, irqbalance bans; "
+        "rps_cpus for packets).",
+    ),
+    "steal-time": Meaning(
+        "the hypervisor gave {share:.1%} of the CPUs' time to others, about {cost:.1f} ms of this thread's",
+        "A virtual machine's CPU stands still while the hypervisor runs another on it; no policy in here helps.",
+        "Ask who runs the host for CPUs that are not shared (a dedicated host, pinned vCPUs), or for fewer vCPUs.",
     ),
     "crosses-numa": Meaning(
         "moved to another NUMA node {times} times ({rate:.1f} a second)",

@@ -48,7 +48,7 @@ def find(view: View) -> Iterator[Finding]:
 
 
 def _worst(view: View, life: int, pool: str, names: Collection[str]) -> str:
-    """Return the one thread's name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
+    """Return the thread's name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
     held = {name: ms for name, ms in view.culprits(view.waits_by(life)).items() if name in names}
     worst = next(iter(held), pool)
     return worst if held.get(worst, 0.0) > sum(held.values()) / 2 else pool

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strata.host.steal import Steal
 from strata.host.threads.classify import Classified
 from strata.host.threads.names import stem
+from strata.reasons import REASONS
 
 WAIT_SHARE: Final = 0.05
 """Of the time, from which a wait is worth a note."""
@@ -67,6 +69,7 @@ class Quick:
     notes: tuple[str, ...]
     num_born: int
     num_gone: int
+    steal: Steal | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -89,6 +92,7 @@ class Quick:
             ],
             "born": self.num_born,
             "gone": self.num_gone,
+            "steal": self.steal.to_dict() if self.steal is not None else None,
         }
 
 
@@ -99,6 +103,7 @@ def compare(
     interrupts: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ()),
     seconds: float,
     num_cpus: int,
+    steal: Steal | None = None,
 ) -> Quick:
     """Return what happened between two snapshots, `seconds` apart: critical threads first, then who waited."""
     old = {_key(one): one for one in before}
@@ -114,9 +119,10 @@ def compare(
         tuple(moved),
         pools,
         rates,
-        tuple(_notes(moved, pools, seconds, num_cpus)),
+        (*_notes(moved, pools, seconds, num_cpus), *_stolen(steal)),
         len(new - old.keys()),
         len(old.keys() - new),
+        steal,
     )
 
 
@@ -181,3 +187,10 @@ def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num
     if changes and not any(one.thread.thread.wait_s is not None for one in changes):
         notes.append("this kernel counts no waits (no /proc/PID/schedstat): only preemptions are known")
     return notes
+
+
+def _stolen(steal: Steal | None) -> list[str]:
+    cpu, share = steal.worst if steal is not None else (-1, 0.0)
+    if share < WAIT_SHARE:
+        return []
+    return [f"the hypervisor gave CPU {cpu} to others {share:.0%} of the time. {REASONS['steal-time'].remedy}"]

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from strata.errors import UsageError
+from strata.host import steal
+from strata.host.steal import Steal
 
 LOOK_S: Final = 1.0
 """Into a recording: pools of threads are up, and a short command has not ended yet."""
 
 
 class Work:
-    """`start`, then `wait`; `exit_code` is the command's once it has ended, else None."""
+    """`start`, then `wait`; `exit_code` is the command's once it has ended, else None.
+
+    `steal` is then what a hypervisor took from this machine meanwhile.
+    """
 
     def __init__(self, *, seconds: float | None, command: Sequence[str] = (), pid: int | None = None) -> None:
         self.seconds = seconds
@@ -24,6 +30,7 @@ class Work:
         self.pid = pid
         self.process: subprocess.Popen[bytes] | None = None
         self.look: Callable[[], None] = lambda: None
+        self.steal: Steal | None = None
 
     @property
     def exit_code(self) -> int | None:
@@ -50,11 +57,13 @@ class Work:
 
         Meanwhile, when threads have had time to be born, `look` is called once.
         """
+        before, began_s = steal.ticks(), time.monotonic()
         with suppress(KeyboardInterrupt):
             first_s = LOOK_S if self.seconds is None else min(LOOK_S, self.seconds / 2)
             self._wait(first_s)
             self.look()
             self._wait(None if self.seconds is None else self.seconds - first_s)
+        self.steal = steal.between(before, steal.ticks(), seconds=time.monotonic() - began_s)
 
     def _wait(self, seconds: float | None) -> None:
         if self.process is not None:

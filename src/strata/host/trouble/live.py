@@ -56,7 +56,7 @@ def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     if work.problem:
         raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
     injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
-    return Trial(trouble, seed, frozenset(injected))
+    return Trial(trouble, seed, frozenset(injected), work.steal)
 
 
 class Running(Work):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from strata.host.findings.finding import Severity
 from strata.host.report import Report
+from strata.host.steal import Steal
 
 NO_ONE: Final = frozenset({"steal-time"})
 """Findings that a quiet run may raise: that the hypervisor takes CPUs away is true, whatever else runs."""
@@ -15,11 +16,15 @@ NO_ONE: Final = frozenset({"steal-time"})
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was done to a host: the trouble, and how a report may call its culprit (nothing: a quiet run)."""
+    """What was done to a host: the trouble, and how a report may call its culprit (nothing: a quiet run).
+
+    `steal` is what a hypervisor took from it meanwhile; None: nothing can.
+    """
 
     trouble: str
     seed: int
     injected: frozenset[str] = frozenset()
+    steal: Steal | None = None
 
 
 @dataclass(frozen=True, slots=True)

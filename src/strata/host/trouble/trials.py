@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from strata.host.report import report_of
+from strata.host.steal import Steal
 from strata.host.trace.read import read_trace
 from strata.host.trouble.live import TroubleMissing, record_trial
 from strata.host.trouble.scenes import TRAINER, Trouble, scene
@@ -65,7 +66,7 @@ def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = r
     """
     for tries in range(1, TRIES + 1):
         trial = record(trouble, seed=seed, trace=trace)
-        view = _view(trace)
+        view = _view(trace, steal=trial.steal)
         shares = _shares(view)
         culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
         shares.pop(TRAINER, None)
@@ -83,8 +84,8 @@ def _trace_file() -> Iterator[Path]:
         yield Path(folder) / "trace.txt"
 
 
-def _view(trace: Path) -> View:
-    return view_of(read_trace(trace), critical=(TRAINER,))
+def _view(trace: Path, *, steal: Steal | None = None) -> View:
+    return view_of(read_trace(trace), critical=(TRAINER,), steal=steal)
 
 
 def _shares(view: View) -> dict[str, float]:
