@@ -79,12 +79,12 @@ def _look(step: Step, machine: Machine) -> Outcome:
 
 def _take(step: Step, machine: Machine, journal: Journal) -> Outcome:
     try:
-        machine.check(step)
+        meant = machine.check(step)  # also where the file does not say when its thread started
         before = machine.read(step.act, step.path, step.value)
         if _is_done(step, before):
             return Outcome(step, "already", before)
         others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
-        record = journal.announce(step, before, others)
+        record = journal.announce(meant, before, others)
         machine.set(step.act, step.path, step.value)
         journal.confirm(record, machine.read(step.act, step.path, step.value))
     except Gone as gone:

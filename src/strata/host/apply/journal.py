@@ -6,6 +6,7 @@ something that was not done. `off` beside it is the kill switch.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -45,7 +46,10 @@ class Record:
 
 
 class Journal:
-    """The changes that were made since the last undo, oldest first. Made by `opened`."""
+    """The changes that were made since the last undo, oldest first. Made by `opened`.
+
+    Whatever writes raises StrataError where nothing can be written, as on a full disk.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,10 +111,18 @@ class Journal:
         self.boot, self.records = "", {}
 
     def _append(self, data: dict[str, Any]) -> None:
-        with self.path.open("ab") as stream:
-            stream.write((json.dumps(data) + "\n").encode())
-            stream.flush()
-            os.fsync(stream.fileno())
+        line = (json.dumps(data) + "\n").encode()
+        with self.path.open("ab", buffering=0) as stream:
+            start = stream.tell()
+            try:
+                if stream.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(stream.fileno())
+            except OSError as error:
+                os.truncate(self.path, start)  # half a line would spoil the next one
+                raise StrataError(
+                    f"{self.path}: {error.strerror}", hint="make room there, then strata host undo"
+                ) from None
 
     def _load(self) -> None:
         if not self.path.exists():

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,15 +44,17 @@ class Machine:
         """Return what tells this boot from others; what kernels were told does not outlive one."""
         return self._text("/proc/sys/kernel/random/boot_id").strip()
 
-    def check(self, step: Step) -> None:
-        """Raise Gone where the thread of a step is not the one that was meant."""
-        if not step.start_ticks:
-            return
+    def check(self, step: Step) -> Step:
+        """Return a step with the start of its thread. Raises Gone where that is not the one that was meant."""
+        if step.act in ("write", "mkdir"):
+            return step
         folder = f"/proc/{step.value}" if step.act == "attach" else step.path
         text = self._text(f"{folder}/stat")
         fields = text[text.rfind(")") + 2 :].split()
-        if len(fields) < 20 or int(fields[19]) != step.start_ticks:
+        start_ticks = int(fields[19]) if len(fields) >= 20 else 0
+        if step.start_ticks not in (0, start_ticks):
             raise Gone("its number belongs to another thread now")
+        return replace(step, start_ticks=start_ticks)
 
     def read(self, act: Act, path: str, value: str) -> str:
         """Return what a step would change: text, `there` for a folder, the list that has the thread.

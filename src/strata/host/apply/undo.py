@@ -6,6 +6,7 @@ import errno
 from dataclasses import dataclass
 from typing import Literal
 
+from strata.errors import StrataError
 from strata.host.apply.journal import Journal, Record
 from strata.host.apply.machine import Gone, Machine
 from strata.host.apply.values import FORGOTTEN, holds, subject, undoing
@@ -35,8 +36,10 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
     """Undo the changes from number `since` on; each is struck off the journal, which goes aside when it is empty.
 
     A change that cannot be put back stays in the journal, for the next time. After a reboot nothing is left to do.
+    Raises StrataError where the journal cannot be written, as on a full disk, when all is put back that can be.
     """
     done = []
+    unwritten: StrataError | None = None
     is_over = journal.boot not in ("", machine.boot())
     for record in journal.open_records(since=since):
         if is_over:
@@ -45,7 +48,12 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
             one = _undo(record, machine, is_dry=is_dry)
         done.append(one)
         if not is_dry and one.result != "failed":
-            journal.strike(record)
+            try:
+                journal.strike(record)
+            except StrataError as error:
+                unwritten = error
+    if unwritten is not None:
+        raise unwritten
     if not is_dry and not journal.open_records():
         journal.close()
     return tuple(done)
