@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from host_traces import IDLE, Text
+from strata.host import blame, spans
 from strata.host.cpus import simple
 from strata.host.findings import (
     chains,
@@ -25,6 +26,7 @@ from strata.host.findings import (
 )
 from strata.host.findings.finding import Finding, Severity
 from strata.host.findings.ranked import DETECTORS, findings_of
+from strata.host.report import report_of
 from strata.host.view import View, view_of
 
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
@@ -330,3 +332,39 @@ def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
 @pytest.mark.parametrize("find", DETECTORS, ids=lambda find: find.__module__.rpartition(".")[2])
 def test_no_detector_stumbles_over_a_trace_of_one_event(find, tmp_path):
     list(find(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))
+
+
+def crowd(count: int, *, name: str = "w", step_ms: float = 1.0) -> Text:
+    """So many threads that are all woken at once and run one after the other."""
+    text, on = Text().switch(0, 0, IDLE, HOG), HOG
+    for i in range(count):
+        text.wake(1, 0, (f"{name}{i}", 100 + i), by=HOG)
+    for i in range(count):
+        text.switch(2 + i * step_ms, 0, on, to := (f"{name}{i}", 100 + i), "S")
+        on = to
+    return text
+
+
+def test_a_crowd_s_culprits_are_told_for_those_that_waited_longest_and_always_sum_to_the_wait(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(blame, "MOST_SHARES", 2000)
+    monkeypatch.setattr(spans, "PAIRS", 500)
+    threads = report_of(view(crowd(100), tmp_path)).threads
+    assert all(sum(one.culprits.values()) == pytest.approx(one.wait_ms_total) for one in threads)
+    waited = sorted((one for one in threads if one.waits), key=lambda one: -one.wait_ms_total)
+    assert "(unknown)" not in waited[0].culprits
+    assert list(waited[-1].culprits) == ["(unknown)"]
+
+
+def test_no_host_has_more_critical_threads_than_are_looked_at(tmp_path):
+    of = view(crowd(300, name="trainer_"), tmp_path)
+    assert int(of.is_critical.sum()) == 300
+    assert len(of.critical_lives) == 256
+    assert of.name(of.critical_lives[0]) == "trainer_299"
+
+
+def test_of_a_crowd_that_starves_those_that_waited_longest_are_told(tmp_path):
+    found = list(starved.find(view(crowd(60, step_ms=100), tmp_path)))
+    assert len(found) == 20
+    assert found[0].thread == "w59"

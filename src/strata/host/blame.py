@@ -13,80 +13,108 @@ from numpy.typing import NDArray
 
 from strata.host.interrupts import Interrupts
 from strata.host.runs import Runs
+from strata.host.spans import overlaps, ranges
 from strata.host.trace.events import Ints, Names
 from strata.host.waits import Waits
 
 IDLE_LABEL: Final = "(idle)"
 """Blamed where the CPU stood idle: it was waking up, or the kernel left the thread queued."""
-FEW: Final = 50
-"""Pairs that are added up faster one by one: a fork storm has thousands of threads of one wait each."""
 UNKNOWN_LABEL: Final = "(unknown)"
 """Blamed where the trace does not say who ran: a CPU without any event."""
+MOST_PAIRS: Final = 300_000_000
+"""Of waits and runs at the same time, 10 million a second: N threads that all want to run at once make N²."""
+MOST_SHARES: Final = 2_000_000
+"""Of groups and culprits: two gigabytes on their way to JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What occupied the CPU while threads waited [ns]: one value a pair of a wait and a culprit, sorted by wait.
+    """Tells what occupied the CPU while threads waited, for as many waits as are asked for.
 
-    A culprit is an index into `labels`: thread names, interrupts, idle, unknown. The values of a wait sum to it.
+    A culprit is an index into `labels`: thread names, idle, unknown, interrupts. `held_*`: interrupts, cut where
+    runs end: sorted, as places (see `Runs.place`), each with the run that it interrupted.
     """
 
     labels: tuple[str, ...]
-    wait: NDArray[np.int64]
-    culprit: NDArray[np.int32]
-    ns: Ints
+    waits: Waits
+    runs: Runs
+    run_culprit: NDArray[np.int32]
+    held_start: Ints
+    held_end: Ints
+    held_run: NDArray[np.int64]
+    held_culprit: NDArray[np.int32]
 
     def by_culprit(self, waits: NDArray[np.intp]) -> dict[str, int]:
-        """Return how long each culprit held the CPU during some waits (sorted indices) [ns], longest first."""
-        if not len(waits):
-            return {}
-        first, last = np.searchsorted(self.wait, [waits[0], waits[-1] + 1])
-        chosen = np.zeros(waits[-1] + 1 - waits[0], bool)
-        chosen[waits - waits[0]] = True
-        is_one = chosen[self.wait[first:last] - waits[0]]
-        culprit, ns = self.culprit[first:last][is_one], self.ns[first:last][is_one]
-        if len(culprit) <= FEW:
-            held: dict[int, int] = {}
-            for one, length in zip(culprit.tolist(), ns.tolist(), strict=True):
-                held[one] = held.get(one, 0) + length
-        else:
-            some, where = np.unique(culprit, return_inverse=True)
-            total = np.zeros(len(some), np.int64)
-            np.add.at(total, where, ns)
-            held = dict(zip(some.tolist(), total.tolist(), strict=True))
-        return {self.labels[one]: held[one] for one in sorted(held, key=lambda one: (-held[one], one))}
+        """Return how long each culprit held the CPU during some waits [ns], longest first."""
+        _, culprit, ns = self.shares(waits, np.zeros(len(waits), np.int64))
+        return self.named(culprit, ns)
+
+    def named(self, culprit: NDArray[np.int64], ns: Ints) -> dict[str, int]:
+        """Return culprits by name, longest first."""
+        held = zip(culprit.tolist(), ns.tolist(), strict=True)
+        return {self.labels[one]: length for one, length in sorted(held, key=lambda item: (-item[1], item[0]))}
+
+    def shares(
+        self, waits: NDArray[np.intp], group: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ints]:
+        """Return how long each culprit held the CPU during each group of waits: group, culprit, ns, sorted.
+
+        The shares of a group sum to its waits. Past MOST_PAIRS or MOST_SHARES the waits that are left are nobody's
+        (unknown): the most important come first.
+        """
+        first, last = (np.searchsorted(self.waits.part_wait, waits, side=side) for side in ("left", "right"))
+        part, which = ranges(first, last)
+        key = group[which] * len(self.labels)
+        cpu = self.waits.part_cpu[part]
+        begin = self.runs.place(cpu, self.waits.part_start_ns[part])
+        end = self.runs.place(cpu, self.waits.part_end_ns[part])
+        missing = end - begin
+        found, num_pairs, num_shares = [], 0, 0
+        for one, run, ns in overlaps(*self.runs.places, begin, end):
+            np.subtract.at(missing, one, ns)
+            found.append(_summed(key[one] + self.run_culprit[run], ns))
+            num_pairs, num_shares = num_pairs + len(ns), num_shares + len(found[-1][0])
+            if num_pairs > MOST_PAIRS or num_shares > MOST_SHARES:
+                break
+        known = np.flatnonzero(missing < end - begin)
+        for one, held, ns in overlaps(self.held_start, self.held_end, begin[known], end[known]):
+            interrupted = self.run_culprit[self.held_run[held]]
+            found.append(_summed(key[known[one]] + self.held_culprit[held], ns))
+            found.append(_summed(key[known[one]] + interrupted, -ns))
+        found.append(_summed(key + self.labels.index(UNKNOWN_LABEL), missing))
+        pair, ns = _summed(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return pair // len(self.labels), pair % len(self.labels), ns
 
 
 def blame_of(waits: Waits, runs: Runs, interrupts: Interrupts, names: Names) -> Blame:
-    """Return who occupied the CPU during every wait."""
-    labels = [*(names[i] for i in range(len(names))), IDLE_LABEL, UNKNOWN_LABEL, *interrupts.causes]
+    """Return what knows who occupied the CPU during every wait."""
+    labels = (*(names[i] for i in range(len(names))), IDLE_LABEL, UNKNOWN_LABEL, *interrupts.causes)
     idle, unknown = len(names), len(names) + 1
-    label = np.where(runs.life < 0, idle, np.where(runs.comm < 0, unknown, runs.comm))
-    waiting, culprits, spans = [], [], []
+    culprit = np.where(runs.life < 0, idle, np.where(runs.comm < 0, unknown, runs.comm))
+    begin, end = (runs.place(interrupts.cpu, at) for at in (interrupts.start_ns, interrupts.end_ns))
+    start, stop = runs.places
+    pieces = [(held, run) for held, run, _ in overlaps(start, stop, begin, end)]
+    held, run = (np.concatenate(column) for column in zip(*pieces, strict=True)) if pieces else (begin, begin)
+    return Blame(
+        labels,
+        waits,
+        runs,
+        culprit.astype(np.int32),
+        np.maximum(begin[held], start[run]),
+        np.minimum(end[held], stop[run]),
+        run,
+        (unknown + 1 + interrupts.cause[held]).astype(np.int32),
+    )
 
-    def add(wait: NDArray[np.int64], culprit: NDArray[np.int64], ns: Ints) -> None:
-        pairs, where = np.unique(wait * len(labels) + culprit, return_inverse=True)
-        total = np.zeros(len(pairs), np.int64)
-        np.add.at(total, where, ns)
-        waiting.append(pairs // len(labels))
-        culprits.append(pairs % len(labels))
-        spans.append(total)
 
-    covered = np.zeros(len(waits), np.int64)
-    cpu, start, end = waits.part_cpu, waits.part_start_ns, waits.part_end_ns
-    for part, run, from_ns, until_ns in runs.during(cpu, start, end):
-        held = interrupts.within(runs, cpu[part], from_ns, until_ns)
-        wait = waits.part_wait[part]
-        np.add.at(covered, wait, until_ns - from_ns)
-        add(wait, label[run], until_ns - from_ns - held)
-        for cause in range(len(interrupts.causes)):
-            of_cause = interrupts.within(runs, cpu[part], from_ns, until_ns, cause=cause)
-            some = np.flatnonzero(of_cause)
-            add(wait[some], np.full(len(some), unknown + 1 + cause, np.int64), of_cause[some])
-    missing = waits.length_ns - covered
-    some = np.flatnonzero(missing > 0)
-    add(some, np.full(len(some), unknown, np.int64), missing[some])
-    wait, culprit, ns = (np.concatenate(parts) for parts in (waiting, culprits, spans))
-    order = np.argsort(wait, kind="stable")
-    order = order[ns[order] > 0]
-    return Blame(tuple(labels), wait[order], culprit[order].astype(np.int32), ns[order])
+def _summed(key: NDArray[np.int64], value: Ints) -> tuple[NDArray[np.int64], Ints]:
+    """Return the sum of each key's values, sorted by key, without those of sum 0."""
+    low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
+    if high - low < 4 * len(key):
+        total = np.bincount(key - low, weights=value).astype(np.int64)  # whole numbers below 2**53 are exact
+        some = np.arange(low, low + len(total))
+    else:
+        some, where = np.unique(key, return_inverse=True)
+        total = np.zeros(len(some), np.int64)
+        np.add.at(total, where, value)
+    return some[total != 0], total[total != 0]

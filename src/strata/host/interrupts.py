@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.host.runs import Runs
-from strata.host.spans import within
-from strata.host.trace.events import Ints, Kind, Names, Trace
+from strata.host.trace.events import Ints, Kind, Trace
 
 SOFTIRQS: Final = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """By vector (include/linux/interrupt.h)."""
@@ -35,13 +35,6 @@ class Interrupts:
     def __len__(self) -> int:
         return len(self.cpu)
 
-    def within(self, runs: Runs, cpu: NDArray[np.int32], start_ns: Ints, end_ns: Ints, *, cause: int = -1) -> Ints:
-        """Return how long interrupts (of one cause, or of all) held CPUs between two times [ns]."""
-        which = np.flatnonzero(self.cause == cause) if cause >= 0 else slice(None)
-        start = runs.place(self.cpu, self.start_ns)[which]
-        length = (self.end_ns - self.start_ns)[which]
-        return within(start, length, runs.place(cpu, start_ns), runs.place(cpu, end_ns))
-
 
 def interrupts_of(trace: Trace, runs: Runs) -> Interrupts:
     """Return when interrupts held CPUs. One whose end was lost counts nothing."""
@@ -65,7 +58,7 @@ def interrupts_of(trace: Trace, runs: Runs) -> Interrupts:
     code = np.where(is_hard[held], number[held], number[in_soft[held]] + _SOFT)
     codes, cause = np.unique(code, return_inverse=True)
     return Interrupts(
-        tuple(_name(int(one), trace.names, trace) for one in codes),
+        tuple(_causes(codes.tolist(), trace)),
         cpu[held],
         time[held],
         time[held + 1],
@@ -89,11 +82,14 @@ def _until_exit(
     return found
 
 
-def _name(code: int, names: Names, trace: Trace) -> str:
-    if code >= _SOFT:
-        vector = code - _SOFT
-        return f"softirq {SOFTIRQS[vector] if vector < len(SOFTIRQS) else vector}"
+def _causes(codes: Iterable[int], trace: Trace) -> Iterator[str]:
+    """Yield what interrupts are called; of one number by its last handler."""
     events = trace.events
     entries = events.of(Kind.IRQ_ENTRY)
-    named = events.other_comm[entries[events.other[entries] == code]]
-    return f"irq {code} {names[int(named[-1])]}" if len(named) else f"irq {code}"
+    names = dict(zip(events.other[entries].tolist(), events.other_comm[entries].tolist(), strict=True))
+    for code in codes:
+        vector = code - _SOFT
+        if vector >= 0:
+            yield f"softirq {SOFTIRQS[vector] if vector < len(SOFTIRQS) else vector}"
+        else:
+            yield f"irq {code} {trace.names[names[code]]}" if names.get(code, -1) >= 0 else f"irq {code}"

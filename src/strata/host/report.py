@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,9 @@ def report_of(view: View) -> Report:
 
 
 def _threads(view: View) -> Iterator[Thread]:
-    for life in np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0)).tolist():
+    lives = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
+    lives = lives[np.lexsort((-view.waited_ns[lives], ~view.is_critical[lives]))]
+    for life, culprits in zip(lives.tolist(), _culprits(view, lives), strict=True):
         waits = view.waits_by(life)
         over = waits[view.waits.is_over[waits]]
         lengths_ms = view.waits.length_ns[over] / 1e6
@@ -101,12 +104,24 @@ def _threads(view: View) -> Iterator[Thread]:
             bool(view.is_critical[life]),
             len(over),
             float(lengths_ms.sum()),
-            float(lengths_ms.mean()) if len(over) else 0.0,
+            float(lengths_ms.sum()) / max(len(over), 1),
             _p99(lengths_ms),
             float(view.waited_ns[life]) / 1e6 - float(lengths_ms.sum()),
             float(view.ran_ns[life]) / 1e6,
-            view.culprits(over),
+            culprits,
         )
+
+
+def _culprits(view: View, lives: NDArray[np.intp]) -> Iterator[dict[str, float]]:
+    """Yield who had the CPU during the waits of each thread that were over [ms], in order of their importance."""
+    rank = np.zeros(len(view.lives), np.int64)
+    rank[lives] = np.arange(len(lives))
+    over = np.flatnonzero(view.waits.is_over)
+    over = over[np.argsort(rank[view.waits.life[over]], kind="stable")]
+    group, culprit, ns = view.blame.shares(over, rank[view.waits.life[over]])
+    edges = np.searchsorted(group, np.arange(len(lives) + 1)).tolist()
+    for first, last in pairwise(edges):
+        yield {name: held / 1e6 for name, held in view.blame.named(culprit[first:last], ns[first:last]).items()}
 
 
 def _p99(values: NDArray[np.float64]) -> float:

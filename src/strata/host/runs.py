@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +12,8 @@ from strata.errors import UsageError
 from strata.host.lives import Lives
 from strata.host.trace.events import Ints, Kind, Trace
 
-PAIRS: Final = 2_000_000
-"""Overlaps looked at in one go: bounds the memory of long waits beside many short runs."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Runs:
     """Runs sorted by CPU and start, without gaps: one begins where the one before on its CPU ends.
 
@@ -42,6 +38,11 @@ class Runs:
         """Return CPU (index) and time as one number, by which runs are sorted."""
         return cpu.astype(np.int64) * self.span_ns + (time_ns - self.origin_ns)
 
+    @cached_property
+    def places(self) -> tuple[Ints, Ints]:
+        """Return where runs start and end, as places."""
+        return self.place(self.cpu, self.start_ns), self.place(self.cpu, self.end_ns)
+
     def index(self, cpu: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the indices of CPUs given by number; -1 for one on which nothing was seen to run."""
         found = np.minimum(np.searchsorted(self.cpus, cpu), len(self.cpus) - 1)
@@ -56,32 +57,6 @@ class Runs:
         run = np.searchsorted(begins, (cpu.astype(np.int64) << 32) | event, side="right") - 1
         is_there = (cpu >= 0) & (run >= 0) & (self.cpu[np.maximum(run, 0)] == cpu)
         return np.where(is_there, self.life[np.maximum(run, 0)], -1).astype(np.int32)
-
-    def during(
-        self, cpu: NDArray[np.int32], start_ns: Ints, end_ns: Ints
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Ints, Ints]]:
-        """Yield what ran during some times on some CPUs (indices), in bounded portions.
-
-        Each portion: which time, which run, and from when to when both were [ns].
-        """
-        starts = self.place(self.cpu, self.start_ns)
-        first = np.maximum(np.searchsorted(starts, self.place(cpu, start_ns), side="right") - 1, 0)
-        last = np.searchsorted(starts, self.place(cpu, end_ns), side="left")
-        count = np.maximum(last - first, 0)
-        total = np.cumsum(count)
-        begin = 0
-        while begin < len(cpu):
-            done = total[begin - 1] if begin else 0
-            end = max(int(np.searchsorted(total, done + PAIRS)), begin + 1)
-            part = slice(begin, end)
-            which = np.repeat(np.arange(begin, min(end, len(cpu))), count[part])
-            offset = np.arange(len(which)) - np.repeat(total[part] - count[part] - done, count[part])
-            run = first[which] + offset
-            from_ns = np.maximum(start_ns[which], self.start_ns[run])
-            until_ns = np.minimum(end_ns[which], self.end_ns[run])
-            is_real = (until_ns > from_ns) & (self.cpu[run] == cpu[which])
-            yield which[is_real], run[is_real], from_ns[is_real], until_ns[is_real]
-            begin = end
 
 
 def runs_of(trace: Trace, lives: Lives) -> Runs:

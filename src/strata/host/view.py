@@ -40,6 +40,9 @@ MOST_LAUNCHERS: Final = 8
 """Launching threads that count as critical: those with most launches, the others copy or capture now and then."""
 
 
+MOST_CRITICAL: Final = 256
+
+
 @dataclass(frozen=True)
 class View:
     """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
@@ -106,17 +109,30 @@ class View:
 
     @cached_property
     def critical_lives(self) -> tuple[int, ...]:
-        """The critical threads that ran or waited, those that waited longest first."""
+        """The critical threads that ran or waited, those that waited longest first; no more than a host has.
+
+        A trainer that starts programs has a thread of its own name for each.
+        """
         some = np.flatnonzero(self.is_critical & (self.ran_ns + self.waited_ns > 0))
-        return tuple(int(i) for i in some[np.argsort(-self.waited_ns[some], kind="stable")])
+        return tuple(some[np.argsort(-self.waited_ns[some], kind="stable")][:MOST_CRITICAL].tolist())
 
     def waits_by(self, life: int) -> NDArray[np.intp]:
         """Return the waits of a thread."""
         return np.arange(self._first_wait[life], self._first_wait[life + 1])
 
     def culprits(self, waits: NDArray[np.intp]) -> dict[str, float]:
-        """Return who had the CPU during some waits (sorted indices), longest first [ms]."""
+        """Return who had the CPU during some waits, longest first [ms]."""
         return {label: ns / 1e6 for label, ns in self.blame.by_culprit(waits).items()}
+
+    def blamed(self, life: int) -> dict[str, float]:
+        """Return who had the CPU during all waits of a thread, longest first [ms]."""
+        if life not in self._blamed:
+            self._blamed[life] = self.culprits(self.waits_by(life))
+        return self._blamed[life]
+
+    @cached_property
+    def _blamed(self) -> dict[int, dict[str, float]]:
+        return {}
 
     @cached_property
     def _known_critical(self) -> NDArray[np.bool_]:

@@ -31,8 +31,7 @@ def find(view: View) -> Iterator[Finding]:
         if rate < STORM_PER_S:
             return
         for life in view.critical_lives:
-            blamed = view.culprits(view.waits_by(life))
-            held = {one: ms for one, ms in blamed.items() if one in names[name]}
+            held = {one: ms for one, ms in view.blamed(life).items() if one in names[name]}
             if sum(held.values()) * 1e6 >= WORTH_SHARE * view.lived_ns[life]:
                 yield of_thread(
                     view,

@@ -26,14 +26,15 @@ def find(view: View) -> Iterator[Finding]:
     for pool, lives in pools.items():
         if len(lives) <= num_cpus * TIMES_CPUS:
             continue
-        busy = _peak(view, np.array(lives))
-        if busy < num_cpus * TIMES_CPUS:
-            continue
         names = {view.name(life) for life in lives}
-        for life in view.critical_lives:
-            blamed = view.culprits(view.waits_by(life))
-            cost_ms = sum(blamed.get(name, 0.0) for name in names)
-            if cost_ms * 1e6 >= WORTH_SHARE * view.lived_ns[life]:
+        costs_ms = {
+            life: cost_ms
+            for life in view.critical_lives
+            if (cost_ms := sum(view.blamed(life).get(name, 0.0) for name in names)) * 1e6
+            >= WORTH_SHARE * view.lived_ns[life]
+        }
+        if costs_ms and (busy := _peak(view, np.array(lives))) >= num_cpus * TIMES_CPUS:
+            for life, cost_ms in costs_ms.items():
                 yield of_thread(
                     view,
                     life,

@@ -25,6 +25,7 @@ def find(view: View) -> Iterator[Finding]:
     rate = {
         view.trace.names[int(comm)]: int(count) * 1e9 / view.wall_ns
         for comm, count in zip(*np.unique(names, return_counts=True), strict=True)
+        if count * 1e9 >= STORM_PER_S * view.wall_ns
     }
     for life in view.critical_lives:
         waits = view.waits_by(life)
@@ -43,10 +44,9 @@ def find(view: View) -> Iterator[Finding]:
                 culprit=view.name(life),
                 span_ns=worst_span(view, own),
             )
-        blamed = view.culprits(waits)
         for name, per_s in sorted(rate.items(), key=lambda item: -item[1]):
-            cost_ms = blamed.get(name, 0.0)
-            if per_s < STORM_PER_S or cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
+            cost_ms = view.blamed(life).get(name, 0.0)
+            if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
                 continue
             yield of_thread(
                 view,

@@ -125,6 +125,7 @@ class Names:
 
     def __init__(self) -> None:
         self.raw: list[bytes] = []
+        self._shown: list[str] = []
         self._index: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -137,14 +138,13 @@ class Names:
         if found is None:
             found = self._index[name] = len(self.raw)
             self.raw.append(name)
+            text = name.decode("utf-8", "backslashreplace")
+            self._shown.append(text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))
         return found
 
     def __getitem__(self, index: int) -> str:
         """Return a name to show, with what is not printable escaped; "?" for -1."""
-        if index < 0:
-            return "?"
-        text = self.raw[index].decode("utf-8", "backslashreplace")
-        return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+        return self._shown[index] if index >= 0 else "?"
 
 
 @dataclass(frozen=True, slots=True)
