@@ -207,6 +207,7 @@ SAMPLES = {
     "gpu-idle-cpu-wait": {"share": 0.4, "culprit": "hog"},
     "cpu-preempted": {"times": 12, "culprit": "hog"},
     "steal-time": {"share": 0.081, "cost": 41.5},
+    "cpu-throttled": {"times": 12, "cost": 830.0},
     "irq-theft": {"culprit": "irq 36 eth0", "cost": 12.5},
     "crosses-numa": {"times": 12, "rate": 3.0},
     "crosses-llc": {"times": 12, "rate": 3.0},

@@ -22,6 +22,7 @@ from strata.host.findings import (
     starved,
     stragglers,
     theft,
+    throttled,
     yields,
 )
 from strata.host.findings.finding import Finding, Severity
@@ -92,6 +93,41 @@ def test_interrupts_that_take_a_trainer_s_time_are_found(tmp_path):
     found = one(list(theft.find(view(text.switch(1000, 0, T, IDLE), tmp_path))), "irq-theft")
     assert (found.culprit, found.severity) == ("softirq NET_RX", Severity.WARNING)
     assert found.cost_ms == pytest.approx(100)
+
+
+def held(ms: float) -> Text:
+    """A trainer that is stopped after 30 ms of each 100 for so long, though no one else wants its CPU."""
+    text = Text()
+    for period in range(10):
+        now = 100.0 * period
+        text.switch(now, 0, IDLE, T).switch(now + 30, 0, T, IDLE, "R").switch(now + 30 + ms, 0, IDLE, T)
+        text.switch(now + 40 + ms, 0, T, IDLE)
+    return text
+
+
+def test_a_trainer_kept_off_an_idle_cpu_is_throttled(tmp_path):
+    found = one(list(findings_of(view(held(50), tmp_path))), "cpu-throttled")
+    assert (found.severity, found.culprit, found.reason.data["times"]) == (Severity.ERROR, "", 10)
+    assert found.cost_ms == pytest.approx(500)
+
+
+def test_an_idle_cpu_that_wakes_up_throttles_no_one(tmp_path):
+    assert list(throttled.find(view(held(1), tmp_path))) == []
+    busy = Text().switch(0, 0, IDLE, HOG).wake(1, 0, T, by=HOG).switch(90, 0, HOG, T, "R").switch(99, 0, T, IDLE)
+    assert list(throttled.find(view(busy, tmp_path))) == []
+
+
+def test_threads_of_like_names_are_one_culprit(tmp_path):
+    text, on = Text(), IDLE
+    for step in range(60):
+        now, worker = 10.0 * step, (f"kworker/{step % 2}:{step % 5}", 50 + step % 10)
+        worker = ("cron", 99) if step % 3 == 0 else worker
+        text.switch(now, 0, on, T).switch(now + 5, 0, T, worker, "R")
+        on = worker
+    found = one(list(delay.find(view(text.switch(600, 0, on, T), tmp_path))), "cpu-wait")
+    assert found.culprit == "kworker"
+    assert found.blamed == pytest.approx(2 / 3, abs=0.01)
+    assert str(found.reason).endswith("kworker had it for 67% of that")
 
 
 def test_interrupts_of_others_are_no_theft(tmp_path):
@@ -322,7 +358,7 @@ def test_the_most_severe_and_dearest_come_first(tmp_path):
 def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
     text = Text().switch(0, 0, IDLE, T)
     for step in range(50):
-        now, other = 10.0 * step, (f"cron-{step}", 100 + step)
+        now, other = 10.0 * step, ("abcdefghij"[step % 10] + "klmno"[step // 10], 100 + step)
         text.softirq(now + 1, now + 2, 0).switch(now + 5, 0, T, other, "R").switch(now + 7, 0, other, T)
     first, *rest = findings_of(view(text, tmp_path))
     assert (first.token, first.culprit, first.severity) == ("irq-theft", "softirq NET_RX", Severity.WARNING)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.decision import Reason
-from strata.host.findings.finding import WARNING_SHARE, Finding, Severity
+from strata.host.findings.finding import WARNING_SHARE, Finding, Severity, share_of
 from strata.host.findings.gpu_idle import idleness
 from strata.host.findings.ranked import findings_of
 from strata.host.gain import predicted_gain, without
@@ -157,13 +157,12 @@ def verdict(report: Report) -> str:
         )
     else:
         culprit = next((one.culprit for one in serious if one.token == "cpu-wait"), serious[0].culprit)
-        ms = sum(waited.culprits.values())
-        held = waited.culprits.get(culprit, 0.0)
         sentences.append(
             f"{name} could run but had no CPU for {share:.0%} of its {view.lived_ns[life] / 1e9:.1f} s "
             f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
         )
-        sentences.append(f"{held / ms if ms else 0:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
+        held = share_of(waited.culprits, culprit)
+        sentences.append(f"{held:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
         sentences.append(f"Without these waits it could do up to {without(share):.0%} more.")
     # The first that is not the same again: a preemption is a wait as well.
     extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]

@@ -34,6 +34,12 @@ HOST: Final[Meanings] = {
         "A virtual machine's CPU stands still while the hypervisor runs another on it; no policy in here helps.",
         "Ask who runs the host for CPUs that are not shared (a dedicated host, pinned vCPUs), or for fewer vCPUs.",
     ),
+    "cpu-throttled": Meaning(
+        "kept off an idle CPU {times} times, {cost:.1f} ms in all, though it could run",
+        "Its cgroup has used up its share of the period (cpu.max): all threads in it stop until the next begins.",
+        "Raise or remove the limit (cpu.max; limits.cpu in Kubernetes); if it is this, nr_throttled in the "
+        "cgroup's cpu.stat grows. A weight (cpu.weight) holds back only where there is not enough for all.",
+    ),
     "crosses-numa": Meaning(
         "moved to another NUMA node {times} times ({rate:.1f} a second)",
         "Its memory stays behind: each access crosses the sockets until the pages follow.",

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame, worst_span
+from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, share_of, to_blame, worst_span
 from strata.host.view import View
 from strata.host.waits import Cause
 
@@ -26,7 +26,7 @@ def find(view: View) -> Iterator[Finding]:
         lengths_ms = view.waits.length_ns[waits] / 1e6
         culprits = view.culprits(waits)
         name = to_blame(culprits)
-        share = culprits.get(name, 0.0) / (total_ns / 1e6)
+        share = share_of(culprits, name)
         rounds = int(np.count_nonzero(view.waits.cause[waits] == Cause.WOKEN))
         rate = rounds * 1e9 / lived_ns
         gain = total_ns / max(lived_ns - total_ns, 1)

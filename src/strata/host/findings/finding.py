@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from strata.decision import Reason
+from strata.host.threads.names import stem
 from strata.host.view import View
 from strata.reasons import REASONS
 
@@ -119,7 +121,7 @@ def of_thread(
         culprit,
         share,
         span_ns or worst_span(view, view.waits_by(life)),
-        blame[culprit] / sum(blame.values()) if blame and culprit in blame else 1.0,
+        share_of(blame, culprit) if blame and culprit else 1.0,
     )
 
 
@@ -137,5 +139,28 @@ def listed(culprits: Mapping[str, float], *, most: int = 3) -> str:
 
 
 def to_blame(culprits: Mapping[str, float]) -> str:
-    """Return the worst culprit that is someone: idle and unknown are not."""
-    return next((name for name in culprits if not name.startswith("(")), "")
+    """Return the worst culprit that is someone: idle and unknown are not.
+
+    Threads of like names count together, `kworker` for kworker/0:1 and kworker/1:2, unless one of them had most.
+    """
+    pools: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, ms in culprits.items():
+        if not name.startswith("("):
+            pools[stem(name)][name] = ms
+    worst = max(pools, key=lambda pool: sum(pools[pool].values()), default="")
+    return most_of(pools[worst], worst) if worst else ""
+
+
+def most_of(held: Mapping[str, float], pool: str) -> str:
+    """Return who of a pool held more than half of what all of it did, else the pool."""
+    first = max(held, key=held.__getitem__, default=pool)
+    return first if held.get(first, 0.0) > sum(held.values()) / 2 else pool
+
+
+def share_of(culprits: Mapping[str, float], culprit: str) -> float:
+    """Return the share that a culprit, or the pool of that name, has of all."""
+    if culprit in culprits:
+        held = culprits[culprit]
+    else:
+        held = sum(ms for name, ms in culprits.items() if stem(name) == culprit)
+    return held / max(sum(culprits.values()), 1e-12)

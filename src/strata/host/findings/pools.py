@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.host.findings.finding import WORTH_SHARE, Finding, of_thread
+from strata.host.findings.finding import WORTH_SHARE, Finding, most_of, of_thread
 from strata.host.threads.names import stem
 from strata.host.view import View
 
@@ -44,15 +44,13 @@ def find(view: View) -> Iterator[Finding]:
                     evidence=f"{len(lives)} threads of {pool}, {busy} of them at once, held the CPU for "
                     f"{cost_ms:,.1f} ms of this thread's waits",
                     confidence=0.8,
-                    culprit=_worst(view, life, pool, names),
+                    culprit=_culprit(view, life, pool, names),
                 )
 
 
-def _worst(view: View, life: int, pool: str, names: Collection[str]) -> str:
-    """Return the thread's name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
-    held = {name: ms for name, ms in view.culprits(view.waits_by(life)).items() if name in names}
-    worst = next(iter(held), pool)
-    return worst if held.get(worst, 0.0) > sum(held.values()) / 2 else pool
+def _culprit(view: View, life: int, pool: str, names: Collection[str]) -> str:
+    """Return the one name that had most of the CPU, else the pool's: `cc1`, but `omp` for omp-0, omp-1 ..."""
+    return most_of({name: ms for name, ms in view.culprits(view.waits_by(life)).items() if name in names}, pool)
 
 
 def _peak(view: View, lives: NDArray[np.int64]) -> int:

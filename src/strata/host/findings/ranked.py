@@ -20,6 +20,7 @@ from strata.host.findings import (
     stolen,
     stragglers,
     theft,
+    throttled,
     yields,
 )
 from strata.host.findings.finding import Finding
@@ -31,6 +32,7 @@ DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
     preempted.find,
     theft.find,
     stolen.find,
+    throttled.find,
     moves.find,
     yields.find,
     pools.find,
