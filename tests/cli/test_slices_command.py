@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 def two_devices() -> Ledger:
     made = Ledger()
     first, second = made.row(4096 * MIB, ordinal=0), made.row(2048 * MIB, ordinal=3, cores=30)
-    here, gone = made.process(), made.process(start=1)
+    here, gone = made.process(), made.process(lives=False)
     made.held(first, here, 1024 * MIB)
     made.held(second, here, 256 * MIB)
     made.held(second, gone, 128 * MIB)
@@ -67,6 +68,17 @@ def test_people_see_it_in_eighty_columns_with_what_is_gone(folder):
     assert max(map(len, text.splitlines())) <= 80
     for said in ("notebooks", "1GiB", "4GiB", "25%", "30%", "gone", "128MiB", str(os.getpid())):
         assert said in text, said
+
+
+def test_a_process_of_another_container_is_shown_without_the_name_of_ours_with_its_pid(folder):
+    made = Ledger()
+    made.held(made.row(4096 * MIB), made.process(namespace=7), MIB)
+    made.write(folder / "pod.ledger")
+    own = Path("/proc/self/comm").read_text().strip()
+    assert own not in shown().stdout
+    assert str(os.getpid()) in shown().stdout
+    two_devices().write(folder / "pod.ledger")
+    assert own[:8] in shown().stdout
 
 
 def test_where_there_is_no_slice_it_says_how_to_begin_one(folder):

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger_builders import MIB, SWEPT, Ledger, started
+from ledger_builders import MIB, Ledger, lock
 from strata.errors import UsageError
 from strata.fleet import ledger
-from strata.fleet.ledger import Asked, DeviceUse, Holder, new_ledger, process_lives, read_asked, read_ledger
+from strata.fleet.ledger import (
+    Asked,
+    DeviceUse,
+    Holder,
+    count_processes,
+    new_ledger,
+    read_asked,
+    read_ledger,
+)
 
 HEADER = Path(ledger.__file__).parents[1] / "slicing" / "native" / "quota.h"
 
@@ -21,41 +29,39 @@ HEADER = Path(ledger.__file__).parents[1] / "slicing" / "native" / "quota.h"
 def test_the_living_are_counted_and_the_others_are_gone(tmp_path):
     made = Ledger()
     row = made.row(4096 * MIB, ordinal=2, cores=30)
-    here, ended, swept = made.process(), made.process(start=1), made.process(state=SWEPT)
+    here, ended, other = made.process(), made.process(lives=False), made.process(7, lives=False)
     made.held(row, here, 600 * MIB, undecided=3)
     made.held(row, ended, 100 * MIB)
-    made.held(row, swept, 10 * MIB)
-    (one,) = read_ledger(made.write(tmp_path / "s"), name="s")
+    made.held(row, other, 10 * MIB)
+    path = made.write(tmp_path / "s")
+    (one,) = read_ledger(path, name="s")
     holders = (Holder(os.getpid(), 600 * MIB),)
     assert one == DeviceUse("s", 2, "nvidia", 4096 * MIB, 0.3, 600 * MIB, holders, gone_bytes=110 * MIB)
+    assert count_processes(path) == 1
 
 
 def test_each_device_has_an_entry_with_its_own_holders(tmp_path):
     made = Ledger()
     first, second = made.row(MIB, ordinal=0), made.row(0, ordinal=1, vendor=1)
-    one, other = made.process(10, start=5), made.process(11, start=6)
+    one, other = made.process(11), made.process(10)
     made.held(first, one, 3)
     made.held(second, other, 4)
-    a, b = read_ledger(made.write(tmp_path / "s"), name="s", is_alive=lambda pid, start: start == pid - 5)
-    assert (a.used_bytes, a.processes) == (3, (Holder(10, 3), Holder(11, 0)))
+    a, b = read_ledger(made.write(tmp_path / "s"), name="s")
+    assert (a.used_bytes, a.processes) == (3, (Holder(10, 0), Holder(11, 3)))
     assert (b.used_bytes, b.vendor, b.limit_bytes) == (4, "ascend", None)
 
 
-def test_a_process_that_took_anothers_number_is_not_that_process():
-    start = started(os.getpid())
-    assert process_lives(os.getpid(), start)
-    assert not process_lives(os.getpid(), start + 1)
-    assert not process_lives(2**22 - 1, start)
-
-
-@pytest.mark.parametrize(
-    ("state", "threads", "lives"), [("R", 1, True), ("Z", 1, False), ("Z", 2, True), ("X", 1, False)]
-)
-def test_a_zombie_lives_while_one_of_its_threads_does(tmp_path, state, threads, lives):
-    (tmp_path / "7").mkdir()
-    fields = [state, *["0"] * 16, str(threads), "0", "99", "0"]
-    (tmp_path / "7" / "stat").write_text(f"7 (a) b) {' '.join(fields)}\n")
-    assert process_lives(7, 99, proc=tmp_path) is lives
+def test_who_has_a_word_locked_lives_whatever_its_pid_is_here(tmp_path):
+    made = Ledger()
+    row, none = made.row(MIB), 2**22 - 1
+    made.held(row, made.process(none, lives=False, namespace=99), 5)
+    path = made.write(tmp_path / "s")
+    assert read_ledger(path, name="s")[0].gone_bytes == 5
+    held = lock(path, 0)
+    (one,) = read_ledger(path, name="s")
+    assert (one.processes, one.gone_bytes) == ((Holder(none, 5, is_here=False),), 0)
+    os.close(held)
+    assert read_ledger(path, name="s")[0].processes == ()
 
 
 def test_before_any_process_has_a_device_what_was_asked_for_is_shown(tmp_path):
@@ -78,9 +84,11 @@ def test_one_that_is_just_being_made_holds_nothing(tmp_path, content):
     ("content", "said"),
     [
         (b"garbage", "7 bytes"),
-        (bytes(ledger.SIZE + 5), "is no ledger"),
+        (bytes(ledger.SIZE + 5), "is no whole ledger"),
         (b"NOLEDGER" + bytes(ledger.SIZE - 8), "is no ledger"),
-        (bytes(Ledger(version=2).data), "version 2"),
+        (bytes(Ledger().data[:5000]), "no whole ledger: 5000 bytes"),
+        (bytes(Ledger(version=1).data[:540_672]), "version 1"),
+        (bytes(Ledger(version=3).data), "version 3"),
     ],
 )
 def test_what_is_no_ledger_is_refused(tmp_path, content, said):
@@ -134,5 +142,5 @@ def test_the_layout_is_that_of_the_librarys_header():
         ledger.ROWS,
     ]
     offsets = dict(re.findall(r"offsetof\(struct ledger_file, (\w+)\) == (\d+)", text))
-    assert offsets == {"rows": "4096", "owners": "8192", "held": "16384"}
+    assert offsets == {"rows": "4096", "owners": "8192", "held": "16384", "namespaces": "540672"}
     assert f"sizeof(struct ledger_file) == {ledger.SIZE}" in text

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fake_accelerators import GIB, MIB, read_state
+from ledger_builders import lock, started
 
 LIMIT = 4096 * MIB
 
@@ -196,7 +197,7 @@ def test_a_process_whose_first_thread_has_ended_still_holds_what_it_holds(accele
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     with accelerators.start("calls", "dlsym", "alloc:600M", "leave", env=env) as holder:
         assert [holder.stdout.readline() for _ in range(2)] == ["alloc 0\n", "leave 0\n"]
-        wait_until_zombie(holder.pid)
+        wait_until(holder.pid, "Z")
         assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 2\n"
         holder.kill()
     assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"
@@ -207,12 +208,12 @@ def test_a_process_that_is_dead_and_not_waited_for_holds_nothing(accelerators, l
     with accelerators.start("calls", "dlsym", "alloc:600M", "wait", env=env) as holder:
         assert holder.stdout.readline() == "alloc 0\n"
         holder.send_signal(signal.SIGKILL)
-        wait_until_zombie(holder.pid)
+        wait_until(holder.pid, "Z")
         assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == "alloc 0\n"
 
 
-def wait_until_zombie(pid: int) -> None:
-    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+def wait_until(pid: int, state: str) -> None:
+    while f"State:\t{state}" not in Path(f"/proc/{pid}/status").read_text():
         pass
 
 
@@ -226,43 +227,73 @@ def poke(ledger, *, slot: int, owner: int, held: int) -> None:
         file.write(struct.pack("<I", max(slot + 1, 1)))
 
 
-def owner_of_this_process(*, start_off_by: int) -> int:
-    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return 1 | os.getpid() << 2 | (start + start_off_by) << 24
+def owner_of_this_process() -> int:
+    return 1 | os.getpid() << 2 | started(os.getpid()) << 24
 
 
-@pytest.mark.parametrize(("off_by", "code"), [(0, 2), (1, 0)], ids=["the same process", "another with its pid"])
-def test_a_pid_that_is_used_again_does_not_hold_what_the_one_before_held(accelerators, ledger, off_by, code):
+@pytest.fixture
+def slot_of(accelerators, ledger):
+    """Give the first slot, and so much, to the process that runs the test: it lives there if it has it locked."""
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
-    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
-    poke(ledger, slot=0, owner=owner_of_this_process(start_off_by=off_by), held=600 * MIB)
-    assert accelerators.run("calls", "dlsym", "alloc:600M", env=env).stdout == f"alloc {code}\n"
+    files = []
+
+    def take(held, *, lives):
+        accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+        poke(ledger, slot=0, owner=owner_of_this_process(), held=held)
+        if lives:
+            files.append(lock(ledger, 0))
+        return lambda word: accelerators.run("calls", "dlsym", word, env=env).stdout
+
+    yield take
+    for file in files:
+        os.close(file)
+
+
+@pytest.mark.parametrize(("lives", "code"), [(True, 2), (False, 0)], ids=["the same process", "another"])
+def test_a_pid_that_is_used_again_does_not_hold_what_the_one_before_held(slot_of, lives, code):
+    assert slot_of(600 * MIB, lives=lives)("alloc:600M") == f"alloc {code}\n"
+
+
+def test_a_request_that_was_left_undecided_ends_with_its_process(slot_of):
+    assert slot_of(600 * MIB | 3 << 52, lives=False)("alloc:1000M") == "alloc 0\n"
+
+
+def test_a_request_that_is_never_decided_holds_nobody_up_for_long(slot_of):
+    # Its process was stopped in the middle of it: after about 0.1 s a refusal stands.
+    ask = slot_of(600 * MIB | 1 << 52, lives=True)
+    assert ask("alloc:600M") == "alloc 2\n"
+    assert ask("alloc:400M") == "alloc 0\n"
 
 
 def test_a_process_that_finds_no_slot_is_refused_with_a_word(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
     accelerators.run("calls", "dlsym", "alloc:1M", env=env)
-    owner = owner_of_this_process(start_off_by=0)
     for slot in range(1024):
-        poke(ledger, slot=slot, owner=owner, held=0)
+        poke(ledger, slot=slot, owner=owner_of_this_process(), held=0)
+    files = [lock(ledger, slot) for slot in range(1024)]
     done = accelerators.run("calls", "dlsym", "alloc:1M", env=env)
+    for file in files:
+        os.close(file)
     assert done.stdout == "alloc 2\n"
     assert done.stderr.count("\n") == 1
-
-
-def test_what_was_left_in_the_middle_of_a_sweep_is_swept_by_the_next(accelerators, ledger):
-    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
-    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
-    sweeping_by_somebody_gone = owner_of_this_process(start_off_by=1) + 1
-    poke(ledger, slot=0, owner=sweeping_by_somebody_gone, held=600 * MIB)
+    assert "every slot is taken" in done.stderr
     assert accelerators.run("calls", "dlsym", "alloc:1000M", env=env).stdout == "alloc 0\n"
 
 
-def test_a_request_that_was_left_undecided_ends_with_its_process(accelerators, ledger):
+def test_a_ledger_that_was_replaced_says_nothing_of_who_lives_in_the_old_one(accelerators, ledger):
     env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
-    accelerators.run("calls", "dlsym", "alloc:1M", env=env)
-    poke(ledger, slot=0, owner=owner_of_this_process(start_off_by=1), held=600 * MIB | 3 << 52)
-    assert accelerators.run("calls", "dlsym", "alloc:1000M", env=env).stdout == "alloc 0\n"
+    with ExitStack() as stack:
+        holder, other = (
+            stack.enter_context(accelerators.start("calls", "dlsym", *words, env=env))
+            for words in (["alloc:600M", "wait"], ["alloc:1M", "stop", "alloc:600M"])
+        )
+        assert [holder.stdout.readline(), other.stdout.readline()] == ["alloc 0\n"] * 2
+        ledger.rename(ledger.with_name("old"))
+        ledger.touch()
+        wait_until(other.pid, "T")
+        other.send_signal(signal.SIGCONT)
+        assert other.communicate(timeout=60)[0] == "stop 0\nalloc 2\n"
+        holder.kill()
 
 
 def test_one_that_comes_with_another_limit_gets_the_slices(accelerators, ledger):

@@ -13,7 +13,7 @@ import click
 from strata.cli.output import console, emit, output_option, rows
 
 if TYPE_CHECKING:
-    from strata.fleet.ledger import DeviceUse
+    from strata.fleet.ledger import DeviceUse, Holder
 
 EVERY_S: Final = 1.0
 
@@ -84,7 +84,7 @@ def _table(found: Sequence[DeviceUse]) -> Any:
         cores = "-" if one.cores_share is None else f"{100 * one.cores_share:.0f}%"
         body.append([one.name, device, show_bytes(one.used_bytes), limit, share, cores, "", ""])
         body += [
-            ["", "", show_bytes(holder.used_bytes), "", "", "", str(holder.pid), _command(holder.pid)]
+            ["", "", show_bytes(holder.used_bytes), "", "", "", str(holder.pid), _command(holder)]
             for holder in one.processes
         ]
         if one.gone_bytes:
@@ -92,9 +92,11 @@ def _table(found: Sequence[DeviceUse]) -> Any:
     return rows(["slice", "device", "used", "limit", "full", "cores", "pid", "command"], body, right=range(1, 7))
 
 
-def _command(pid: int) -> str:
+def _command(holder: Holder) -> str:
+    if not holder.is_here:  # a container's, whose pid is another process here
+        return ""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        name = Path(f"/proc/{holder.pid}/comm").read_text(errors="replace").strip()
         return "".join(letter if letter.isprintable() else "?" for letter in name)
     except OSError:  # it has just ended
         return ""

@@ -1,13 +1,15 @@
 """The ledger of a slice, read: which processes hold how much of which device. The quota library writes it.
 
 Nothing is locked and nothing is written: processes come and go meanwhile, and each figure is of its own moment.
+Who lives has its word in the file locked, which says so across containers, where pids do not.
 The layout is that of slicing/native/quota.h; a note of what was asked for lies where the library looks at nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,20 +17,20 @@ from typing import Final
 from strata.errors import UsageError
 
 MAGIC: Final = b"STRATAQL"
-VERSION: Final = 1
+VERSION: Final = 2
 SLOTS: Final = 1024
 ROWS: Final = 64
-SIZE: Final = 540_672
+SIZE: Final = 544_768
 NOTE_AT: Final = 1024
 
 _HEADER: Final = struct.Struct("<8s4I")
 _NOTE: Final = struct.Struct("<8sQII")
 _NOTE_MAGIC: Final = b"STRATANT"
 _ROW: Final = struct.Struct("<QQIII")
-_ROWS_AT, _ROW_SIZE, _OWNERS_AT, _HELD_AT = 4096, 64, 8192, 16384
-_LIVE: Final = 1
+_ROWS_AT, _ROW_SIZE, _OWNERS_AT, _HELD_AT, _NAMESPACES_AT = 4096, 64, 8192, 16384, 540_672
+_LOCK: Final = struct.Struct("hhqqi4x")
+"""struct flock where addresses have 64 bits: type, whence, start, length, pid."""
 _BYTES: Final = (1 << 52) - 1
-_START: Final = (1 << 40) - 1
 _VENDORS: Final = ("nvidia", "ascend")
 
 
@@ -43,10 +45,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A living process, and what it holds of a device."""
+    """A living process, and what it holds of a device. is_here: its pid is one in our pid namespace."""
 
     pid: int
     used_bytes: int
+    is_here: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +71,25 @@ class DeviceUse:
     gone_bytes: int = 0
 
 
-def read_ledger(path: Path, *, name: str, is_alive: Callable[[int, int], bool] | None = None) -> list[DeviceUse]:
+def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
     """Return what a slice holds, one entry a device; one without a device where no process has asked for any.
 
-    is_alive: of a pid and its start time, in clock ticks since boot. Raises UsageError for what is no ledger.
+    Raises UsageError for what is no ledger.
     """
-    data = _content(path)
-    asked = _note(data)
-    slots = _slots(data, path)
-    owners = struct.unpack_from(f"<{slots}Q", data, _OWNERS_AT) if slots else ()
-    alive = [
-        owner & 3 == _LIVE and (is_alive or process_lives)(owner >> 2 & 0x3FFFFF, owner >> 24) for owner in owners
-    ]
+    data, asked, slots, lives = _read(path)
+    owners = struct.unpack_from(f"<{slots}Q", data, _OWNERS_AT)
+    spaces = struct.unpack_from(f"<{slots}I", data, _NAMESPACES_AT)
+    here = _namespace()
     found = []
     for number in range(ROWS if slots else 0):
         key, limit, ordinal, vendor, cores = _ROW.unpack_from(data, _ROWS_AT + number * _ROW_SIZE)
         if key == 0:
             continue
-        held = struct.unpack_from(f"<{slots}Q", data, _HELD_AT + 8 * SLOTS * number)
-        rows = [
-            (owner >> 2 & 0x3FFFFF, amount & _BYTES, lives)
-            for owner, amount, lives in zip(owners, held, alive, strict=True)
-            if owner & 3
+        words = struct.unpack_from(f"<{slots}Q", data, _HELD_AT + 8 * SLOTS * number)
+        held = [word & _BYTES for word in words]
+        holders = [
+            Holder(owners[slot] >> 2 & 0x3FFFFF, held[slot], spaces[slot] in (0, here)) for slot in sorted(lives)
         ]
-        holders = tuple(sorted((Holder(pid, used) for pid, used, lives in rows if lives), key=lambda one: one.pid))
         found.append(
             DeviceUse(
                 name,
@@ -100,13 +98,19 @@ def read_ledger(path: Path, *, name: str, is_alive: Callable[[int, int], bool] |
                 limit or None,
                 cores / 100 if cores else None,
                 sum(one.used_bytes for one in holders),
-                holders,
-                sum(used for _, used, lives in rows if not lives),
+                tuple(sorted(holders, key=lambda one: one.pid)),
+                sum(used for slot, used in enumerate(held) if owners[slot] and slot not in lives),
             )
         )
     if not found and asked is not None:
         found.append(DeviceUse(name, asked.device, "", asked.memory_bytes, asked.cores_share, 0, ()))
     return found
+
+
+def count_processes(path: Path) -> int:
+    """Return how many living processes count in a ledger. Raises UsageError as `read_ledger`."""
+    *_, lives = _read(path)
+    return len(lives)
 
 
 def new_ledger(asked: Asked) -> bytes:
@@ -120,47 +124,49 @@ def new_ledger(asked: Asked) -> bytes:
 
 def read_asked(path: Path) -> Asked | None:
     """Return what a slice was begun with; None without a note. Raises UsageError as `read_ledger`."""
-    data = _content(path)
-    _slots(data, path)
-    return _note(data)
+    _, asked, _, _ = _read(path)
+    return asked
 
 
-def process_lives(pid: int, start: int, *, proc: Path = Path("/proc")) -> bool:
-    """Say whether a process is there that started then (clock ticks since boot) and has not ended."""
-    try:
-        text = (proc / str(pid) / "stat").read_bytes()
-    except OSError:
-        return False
-    fields = text[text.rfind(b")") + 1 :].split()
-    try:
-        state, threads, started = fields[0], int(fields[17]), int(fields[19])
-    except (IndexError, ValueError):
-        return False
-    # A zombie with threads has only lost its first one.
-    return started & _START == start and (state not in (b"Z", b"X") or threads > 1)
-
-
-def _content(path: Path) -> bytes:
+def _read(path: Path) -> tuple[bytes, Asked | None, int, frozenset[int]]:
+    """Return the content, what was asked for, how many slots have been taken, and those whose owners live."""
     try:
         with path.open("rb") as file:
-            data = file.read(SIZE + 1)
+            data = file.read(SIZE + 1) or bytes(SIZE)  # nothing: one that is just being made
+            slots = _slots(data, path)
+            taken = [slot for slot in range(slots) if data[_OWNERS_AT + 8 * slot] & 3]
+            return data, _note(data), slots, frozenset(slot for slot in taken if _is_locked(file.fileno(), slot))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) not in (0, SIZE):
-        raise UsageError(f"{path}: is no ledger: {len(data)} bytes, not {SIZE}")
-    return data or bytes(SIZE)  # one that is just being made
+
+
+def _is_locked(file: int, slot: int) -> bool:
+    wanted = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _OWNERS_AT + 8 * slot, 8, 0)
+    kind, *_ = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, wanted))
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def _namespace() -> int:
+    """Return the number of our pid namespace; -1 where /proc does not tell."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return -1
 
 
 def _slots(data: bytes, path: Path) -> int:
     """Return how many slots have ever been taken; 0 before the library has written its header."""
+    if len(data) < _HEADER.size:
+        raise UsageError(f"{path}: is no ledger: {len(data)} bytes")
     magic, version, slots, rows, used = _HEADER.unpack_from(data)
-    if magic == bytes(len(MAGIC)):
-        return 0
-    if magic != MAGIC:
+    if magic not in (MAGIC, bytes(len(MAGIC))):
         raise UsageError(f"{path}: is no ledger")
-    if (version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS:
-        raise UsageError(f"{path}: is a ledger of version {version}; this reads version {VERSION}")
-    return int(used)
+    if magic == MAGIC and ((version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS):
+        message = f"{path}: is a ledger of version {version}; this reads version {VERSION}"
+        raise UsageError(message, hint=f"rm {path}, once its processes have ended")
+    if len(data) != SIZE:
+        raise UsageError(f"{path}: is no whole ledger: {len(data)} bytes, not {SIZE}")
+    return int(used) if magic == MAGIC else 0
 
 
 def _note(data: bytes) -> Asked | None:

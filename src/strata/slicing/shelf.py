@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import UsageError
-from strata.fleet.ledger import Asked, new_ledger, read_asked, read_ledger
+from strata.fleet.ledger import Asked, count_processes, new_ledger, read_asked
 from strata.fleet.slices import LEDGER
 
 SUFFIX: Final = ".ledger"
@@ -139,7 +139,7 @@ def _is_over(path: Path) -> bool:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return not any(one.processes for one in read_ledger(path, name=path.stem))
+        return count_processes(path) == 0
     except (BlockingIOError, UsageError):
         return False
     finally:

@@ -6,7 +6,6 @@
  * return address included, as it came. Only a name of the table with a real handle or RTLD_DEFAULT goes to door_swap().
  * RTLD_NEXT never does: who asks with it is standing in line like us, and must get who stands behind.
  */
-#include "ledger.h"
 #include "table.h"
 
 #include <dlfcn.h>
@@ -140,8 +139,6 @@ __asm__(".pushsection .text\n"
 __attribute__((constructor)) static void open_doors(void) {
     if (!door_dlsym())
         quota_say("this C library is not glibc: the program finds no function by dlsym");
-    if (!quota_limits()->off)
-        ledger_end_former_self();
 }
 
 /* The driver is asked first, with what the program said: the version, the flags and the status are its affair. */

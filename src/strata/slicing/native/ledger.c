@@ -12,17 +12,13 @@
  * sequentially consistent read-modify-write and (2) reads sequentially consistently, so "precede" is one order for all.
  * A newcomer's slot counts: it raises `slots_used` before its first (1), and (2) reads `slots_used` after (1).
  *
- * Killed between any two of these, a process leaves its word too high, never too low, until its slot is swept.
- * Sweeping is exactly once: compare-and-swap on the owner word, from live {pid, start} of a process that is gone to
- * sweeping {pid, start} of the sweeper; then set the slot's words to 0; then free the slot. Nobody else writes to a
- * slot that is being swept; if the sweeper is killed its own {pid, start} is gone, and the next one takes over the same
- * way. A free slot's words are all 0, so who takes it starts from nothing.
+ * Killed between any two of these, a process leaves its word too high, never too low, until its slot is swept
+ * (slots.c).
  *
  * Refusals: the undecided requests are counted in the same words. A refusal stands only after two sums in a row without
  * anybody undecided, after a sweep, or after about 0.1 s of trying (somebody stopped between (1) and (3)).
  */
 #include "ledger.h"
-#include "process.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -52,54 +48,6 @@ static uint64_t sum(struct ledger_file *file, int row, uint64_t *undecided) {
     return bytes;
 }
 
-static void finish_sweep(struct ledger_file *file, uint32_t slot, uint64_t sweeper) {
-    for (int row = 0; row < LEDGER_ROWS; row++)
-        if (atomic_load(&file->held[row][slot]))
-            atomic_store(&file->held[row][slot], 0);
-    atomic_compare_exchange_strong(&file->owners[slot], &sweeper, OWNER_FREE);
-}
-
-bool ledger_sweep(struct ledger_file *file, uint64_t self, bool is_thorough) {
-    bool has_others = false;
-    uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
-    uint32_t slots = slots_of(file);
-    for (uint32_t slot = 0; slot < slots; slot++) {
-        uint64_t owner = atomic_load(&file->owners[slot]);
-        // Our own sweeping slots are another thread's work of this moment; attach() ends what an earlier image left.
-        if (owner == OWNER_FREE || owner == self || owner == sweeper)
-            continue;
-        if (!process_is_gone(owner, self, is_thorough))
-            has_others |= OWNER_STATE(owner) == OWNER_LIVE;
-        else if (atomic_compare_exchange_strong(&file->owners[slot], &owner, sweeper))
-            finish_sweep(file, slot, sweeper);
-    }
-    return has_others;
-}
-
-int ledger_take_slot(struct ledger_file *file, uint64_t self) {
-    uint64_t sweeper = OWNER_AS(self, OWNER_SWEEPING);
-    uint32_t slots = slots_of(file);
-    int own = -1;
-    for (uint32_t slot = 0; slot < slots; slot++) {
-        uint64_t owner = atomic_load(&file->owners[slot]);
-        if (owner != self && owner != sweeper)
-            continue;
-        // Of the program that this process was before exec, whose memory ended with it.
-        atomic_store(&file->owners[slot], sweeper);
-        finish_sweep(file, slot, sweeper);
-    }
-    for (uint32_t slot = 0; slot < LEDGER_SLOTS && own < 0; slot++) {
-        uint64_t none = OWNER_FREE;
-        if (atomic_load(&file->owners[slot]) == OWNER_FREE &&
-            atomic_compare_exchange_strong(&file->owners[slot], &none, self))
-            own = (int)slot;
-    }
-    for (slots = atomic_load(&file->slots_used); own >= 0 && slots <= (uint32_t)own;)
-        if (atomic_compare_exchange_weak(&file->slots_used, &slots, (uint32_t)own + 1))
-            break;
-    return own;
-}
-
 /* Another look at a full row, sooner or later: racing processes must not keep step with each other. */
 static void back_off(unsigned turn) {
     struct timespec now;
@@ -109,11 +57,12 @@ static void back_off(unsigned turn) {
     quota_wait(turn);
 }
 
-static bool reserve_again(struct ledger_file *file, int row, _Atomic uint64_t *word, uint64_t bytes, uint64_t self) {
+static bool reserve_again(struct ledger_seat *seat, int row, _Atomic uint64_t *word, uint64_t bytes) {
+    struct ledger_file *file = seat->file;
     uint64_t last = ~0ull;
     for (unsigned turn = 0, looks = 0; turn < MOST_TURNS && looks < MOST_LOOKS; turn++) {
         if (turn == 0) {
-            ledger_sweep(file, self, true);
+            ledger_sweep(seat);
             void (*reclaim)(int) = atomic_load(&ledger_reclaim);
             if (reclaim)
                 reclaim(row);
@@ -162,7 +111,7 @@ bool ledger_reserve(int row, uint64_t bytes) {
         return true;
     }
     atomic_fetch_sub(word, bytes + UNDECIDED);
-    return reserve_again(file, row, word, bytes, seat->self);
+    return reserve_again(seat, row, word, bytes);
 }
 
 void ledger_force(int row, uint64_t bytes) {
@@ -187,6 +136,6 @@ uint64_t ledger_used(int row) {
     uint64_t undecided;
     if (!seat)
         return 0;
-    ledger_sweep(seat->file, seat->self, true);
+    ledger_sweep(seat);
     return sum(seat->file, row, &undecided);
 }

@@ -1,4 +1,4 @@
-/* Which processes are still there. A pid alone is not enough, since pids are used again: with its start time it is. */
+/* What /proc says of processes. A pid alone is not enough, since pids are used again: with its start time it is. */
 #include "process.h"
 
 #include <errno.h>
@@ -8,9 +8,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Read fields 3, 20 and 22 of /proc/PID/stat, which are counted from behind the command's name: that may hold
+#define PF_EXITING 4u /* a bit of the 9th field */
+
+struct status {
+    char state;
+    uint64_t flags, num_threads, start;
+};
+
+/* The digits at `text`. Not strtoul(), which newer headers make a symbol of 2.38. */
+static uint64_t number(const char *text) {
+    uint64_t value = 0;
+    for (; *text >= '0' && *text <= '9'; text++)
+        value = value * 10 + (uint64_t)(*text - '0');
+    return value;
+}
+
+/* Read fields 3, 9, 20 and 22 of /proc/PID/stat, which are counted from behind the command's name: that may hold
  * spaces and parentheses. */
-static bool read_stat(const char *path, char *state, uint64_t *num_threads, uint64_t *start) {
+static bool read_stat(const char *path, struct status *status) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return false;
@@ -24,15 +39,17 @@ static bool read_stat(const char *path, char *state, uint64_t *num_threads, uint
     if (!at || at[1] != ' ')
         return false;
     at += 2;
-    *state = *at;
+    status->state = *at;
     for (int field = 3; field <= 22; field++) {
-        uint64_t value = 0;
-        for (; *at && *at != ' '; at++)
-            value = value * 10 + (uint64_t)(*at - '0');
+        uint64_t value = number(at);
+        while (*at && *at != ' ')
+            at++;
+        if (field == 9)
+            status->flags = value;
         if (field == 20)
-            *num_threads = value;
+            status->num_threads = value;
         if (field == 22) {
-            *start = value;
+            status->start = value;
             return true;
         }
         if (*at++ != ' ')
@@ -41,32 +58,43 @@ static bool read_stat(const char *path, char *state, uint64_t *num_threads, uint
     return false;
 }
 
+/* Whether /proc numbers processes as we do: after `unshare --pid` it is the outer namespace's until mounted again. */
+static bool is_proc_ours(void) {
+    char text[24];
+    ssize_t length = readlink("/proc/self", text, sizeof text - 1);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    return number(text) == (uint64_t)getpid();
+}
+
 uint64_t process_self(void) {
-    char state;
-    uint64_t num_threads, start = 0;
-    if (!read_stat("/proc/self/stat", &state, &num_threads, &start))
-        start = 0;
+    struct status status;
+    uint64_t start = read_stat("/proc/self/stat", &status) ? status.start : 0;
     return OWNER(OWNER_LIVE, (uint64_t)getpid(), start);
 }
 
-bool process_is_gone(uint64_t owner, uint64_t self, bool is_thorough) {
+uint32_t process_namespace(void) {
+    char text[32] = ""; /* pid:[4026531836] */
+    ssize_t length = readlink("/proc/self/ns/pid", text, sizeof text - 1);
+    return length > 5 ? (uint32_t)number(text + 5) : 0;
+}
+
+bool process_is_another(uint64_t owner) {
     pid_t pid = (pid_t)OWNER_PID(owner);
-    if (pid == (pid_t)OWNER_PID(self))
-        return OWNER_START(owner) != OWNER_START(self);
-    int known = errno;
-    bool is_missing = kill(pid, 0) != 0 && errno == ESRCH;
-    errno = known;
-    if (is_missing || !is_thorough)
-        return is_missing;
-    char path[32], state;
-    uint64_t num_threads, start;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    // There, but hidden from us (another user's, hidepid): the process counts as alive.
-    bool is_read = read_stat(path, &state, &num_threads, &start);
-    errno = known;
-    if (!is_read)
+    return pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH);
+}
+
+bool process_is_ending(uint64_t owner, uint32_t namespace) {
+    char path[32];
+    struct status status;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)OWNER_PID(owner));
+    // Our own pid: what this process was before exec.
+    bool is_known = namespace && namespace == process_namespace() && (pid_t)OWNER_PID(owner) != getpid() &&
+                    is_proc_ours() && read_stat(path, &status);
+    if (!is_known || (status.start & OWNER_START_MASK) != OWNER_START(owner))
         return false;
-    // The driver has taken back a zombie's memory. One whose other threads run on has only lost its first thread.
-    bool is_zombie = (state == 'Z' || state == 'X') && num_threads <= 1;
-    return is_zombie || (OWNER_START(owner) && (start & OWNER_START_MASK) != OWNER_START(owner));
+    // A zombie has ended, unless it is only the first of its threads that has.
+    bool is_zombie = status.state == 'Z' || status.state == 'X';
+    return is_zombie ? status.num_threads > 1 : (status.flags & PF_EXITING) != 0;
 }

@@ -81,15 +81,17 @@ void *quota_call(struct quota_call *call);
  *     4096  rows[64], 64 bytes each: u64 key (0: unused), u64 limit_bytes (0: none), u32 ordinal (the device's
  *           number in the process that came first), u32 vendor (0 NVIDIA, 1 Ascend), u32 cores_percent (0: none),
  *           u32 unused, u64 cores_ready_ns (CLOCK_MONOTONIC)
- *     8192  owners[1024], u64 each: bits 0-1 state (0 free, 1 live, 2 being swept), bits 2-23 pid,
- *           bits 24-63 the process's start time, clock ticks since boot (field 22 of /proc/PID/stat)
+ *     8192  owners[1024], u64 each: bits 0-1 state (0 free, 1 taken), bits 2-23 pid, bits 24-63 the process's start
+ *           time, clock ticks since boot (field 22 of /proc/PID/stat)
  *    16384  held[64][1024], u64 each, by row then slot: bits 0-51 bytes, bits 52-63 requests not decided yet
- *   540672  end
- * What a device's slice uses is the sum of `held` bytes over the slots whose owner is live *and exists*: /proc/PID/stat
- * has that start time and is no zombie (state Z or X, num_threads at most 1). Readers need not sweep; the library does.
+ *   540672  namespaces[1024], u32 each: the pid namespace (the number of /proc/self/ns/pid) in which the owner's pid
+ *           is one; 0 where it could not tell
+ *   544768  end
+ * What a device's slice uses is the sum of `held` bytes over the slots whose owner is taken *and lives*: whose word in
+ * `owners` is locked in the file (F_OFD_GETLK). Readers need not sweep; the library does.
  */
 #define LEDGER_MAGIC "STRATAQL"
-#define LEDGER_VERSION 1
+#define LEDGER_VERSION 2
 #define LEDGER_SLOTS 1024
 #define LEDGER_ROWS 64
 
@@ -111,11 +113,13 @@ struct ledger_file {
     struct ledger_row rows[LEDGER_ROWS];
     _Atomic uint64_t owners[LEDGER_SLOTS];
     _Atomic uint64_t held[LEDGER_ROWS][LEDGER_SLOTS];
+    _Atomic uint32_t namespaces[LEDGER_SLOTS];
 };
 _Static_assert(offsetof(struct ledger_file, rows) == 4096, "readers rely on it");
 _Static_assert(offsetof(struct ledger_file, owners) == 8192, "readers rely on it");
 _Static_assert(offsetof(struct ledger_file, held) == 16384, "readers rely on it");
-_Static_assert(sizeof(struct ledger_file) == 540672, "readers rely on it");
+_Static_assert(offsetof(struct ledger_file, namespaces) == 540672, "readers rely on it");
+_Static_assert(sizeof(struct ledger_file) == 544768, "readers rely on it");
 
 /* ---- Charging -------------------------------------------------------------------------------------------
  *

@@ -1,17 +1,16 @@
 /* This process's place in the ledger: the file mapped once, a slot taken at the first charge (again after a fork),
  * and the rows of the devices it uses. */
 #include "ledger.h"
-#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static _Atomic(struct ledger_seat *) place;
-static _Atomic(struct ledger_file *) mapped; /* shared memory: stays over a fork */
 
 enum { EMPTY, COMING, SEATED, REFUSED };
 
@@ -21,82 +20,107 @@ static uint64_t magic(void) {
     return word;
 }
 
+static const char *judge(uint64_t found, uint32_t version) {
+    return found == magic() && version == LEDGER_VERSION ? NULL : "it is not a ledger of this version";
+}
+
 /* The header is written by whoever finds none, the same by all: being killed in between leaves it to the next. */
 static const char *write_header(struct ledger_file *file) {
     uint64_t found = atomic_load(&file->magic);
-    if (found == 0) {
-        atomic_store(&file->version, LEDGER_VERSION);
-        atomic_store(&file->num_slots, LEDGER_SLOTS);
-        atomic_store(&file->num_rows, LEDGER_ROWS);
-        atomic_compare_exchange_strong(&file->magic, &found, magic());
-        return NULL;
-    }
-    bool is_known = found == magic() && atomic_load(&file->version) == LEDGER_VERSION;
-    return is_known ? NULL : "it is not a ledger of this version";
+    if (found)
+        return judge(found, atomic_load(&file->version));
+    atomic_store(&file->version, LEDGER_VERSION);
+    atomic_store(&file->num_slots, LEDGER_SLOTS);
+    atomic_store(&file->num_rows, LEDGER_ROWS);
+    atomic_compare_exchange_strong(&file->magic, &found, magic());
+    return NULL;
 }
 
-static struct ledger_file *map(const char *path, bool can_make, const char **why) {
-    int file = can_make ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
-    if (file >= 0)
-        fchmod(file, 0666); /* users of one container share its limit */
-    else
-        file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) {
-        *why = strerror(errno);
-        return NULL;
-    }
-    struct ledger_file *start = MAP_FAILED;
+static int open_file(const char *path) {
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0)
+        return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    fchmod(file, 0666); /* users of one container share its limit */
+    return file;
+}
+
+/* Whole on the file system, or a full tmpfs would kill the program at some later charge. What is no ledger of ours is
+ * not touched. */
+static const char *make_whole(int file) {
+    struct {
+        uint64_t magic;
+        uint32_t version;
+    } head = {0};
     off_t size = lseek(file, 0, SEEK_END);
-    // Whole on the file system, or a full tmpfs would kill the program at some later charge.
-    if (size < (off_t)sizeof(struct ledger_file) && fallocate(file, 0, 0, sizeof(struct ledger_file)) != 0 &&
+    if (size < 0 || pread(file, &head, sizeof head, 0) < 0)
+        return strerror(errno);
+    const char *why = head.magic ? judge(head.magic, head.version) : NULL;
+    if (!why && size < (off_t)sizeof(struct ledger_file) && fallocate(file, 0, 0, sizeof(struct ledger_file)) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(file, sizeof(struct ledger_file)) != 0))
-        *why = strerror(errno);
-    else if ((start = mmap(NULL, sizeof *start, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) == MAP_FAILED)
-        *why = strerror(errno);
-    close(file);
-    if (start == MAP_FAILED)
-        return NULL;
-    if ((*why = write_header(start))) {
-        munmap(start, sizeof *start);
-        return NULL;
-    }
-    return start;
+        why = strerror(errno);
+    return why;
 }
 
-/* Threads may map at once, when a fork came between: one mapping stays. */
-static struct ledger_file *ledger(bool can_make, const char **why) {
-    struct ledger_file *known = atomic_load(&mapped);
-    if (known)
-        return known;
-    struct ledger_file *fresh = map(quota_limits()->ledger, can_make, why);
-    if (fresh && !atomic_compare_exchange_strong(&mapped, &known, fresh)) {
-        munmap(fresh, sizeof *fresh);
-        return known;
+static const char *map(int file, struct ledger_file **start) {
+    const char *why = make_whole(file);
+    if (why)
+        return why;
+    *start = mmap(NULL, sizeof **start, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (*start == MAP_FAILED)
+        return strerror(errno);
+    // A child has a slot of its own, and must not keep its parent's locked by a copy of the mapping.
+    why = madvise(*start, sizeof **start, MADV_DONTFORK) == 0 ? write_header(*start) : strerror(errno);
+    if (why)
+        munmap(*start, sizeof **start);
+    return why;
+}
+
+/* The C library's own is a symbol of 2.33, and the one before is in no header any more. */
+static bool look_at(int file, struct stat *found) {
+    return syscall(SYS_fstat, file, found) == 0;
+}
+
+static const char *take_place(struct ledger_seat *seat, int file) {
+    struct stat found;
+    const char *why = map(file, &seat->file);
+    if (why)
+        return why;
+    int slot = slots_take(seat->file, file);
+    if (slot < 0 || !look_at(file, &found)) {
+        why = errno ? strerror(errno) : "every slot is taken";
+        munmap(seat->file, sizeof *seat->file);
+        return why;
     }
-    return fresh;
+    seat->slot = (uint32_t)slot;
+    seat->device = found.st_dev;
+    seat->inode = found.st_ino;
+    // Where many start together, each asking closely about all the others would take long.
+    seat->is_first = !slots_sweep(seat->file, file, slot, atomic_load(&seat->file->slots_used) <= 16);
+    return NULL;
 }
 
 static bool sit_down(struct ledger_seat *seat) {
-    const char *why = NULL;
-    int known = errno;
-    seat->file = ledger(true, &why);
-    if (seat->file) {
-        seat->self = process_self();
-        // Where many start together, each asking closely about all the others would take long.
-        bool is_thorough = atomic_load(&seat->file->slots_used) <= 16;
-        seat->is_first = !ledger_sweep(seat->file, seat->self, is_thorough);
-        int slot = ledger_take_slot(seat->file, seat->self);
-        if (slot < 0 && ledger_sweep(seat->file, seat->self, true))
-            slot = ledger_take_slot(seat->file, seat->self);
-        seat->slot = (uint32_t)slot;
-        if (slot < 0)
-            why = "every slot is taken";
-    }
+    int known = errno, file = open_file(quota_limits()->ledger);
+    const char *why = file < 0 ? strerror(errno) : take_place(seat, file);
+    // The mapping keeps the open file, and with it the lock on our slot.
+    if (file >= 0)
+        close(file);
     errno = known;
     if (why)
         quota_say("no ledger at %s: %s; %s", quota_limits()->ledger, why,
                   quota_limits()->closed ? "every allocation is refused" : "there is no limit");
     return why == NULL;
+}
+
+void ledger_sweep(struct ledger_seat *seat) {
+    int known = errno, file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat found;
+    // Another file in its place knows nothing of who lives.
+    if (file >= 0 && look_at(file, &found) && found.st_dev == seat->device && found.st_ino == seat->inode)
+        slots_sweep(seat->file, file, (int)seat->slot, true);
+    if (file >= 0)
+        close(file);
+    errno = known;
 }
 
 static struct ledger_seat *seat_slow(void) {
@@ -126,19 +150,6 @@ struct ledger_seat *ledger_seat(void) {
     if (__builtin_expect(seat && atomic_load_explicit(&seat->state, memory_order_acquire) == SEATED, 1))
         return seat;
     return seat_slow();
-}
-
-void ledger_end_former_self(void) {
-    const char *why;
-    int known = errno;
-    struct ledger_file *file = ledger(false, &why);
-    errno = known;
-    uint32_t slots = file ? atomic_load(&file->slots_used) : 0;
-    for (uint32_t slot = 0; slot < slots && slot < LEDGER_SLOTS; slot++)
-        if (OWNER_PID(atomic_load(&file->owners[slot])) == (uint64_t)getpid()) {
-            ledger_seat();
-            return;
-        }
 }
 
 /* The row with this key, made if there is none; -1 where all are taken. */

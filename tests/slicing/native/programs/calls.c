@@ -5,6 +5,7 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,9 +118,9 @@ static int add_node(size_t bytes, int is_generic)
     return keep(cu.graph_node(&node, graph, NULL, NULL, 0, &params), &params.alloc.address, bytes);
 }
 
-static int make_pool(void)
+static int make_pool(int type, int place)
 {
-    struct PoolProps props = {.type = 1, .location = {1, device}};
+    struct PoolProps props = {.type = type, .location = {place, device}};
     return cu.pool_create(&pool, &props);
 }
 
@@ -150,7 +151,13 @@ static int call(const char *name, const char *first, const char *second)
     if (!strcmp(name, "async"))
         return keep(cu.alloc_async(&made, bytes, NULL), &made, bytes);
     if (!strcmp(name, "newpool"))
-        return make_pool();
+        return make_pool(1, 1);
+    if (!strcmp(name, "managedpool")) /* 2: managed, 0: of no place */
+        return make_pool(2, 0);
+    if (!strcmp(name, "hostpool")) /* 2: of the host */
+        return cu.pool_of(&pool, (int[2]){2, 0}, 1);
+    if (!strcmp(name, "numapool")) /* 3: of a node of it */
+        return cu.pool_in_use(&pool, (int[2]){3, 0}, 1);
     if (!strcmp(name, "pooled"))
         return keep(cu.alloc_from_pool(&made, bytes, pool, NULL), &made, bytes);
     if (!strcmp(name, "trim"))
@@ -247,6 +254,8 @@ static int call(const char *name, const char *first, const char *second)
         return cu.launch_cooperative(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
     if (!strcmp(name, "wait"))
         return pause();
+    if (!strcmp(name, "stop"))
+        return raise(SIGSTOP);
     if (!strcmp(name, "leave")) { /* the first thread ends, another one stays */
         pthread_t thread;
         pthread_create(&thread, NULL, stay, NULL);
