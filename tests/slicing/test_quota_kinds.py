@@ -61,6 +61,16 @@ def test_a_pool_of_ones_own_gives_all_back_when_it_ends(calls):
     assert said == ["newpool 0", "pooled 0", "pooled 2", "freeasync 0", "endpool 0", "bytes 0 held 0", room(1024)]
 
 
+@pytest.mark.parametrize("pool", ["hostpool", "numapool"])
+def test_a_pool_of_the_hosts_memory_is_nobodys(calls, pool):
+    assert calls(pool, "pooled:8G", "info") == [f"{pool} 0", "pooled 0", room(1024)]
+
+
+def test_a_pool_of_managed_memory_that_would_lie_anywhere_is_the_current_devices(calls):
+    said = calls("managedpool", "pooled:512M", "info", "pooled:600M")
+    assert said == ["managedpool 0", "pooled 0", room(512), "pooled 2"]
+
+
 @pytest.mark.parametrize(
     "order", [("release:0", "unmap:1"), ("unmap:1", "release:0")], ids=["release-first", "unmap-first"]
 )

@@ -6,6 +6,8 @@
 
 #define MOST_POOLS 256
 
+enum { ON_DEVICE = 1, MANAGED = 2 }; /* CUmemLocationType, CUmemAllocationType */
+
 char pools_gone;
 
 static _Atomic(struct pool *) pools;
@@ -134,16 +136,42 @@ void pools_freed(uint32_t number) {
     pools_settle(pool, 0);
 }
 
-struct pool_properties {
-    int allocation_type, handle_types, location_type, location;
+struct location {
+    int type, number;
 };
+
+struct pool_properties {
+    int allocation_type, handle_types;
+    struct location location;
+};
+
+/* Memory of the host is nobody's; managed memory may come to lie on a device wherever it would rather be. */
+static int row_of_location(const struct location *location, int allocation_type) {
+    if (location->type == ON_DEVICE)
+        return cuda_row(location->number);
+    return allocation_type == MANAGED ? cuda_row_here() : ROW_UNLIMITED;
+}
 
 QUOTA_WRAP_SINCE(CUDA, 11020, cuMemPoolCreate, int, (void **pool, const struct pool_properties *properties)) {
     int result = REAL(cuMemPoolCreate)(pool, properties);
-    bool is_ours = result == 0 && !quota_limits()->off;
-    if (is_ours) // 1: on a device; the others are host memory
-        remember(*pool, properties->location_type == 1 ? cuda_row(properties->location) : ROW_UNLIMITED);
+    if (result == 0 && !quota_limits()->off)
+        remember(*pool, row_of_location(&properties->location, properties->allocation_type));
     return result;
+}
+
+/* A location's pool is known by its location alone: row_of_unknown() takes it for one of a device. */
+static int answered(int result, void *const *pool, const struct location *location, int allocation_type) {
+    if (result == 0 && !quota_limits()->off && !find(*pool))
+        remember(*pool, row_of_location(location, allocation_type));
+    return result;
+}
+
+QUOTA_WRAP_SINCE(CUDA, 13000, cuMemGetDefaultMemPool, int, (void **pool, const struct location *location, int type)) {
+    return answered(REAL(cuMemGetDefaultMemPool)(pool, location, type), pool, location, type);
+}
+
+QUOTA_WRAP_SINCE(CUDA, 13000, cuMemGetMemPool, int, (void **pool, const struct location *location, int type)) {
+    return answered(REAL(cuMemGetMemPool)(pool, location, type), pool, location, type);
 }
 
 /* Another process's pool: that process is charged. */

@@ -3,13 +3,20 @@
 /* A pool takes memory by the block, and gives back what nobody uses when someone waits for the device. */
 #define BLOCK (32LL << 20)
 
-static struct Thing *defaults[MAX_DEVICES], *chosen[MAX_DEVICES];
+static struct Thing *defaults[MAX_DEVICES], *chosen[MAX_DEVICES], *of_host;
 
 static struct Thing *default_pool(int device)
 {
     if (!defaults[device])
         defaults[device] = add(fresh(512), POOL, device, 0);
     return defaults[device];
+}
+
+static struct Thing *host_pool(void)
+{
+    if (!of_host)
+        of_host = add(fresh(512), POOL, -1, 0);
+    return of_host;
 }
 
 static void shrink(struct Thing *pool, int64_t keep)
@@ -139,7 +146,8 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct PoolProps *prop
 {
     ENTER(visit);
     lock();
-    *pool = add(fresh(512), POOL, props->location.type == LOCATION_DEVICE ? props->location.id : 0, 0);
+    int device = props->type == MANAGED ? current() : -1;
+    *pool = add(fresh(512), POOL, props->location.type == LOCATION_DEVICE ? props->location.id : device, 0);
     unlock();
     return OK;
 }
@@ -231,7 +239,7 @@ EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, struct Location *loca
     (void)type;
     ENTER(visit);
     lock();
-    *pool = default_pool(location->id);
+    *pool = location->type == LOCATION_DEVICE ? default_pool(location->id) : host_pool();
     unlock();
     return OK;
 }
@@ -241,7 +249,10 @@ EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, struct Location *location, i
     (void)type;
     ENTER(visit);
     lock();
-    *pool = chosen[location->id] ? chosen[location->id] : default_pool(location->id);
+    if (location->type == LOCATION_DEVICE)
+        *pool = chosen[location->id] ? chosen[location->id] : default_pool(location->id);
+    else
+        *pool = host_pool();
     unlock();
     return OK;
 }

@@ -124,6 +124,8 @@ int64_t device_bytes(void)
 
 int hold(int device, int64_t bytes)
 {
+    if (device < 0) /* the host has enough */
+        return 1;
     int64_t before = atomic_load(&state->held[device]);
     do {
         if (before + bytes > device_bytes()) {
@@ -139,6 +141,8 @@ int hold(int device, int64_t bytes)
 
 void unhold(int device, int64_t bytes)
 {
+    if (device < 0)
+        return;
     atomic_fetch_sub(&state->held[device], bytes);
 }
 

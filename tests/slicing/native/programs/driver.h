@@ -36,6 +36,8 @@ typedef unsigned long long Address;
     F(pool_destroy, cuMemPoolDestroy, cuMemPoolDestroy, (void *))                                             \
     F(pool_trim, cuMemPoolTrimTo, cuMemPoolTrimTo, (void *, size_t))                                          \
     F(pool_default, cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **, int))                     \
+    F(pool_of, cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, (void **, const void *, int))                  \
+    F(pool_in_use, cuMemGetMemPool, cuMemGetMemPool, (void **, const void *, int))                            \
     F(pool_set, cuMemPoolSetAttribute, cuMemPoolSetAttribute, (void *, int, void *))                          \
     F(address_reserve, cuMemAddressReserve, cuMemAddressReserve,                                              \
       (Address *, size_t, size_t, Address, unsigned long long))                                               \

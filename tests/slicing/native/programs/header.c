@@ -14,6 +14,10 @@ IS(sizeof(CUuuid), 16);
 IS(sizeof(CUipcMemHandle), 64);
 
 IS(CU_MEM_LOCATION_TYPE_DEVICE, 1);
+IS(sizeof(CUmemLocation), 8);
+#if CUDA_VERSION >= 13000
+IS(CU_MEM_ALLOCATION_TYPE_MANAGED, 2);
+#endif
 IS(offsetof(CUmemAllocationProp, location), 8);
 IS(offsetof(CUmemLocation, id), 4);
 IS(sizeof(CUmemAllocationProp), 32);
