@@ -98,6 +98,30 @@ def test_a_slice_lasts_as_long_as_its_command_and_others_must_agree(environment)
     assert ended("--memory", "2Gi", "--slice", "shared", "--", "true")[0].returncode == 0
 
 
+@pytest.fixture
+def on_musl(tmp_path):
+    if shutil.which("musl-gcc") is None:
+        pytest.skip("needs musl-gcc (musl-tools)")
+    source, program = tmp_path / "p.c", tmp_path / "on-musl"
+    source.write_text("int main(void) { return 7; }\n")
+    subprocess.run(["musl-gcc", "-o", program, source], check=True)
+    return str(program)
+
+
+def test_a_program_on_musl_is_refused_before_its_loader_fails_on_the_library(environment, on_musl):
+    process, out, err = ended("--memory", "1Gi", "--", on_musl)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"error: no quota can be kept: {on_musl} runs on musl")
+    assert err.count("\n") == 2
+    assert err.splitlines()[1].startswith("try: --fail open")
+
+
+def test_or_runs_with_one_line_on_stderr(environment, on_musl):
+    process, out, err = ended("--memory", "1Gi", "--fail", "open", "--", on_musl)
+    assert (process.returncode, out) == (7, "")
+    assert err == f"warning: no quota is kept: {on_musl} runs on musl, and the library needs glibc\n"
+
+
 def test_a_slice_in_a_slice_is_refused(environment):
     inner = [sys.executable, "-m", "strata", "run", "--memory", "2Gi", "--", "true"]
     process, _, err = ended("--memory", "1Gi", "--", *inner)
@@ -147,11 +171,12 @@ def test_without_a_compiler_it_is_said_what_to_install(environment, capsys, monk
     assert "no-such-compiler" in capsys.readouterr().err
 
 
-def test_a_static_program_is_warned_of_and_runs(environment, tmp_path):
+def test_a_static_program_is_refused_or_warned_of_and_runs(environment, tmp_path):
     source, program = tmp_path / "p.c", tmp_path / "p"
     source.write_text("int main(void) { return 5; }\n")
     subprocess.run(["cc", "-static", "-o", program, source], check=True)
-    process, out, err = ended("--memory", "1Gi", "--", str(program))
+    assert ended("--memory", "1Gi", "--", str(program))[0].returncode == 2
+    process, out, err = ended("--memory", "1Gi", "--fail", "open", "--", str(program))
     assert (process.returncode, out) == (5, "")
-    assert err.startswith(f"warning: the quota cannot hold: {program} is linked statically")
+    assert err.startswith(f"warning: no quota is kept: {program} is linked statically")
     assert err.count("\n") == 1

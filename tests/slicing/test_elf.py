@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.slicing.elf import read_elf
-from strata.slicing.program import why_not_held
+from strata.slicing.program import unheld
 
 PATH = os.environ["PATH"]
 PYTHON = Path(sys.executable).resolve()
@@ -35,6 +35,11 @@ def elf64(interpreter: str) -> bytes:
     return header + struct.pack("<IIQQQQQQ", 3, 4, 120, 120, 120, len(name), len(name), 1) + name
 
 
+def why_not_held(path: Path, search: str) -> str:
+    found = unheld(path, search)
+    return found.why if found else ""
+
+
 def test_pythons_own_program_is_loaded_and_needs_a_glibc():
     elf = read_elf(PYTHON)
     assert elf.bits == 64
@@ -46,7 +51,9 @@ def test_pythons_own_program_is_loaded_and_needs_a_glibc():
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 def test_a_dynamic_program_is_held_and_a_static_one_is_not(tmp_path):
     assert why_not_held(compiled(tmp_path), PATH) == ""
-    assert "statically" in why_not_held(compiled(tmp_path, "-static"), PATH)
+    static = unheld(compiled(tmp_path, "-static"), PATH)
+    assert "statically" in static.why
+    assert not static.objects  # what it starts may still be held
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,15 @@ def test_why_a_program_cannot_be_held(tmp_path, content, why):
     got = why_not_held(program, PATH)
     assert why in got
     assert bool(why) == bool(got)
+
+
+@pytest.mark.parametrize(
+    ("content", "objects"), [(b"\x7fELF\x01\x01\x01" + bytes(60), True), (elf64("/lib/ld-musl-x86_64.so.1"), True)]
+)
+def test_loaders_that_object_to_the_library(tmp_path, content, objects):
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    assert unheld(program, PATH).objects is objects
 
 
 @pytest.mark.parametrize("first", ["#!{}", "#! {} -x", "#!/usr/bin/env {}", "#!/usr/bin/env -S A=1 {} -x"])

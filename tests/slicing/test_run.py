@@ -126,12 +126,43 @@ def test_a_limit_beyond_the_largest_device_is_warned_of(make):
     assert "32MiB" in said
 
 
-def test_a_program_that_loads_nothing_is_warned_of(make, tmp_path):
-    program = tmp_path / "old"
-    program.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(60))
-    program.chmod(0o755)
-    (said,) = make(str(program)).warnings
+OLD = b"\x7fELF\x01\x01\x01" + bytes(60)
+
+
+def test_a_program_that_cannot_be_held_is_refused_and_begins_no_slice(make, tmp_path):
+    program = executable(tmp_path, OLD)
+    with pytest.raises(UsageError, match="32-bit") as told:
+        make(program)
+    assert "--fail open" in told.value.hint
+    assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_or_runs_without_a_limit_where_that_is_the_policy(make, tmp_path):
+    launch = make(executable(tmp_path, OLD), is_open=True, LD_PRELOAD="/a.so")
+    (said,) = launch.warnings
     assert "32-bit" in said
+    assert launch.environment["LD_PRELOAD"] == "/a.so"
+    assert "LD_PRELOAD" not in make(executable(tmp_path, OLD), is_open=True).environment
+
+
+def test_what_a_static_program_starts_may_still_be_held(make, tmp_path):
+    static = b"\x7fELF\x02\x01\x01" + bytes(57)
+    launch = make(executable(tmp_path, static), is_open=True)
+    assert launch.environment["LD_PRELOAD"] == str(LIBRARY)
+    assert "statically" in launch.warnings[0]
+
+
+def test_where_nothing_is_limited_nothing_is_refused(make, tmp_path):
+    launch = make(executable(tmp_path, OLD), STRATA_QUOTA="off")
+    assert launch.warnings == ("STRATA_QUOTA=off: nothing is limited",)
+    assert "LD_PRELOAD" not in launch.environment
+
+
+def executable(folder, content) -> str:
+    program = folder / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    return str(program)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def run(
 
     What goes past the quota gets the driver's own out-of-memory error. The quota is cooperative: it keeps programs
     apart that mean well, and is no security boundary (docs/slicing.md). Exit code, signals and streams are the
-    command's; a command that is not there is 127, one that cannot be run 126.
+    command's; a command that is not there is 127, one that cannot be run 126. A program that no library can be
+    loaded into (static, on musl, of 32 bits, setuid) is refused, or runs without a limit by --fail open.
 
     \b
     strata run --memory 8Gi -- python train.py
@@ -78,7 +79,10 @@ def _asked(memory: str | None, cores: int | None, device: int | None) -> Asked:
     from strata.errors import UsageError
     from strata.fleet.ledger import Asked
 
-    memory_bytes = None if memory is None else int(units.parse(memory, "bytes"))
+    try:
+        memory_bytes = None if memory is None else int(units.parse(memory, "bytes"))
+    except UsageError as error:
+        raise UsageError(f"--memory: {error}", hint="--memory 8Gi") from None
     if memory_bytes is not None and memory_bytes <= 0:
         raise UsageError(f"--memory {memory} leaves nothing", hint="--memory 8Gi")
     return Asked(memory_bytes, None if cores is None else cores / 100, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,16 @@ from strata.slicing.elf import Elf, read_elf
 _MOST_HOPS: Final = 4
 
 
-def why_not_held(path: Path, search: str) -> str:
-    """Return why the quota cannot hold a program, as the end of a sentence; "" where nothing speaks against it.
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A program that the quota cannot hold. why: as a sentence's end. objects: its loader does, to our library."""
+
+    why: str
+    objects: bool
+
+
+def unheld(path: Path, search: str) -> Unheld | None:
+    """Return why the quota cannot hold a program; None where nothing speaks against it.
 
     search: PATH, for scripts that name their interpreter by `env`. Of what it starts later nothing is known.
     """
@@ -23,26 +32,26 @@ def why_not_held(path: Path, search: str) -> str:
             status = path.stat()
             elf = read_elf(path)
             if elf is not None:
-                return _why(elf, status, path)
+                return _judge(elf, status, path)
             path = _interpreter(path, search) or Path("/bin/sh")  # a script with no first line is the shell's
         except OSError:  # one may run what one may not read
-            return ""
-    return ""
+            return None
+    return None
 
 
-def _why(elf: Elf, status: os.stat_result, path: Path) -> str:
+def _judge(elf: Elf, status: os.stat_result, path: Path) -> Unheld | None:
     is_foreign = (status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid()) or (
         status.st_mode & stat.S_ISGID and status.st_gid != os.getegid()
     )
     if elf.bits != 64:
-        return f"{path} is a {elf.bits}-bit program, and the library has 64"
+        return Unheld(f"{path} is a {elf.bits}-bit program, and the library has 64", objects=True)
     if not elf.interpreter:
-        return f"{path} is linked statically, so that nothing can be loaded into it"
+        return Unheld(f"{path} is linked statically, so that nothing can be loaded into it", objects=False)
     if Path(elf.interpreter).name.startswith("ld-musl"):
-        return f"{path} runs on musl, and the library needs glibc"
+        return Unheld(f"{path} runs on musl, and the library needs glibc", objects=True)
     if is_foreign or "security.capability" in os.listxattr(path):
-        return f"{path} has more rights than its user, so that nothing is loaded into it"
-    return ""
+        return Unheld(f"{path} has more rights than its user, so that nothing is loaded into it", objects=False)
+    return None
 
 
 def _interpreter(path: Path, search: str) -> Path | None:

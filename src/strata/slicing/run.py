@@ -20,7 +20,7 @@ from strata import units
 from strata.errors import StrataError, UsageError
 from strata.fleet.ledger import Asked
 from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, Slice, slice_environment
-from strata.slicing.program import why_not_held
+from strata.slicing.program import unheld
 from strata.slicing.shelf import free_name, ledger_of, open_shelf, take
 
 MOST_BYTES: Final = 2**52
@@ -63,15 +63,17 @@ def prepare(
     """Find the command, begin or join its slice, and say what it is started with.
 
     folder: of slices. name: of the slice; None for one of its own. is_open: what cannot be counted is granted.
-    device_bytes: sizes of the devices there are, as far as they are known. Raises UsageError for what cannot be
-    asked for, NoCommand for a command that is none.
+    Closed, a program that the library cannot be loaded into is refused too. device_bytes: sizes of the devices
+    there are, as far as they are known. Raises UsageError for what cannot be asked for, NoCommand for a command
+    that is none.
     """
     if environment.get(LEDGER):
         raise UsageError(
             f"this runs in a slice already ({LEDGER}={environment[LEDGER]}): another would not be counted in it"
         )
     if asked.memory_bytes is not None and asked.memory_bytes >= MOST_BYTES:
-        raise UsageError(f"a limit of {units.show_bytes(asked.memory_bytes)} is more than can be counted")
+        size = units.show_bytes(asked.memory_bytes)
+        raise UsageError(f"a limit of {size} is more than can be counted", hint="--memory 8Gi")
     if any(mark in str(library) for mark in " :"):
         raise UsageError(
             f"{PRELOAD} cannot hold a path with a space or a colon: {library}", hint="install strata elsewhere"
@@ -86,10 +88,14 @@ def prepare(
     }
     env = slice_environment(limits if asked.device is None else {asked.device: limits}, library=str(library))
     warnings = []
-    if environment.get(SWITCH, "").lower() == "off":
+    is_off = environment.get(SWITCH, "").lower() == "off"
+    free = unheld(program, search)
+    if is_off:
         warnings.append(f"{SWITCH}=off: nothing is limited")
-    if why := why_not_held(program, search):
-        warnings.append(f"the quota cannot hold: {why}")
+    elif free and not is_open:
+        raise UsageError(f"no quota can be kept: {free.why}", hint="--fail open, which runs it without a limit")
+    elif free:
+        warnings.append(f"no quota is kept: {free.why}")
     if asked.memory_bytes is not None and device_bytes and asked.memory_bytes > max(device_bytes):
         size = units.show_bytes(max(device_bytes))
         warnings.append(
@@ -102,7 +108,10 @@ def prepare(
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}", hint="XDG_RUNTIME_DIR=FOLDER, one of your own") from error
     env[LEDGER] = str(ledger_of(folder, slice_name))
-    env[PRELOAD] = ":".join(filter(None, (str(library), environment.get(PRELOAD, ""))))
+    if free and free.objects:
+        del env[PRELOAD]
+    elif environment.get(PRELOAD):
+        env[PRELOAD] += f":{environment[PRELOAD]}"
     if is_open:
         env[FAIL] = "open"
     return Launch(program, tuple(command), own | env, slice_name, file, tuple(warnings))
