@@ -17,7 +17,7 @@ from strata.errors import StrataError
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Gone, Machine
 from strata.host.apply.refuse import residents
-from strata.host.layers.plain import Step
+from strata.host.layers.step import Step
 
 
 @pytest.fixture

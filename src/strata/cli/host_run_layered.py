@@ -15,7 +15,7 @@ from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
     from strata.host.layers.codec import Read
-    from strata.host.layers.plain import Step
+    from strata.host.layers.step import Step
     from strata.host.manager.metrics import Metrics
     from strata.host.manager.watch import Course
 

@@ -117,7 +117,8 @@ def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int
         core or (number,),
         _text(folder / "cpufreq/scaling_governor"),
         _hz(folder / "cpufreq/scaling_min_freq"),
-        _hz(folder / "cpufreq/cpuinfo_max_freq"),
+        # What the processor could, and what it may: a floor above that is refused.
+        _hz(folder / "cpufreq/scaling_max_freq") or _hz(folder / "cpufreq/cpuinfo_max_freq"),
     )
 
 

@@ -20,7 +20,8 @@ class Kernel:
     """What can be asked of the kernel here, and in which state it is.
 
     cgroup_root: where cgroup v2 is mounted, "" where it is not. controllers: those it offers at its root.
-    memory_nodes: NUMA nodes with memory. resctrl_domains: cache or memory ids whose bandwidth can be capped.
+    memory_nodes: NUMA nodes with memory. resctrl_domains: cache or memory ids whose bandwidth can be capped to
+    a share; none where caps are absolute (AMD: 1/8 GB/s; mba_MBps: MB/s).
     has_bandwidth_monitor: whether resctrl counts memory traffic. irqs: movable interrupts and where they may land.
     scx: the state of sched_ext, "" where the kernel has none.
     """
@@ -46,7 +47,7 @@ def probe(root: Path = Path("/")) -> Kernel:
         frozenset(controllers.split()),
         any(cgroup.glob("*/cpu.idle")),
         cpu_list(_text(root / "sys/devices/system/node/has_memory")),
-        tuple(int(one) for one in re.findall(r"(\d+)=", _line(_text(resctrl / "schemata"), "MB:"))),
+        _shared_bandwidth(_line(_text(resctrl / "schemata"), "MB:")),
         any((resctrl / "mon_data").glob("*/mbm_total_bytes")),
         {
             int(folder.name): cpus
@@ -56,6 +57,11 @@ def probe(root: Path = Path("/")) -> Kernel:
         _text(root / "sys/kernel/sched_ext/state"),
         (root / "proc/driver/nvidia").exists(),
     )
+
+
+def _shared_bandwidth(line: str) -> tuple[int, ...]:
+    caps = {int(domain): int(cap) for domain, cap in re.findall(r"(\d+)=\s*(\d+)", line)}
+    return tuple(caps) if all(cap <= 100 for cap in caps.values()) else ()
 
 
 def _line(text: str, start: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import Document, read_document
-from strata.host.layers.plain import Act, Step
+from strata.host.layers.step import Act, Step
 from strata.host.threads.pools import LAYERS
 
 _IN_CGROUP: Final = r"/sys/fs/cgroup(/[^/]+)*/"

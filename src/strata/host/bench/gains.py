@@ -25,7 +25,7 @@ from strata.host.bench.policies import NotHere, Scene
 from strata.host.bench.session import applied, running, some_cpus
 from strata.host.bench.turns import Patience, turns
 from strata.host.gain import predicted_gain
-from strata.host.layers.plain import Step
+from strata.host.layers.step import Step
 from strata.host.record import perf, tracing
 from strata.host.record.work import Work
 from strata.host.report import report_of

@@ -8,7 +8,8 @@ from typing import Final
 
 from strata.host.cpus import Cpus, show
 from strata.host.kernel import Kernel
-from strata.host.layers.plain import NICE, Step, plain
+from strata.host.layers.plain import NICE, plain
+from strata.host.layers.step import Step
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
 from strata.host.threads.snapshot import Thread

@@ -22,7 +22,7 @@ from strata.host.apply.journal import folder_of, opened
 from strata.host.apply.machine import Machine
 from strata.host.apply.undo import undo
 from strata.host.bench.policies import Scene
-from strata.host.layers.plain import Step
+from strata.host.layers.step import Step
 from strata.host.threads.observe import threads_of
 from strata.host.trouble import acts
 

@@ -4,72 +4,31 @@ A list and nothing else: who takes the steps reads what was there before, so as 
 
 References
 ----------
-Linux Documentation: admin-guide/cgroup-v2.rst (threads, cpu.weight, cpu.idle, cpuset), filesystems/resctrl.rst.
+Linux Documentation: filesystems/resctrl.rst; core-api/irq/irq-affinity.rst; admin-guide/pm/cpufreq.rst.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from strata.host.cpus import Cpus, show
 from strata.host.kernel import Kernel
+from strata.host.layers.cgroups import cgroup_steps
 from strata.host.layers.split import Split, split
+from strata.host.layers.step import LeftOut, Step
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
 
-Act = Literal["write", "mkdir", "attach", "nice", "affinity", "scheduler", "migrate"]
-
 NICE: Final[Mapping[LayerName, int]] = {"critical": -10, "support": 5, "rest": 10}
 """Nice values where they differ from what threads have; the pipeline keeps its own."""
-WEIGHT: Final[Mapping[LayerName, int]] = {"critical": 1000, "pipeline": 100, "support": 50, "rest": 10}
-"""cpu.weight, the same as the policy of scx_layered has."""
 NOISE: Final = 0.05
 """Share of a CPU from which a thread that belongs to no job is worth being niced."""
 BANDWIDTH_PERCENT: Final = 50
 """What resctrl leaves the data pipeline of the memory bandwidth."""
 SETTLED_S: Final = 5.0
 """Threads younger than this, as compilers' are, are gone before a step is taken."""
-SYSTEM: Final = ("/system.slice", "/init.scope", "/user.slice")
-"""Cgroups with daemons and shells, which must never wait until all else sleeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing to do.
-
-    write: `value` into the file `path`. mkdir: the folder `path`. attach: thread number `value` into the list
-    `path`. nice, affinity, scheduler (`BATCH 0`, `FIFO 10`): of the thread `path` (/proc/PID/task/TID). migrate:
-    memory of the process `path` (/proc/PID) to NUMA node `value`. start_ticks: when the thread started, since its
-    number may be used again; 0 where no thread is meant.
-    """
-
-    act: Act
-    path: str
-    value: str
-    why: str
-    layer: LayerName
-    start_ticks: int = 0
-
-    def to_dict(self) -> dict[str, str | int]:
-        """Return the stable JSON form."""
-        said: dict[str, str | int] = {
-            "act": self.act,
-            "path": self.path,
-            "value": self.value,
-            "layer": self.layer,
-            "why": self.why,
-        }
-        return {**said, "start_ticks": self.start_ticks} if self.start_ticks else said
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Something of the policy that is not done here, and why."""
-
-    what: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +48,11 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> Plain:
     if not any(one.layer != "rest" for one in threads):
         return Plain((), (LeftOut("everything", "no thread of a job was found"),), parts)
     steps += _nice(threads)
-    steps += _cgroups(threads, kernel, parts, left)
+    steps += cgroup_steps(threads, kernel, parts, left)
     # Behind the cpusets: older kernels forget an affinity when a thread enters one.
     steps += _affinity(threads, cpus, parts, left)
     steps += _memory(threads, kernel, left)
-    steps += _interrupts(kernel, parts, left)
+    steps += _interrupts(threads, kernel, parts, left)
     steps += _frequency(cpus, parts, left)
     steps += _bandwidth(threads, kernel, left)
     return Plain(tuple(steps), tuple(left), parts)
@@ -141,70 +100,6 @@ def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: lis
         left.append(LeftOut(what, "pinned by the application itself"))
 
 
-def _cgroups(threads: Sequence[Classified], kernel: Kernel, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
-    needed = [name for name in ("cpu", "cpuset") if name not in kernel.controllers]
-    if not kernel.cgroup_root or needed:
-        why = f"no controller {' and '.join(needed)} there" if kernel.cgroup_root else "cgroup v2 is not mounted"
-        left.append(LeftOut("cpu.weight, cpu.idle, cpuset", why))
-        return
-    if not parts.critical:
-        left.append(LeftOut("cpuset.cpus", "too few CPUs to set some aside"))
-    jobs = sorted({one.thread.cgroup for one in threads if one.layer != "rest"})
-    if "" in jobs:
-        left.append(LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined"))
-    for job in (job for job in jobs if job):
-        yield from _job(job, [one for one in threads if one.thread.cgroup == job], kernel, parts)
-    yield from _others(jobs, threads, kernel, parts)
-
-
-def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
-    """Yield a threaded child for each layer in a job's cgroup, so that threads of one process differ."""
-    base = f"{kernel.cgroup_root}{job}"
-    above = job.split("/")[1:]
-    for depth in range(len(above)):
-        folder = "/".join([kernel.cgroup_root, *above[:depth]])
-        why = f"the cgroups of {job} need both controllers"
-        yield Step("write", f"{folder}/cgroup.subtree_control", "+cpu +cpuset", why, "critical")
-    layers = [layer for layer in WEIGHT if layer != "rest" and any(one.layer == layer for one in threads)]
-    for layer in layers:
-        child = f"{base}/strata-{layer}"
-        why = "threads of one process belong to different layers"
-        yield Step("mkdir", child, "", why, layer)
-        yield Step("write", f"{child}/cgroup.type", "threaded", why, layer)
-    yield Step(
-        "write", f"{base}/cgroup.subtree_control", "+cpu +cpuset", "the layers below differ in them", layers[0]
-    )
-    for layer in layers:
-        child, mine = f"{base}/strata-{layer}", [one for one in threads if one.layer == layer]
-        yield Step("write", f"{child}/cpu.weight", str(WEIGHT[layer]), "its share where CPUs are short", layer)
-        if chosen := parts.of(layer):
-            yield Step("write", f"{child}/cpuset.cpus", show(chosen), parts.why(layer), layer)
-        nodes = {one.node for one in mine if one.gpus}
-        is_near = layer != "support" and len(kernel.memory_nodes) > 1
-        if is_near and len(nodes) == 1 and (node := nodes.pop()) is not None:
-            yield Step(
-                "write", f"{child}/cpuset.mems", str(node), "memory beside the GPU; pages move with it", layer
-            )
-        for one in mine:
-            tid, why = str(one.thread.tid), one.evidence[0]
-            yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, one.thread.start_ticks)
-
-
-def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
-    """Yield what holds everyone else back: top-level cgroups without a job."""
-    tops = sorted({"/" + one.thread.cgroup.split("/")[1] for one in threads if one.thread.cgroup})
-    for top in tops:
-        if any(job == top or job.startswith(f"{top}/") for job in jobs):
-            continue
-        folder = f"{kernel.cgroup_root}{top}"
-        if kernel.has_cpu_idle and top not in SYSTEM:
-            yield Step("write", f"{folder}/cpu.idle", "1", "runs when nobody else wants to", "rest")
-        else:
-            yield Step("write", f"{folder}/cpu.weight", str(WEIGHT["rest"]), "what the job leaves", "rest")
-        if parts.critical:
-            yield Step("write", f"{folder}/cpuset.cpus", show(parts.shared), parts.why("rest"), "rest")
-
-
 def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
     if len(kernel.memory_nodes) < 2:
         left.append(LeftOut("memory beside the GPU", "the machine has one NUMA node with memory"))
@@ -216,10 +111,17 @@ def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) 
             yield Step("migrate", f"/proc/{one.thread.pid}", str(one.node), why, one.layer, start)
 
 
-def _interrupts(kernel: Kernel, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
+def _interrupts(
+    threads: Sequence[Classified], kernel: Kernel, parts: Split, left: list[LeftOut]
+) -> Iterator[Step]:
     if not parts.critical:
         left.append(LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads"))
         return
+    if any(one.thread.name == "irqbalance" for one in threads):
+        why = (
+            f"irqbalance moves them back unless IRQBALANCE_BANNED_CPULIST={show(parts.critical)}, or it is stopped"
+        )
+        left.append(LeftOut("interrupts staying there", why))
     for irq, where in kernel.irqs.items():
         kept = [cpu for cpu in where if cpu not in parts.critical]
         # One that may land on critical CPUs only was put there; it goes where the others are.
@@ -242,7 +144,8 @@ def _frequency(cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
 def _bandwidth(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
     mine = [one for one in threads if one.layer == "pipeline"]
     if not kernel.resctrl_domains:
-        left.append(LeftOut("memory bandwidth of the pipeline", "resctrl is not mounted, or caps no bandwidth"))
+        why = "resctrl is not mounted, or caps no bandwidth in percents"
+        left.append(LeftOut("memory bandwidth of the pipeline", why))
         return
     if not mine:
         return
