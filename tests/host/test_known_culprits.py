@@ -28,8 +28,13 @@ def steps(*, run_ms: float = 5.0, sleep_ms: float = 1.5, seed: int = 1) -> Itera
 
 
 def trainer(name: str, *, cpu: int | None = None, seed: int = 1) -> Hosts:
+    """A loop that works and waits for its device."""
     cpus = frozenset() if cpu is None else frozenset({cpu})
-    return lambda kernel: void(kernel.spawn(Task(name, steps(seed=seed), cpus)))
+
+    def start(kernel: Kernel) -> None:
+        kernel.spawn(Task(name, steps(seed=seed), cpus))
+
+    return start
 
 
 def busy(*names: str, cpu: int | None = None) -> Hosts:
@@ -45,12 +50,12 @@ def busy(*names: str, cpu: int | None = None) -> Hosts:
 
 def often(name: str, *, cpu: int, run_ms: float, sleep_ms: float) -> Hosts:
     """A thread that works now and then on one CPU."""
-    program = steps(run_ms=run_ms, sleep_ms=sleep_ms, seed=7)
-    return lambda kernel: void(kernel.spawn(Task(name, program, frozenset({cpu})), at_ns=20 * MS))
 
+    def start(kernel: Kernel) -> None:
+        program = steps(run_ms=run_ms, sleep_ms=sleep_ms, seed=7)
+        kernel.spawn(Task(name, program, frozenset({cpu})), at_ns=20 * MS)
 
-def void(_: object) -> None:
-    return None
+    return start
 
 
 def perf(raw: str) -> str:
