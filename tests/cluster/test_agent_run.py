@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from strata.cluster.agent import nvml, run
+from strata.cluster.agent import run
 from strata.cluster.agent.benchmark import Timing
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent, Pace
@@ -29,6 +29,7 @@ from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.kinds import COMPUTE_NODE, Object, ObjectKind
 from strata.cluster.kube.api import ApiFailed
 from strata.errors import StrataError
+from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from strata.fleet.health import Reading

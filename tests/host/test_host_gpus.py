@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import strata.host
-from strata.host.threads import gpus as module
+from strata.fleet import nvml as library
 from strata.host.threads import label
 from strata.host.threads.gpus import gpus, with_processes
 from strata.host.threads.snapshot import Gpu
@@ -91,8 +91,8 @@ def broken(name):
 
 
 def test_a_library_without_a_driver_is_as_good_as_none(monkeypatch):
-    monkeypatch.setattr(module.importlib, "import_module", broken)
-    assert module.load() is None
+    monkeypatch.setattr(library.importlib, "import_module", broken)
+    assert library.load() is None
 
 
 def test_a_label_sends_the_join_command_and_then_takes_its_name(monkeypatch):

@@ -15,6 +15,7 @@ from strata.errors import StrataError
 from strata.fleet import health, local
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Reading
+from strata.fleet.nvml import load
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ def collect(
     before: Mapping[str, Reading] | None = None,
     root: Path = Path("/sys"),
     run: Run = tools.run,
-    load_nvml: Callable[[], Any] = nvml.load,
+    load_nvml: Callable[[], Any] = load,
 ) -> Collected:
     """Return what this machine has. A tool that is missing is nothing; one that fails or babbles leaves a note.
 

@@ -6,7 +6,6 @@ a card that answers nothing is there with health 0.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,19 +32,6 @@ THROTTLES: Final = {
     0x40: "hw-thermal",
     0x80: "power-brake",
 }
-
-
-def load() -> Any | None:
-    """Import and start NVML; None where the library or the driver is not here."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, or none that is loaded
-        return None
-    return nvml
 
 
 def read(nvml: Any, *, now_s: float) -> Found:

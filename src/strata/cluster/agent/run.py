@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from strata.cluster.agent import nvml
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
@@ -33,6 +32,7 @@ from strata.cluster.agent.sources import (
 from strata.cluster.agent.watch import Fault
 from strata.cluster.kube.api import ApiFailed
 from strata.errors import StrataError
+from strata.fleet import nvml
 from strata.fleet.fingerprint import Fingerprint
 from strata.server import serve
 

@@ -5,14 +5,13 @@ scx_layered binds a process that uses several GPUs to the node of whichever it s
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from strata.fleet import local
+from strata.fleet import local, nvml
 from strata.host.threads.snapshot import Gpu
 
 CLASSES: Final = (0x0300, 0x0302, 0x0380, 0x1200)
@@ -45,33 +44,20 @@ def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
         file = VENDORS[device.vendor_id].format(minors.get(address, number))
         cpus = machine.cpus.get(device.numa_node, ()) if device.numa_node is not None else ()
         found.append(Gpu(len(found), address, file, device.numa_node, cpus))
-    return with_processes(tuple(found), load()) if root == Path("/") else tuple(found)
+    return with_processes(tuple(found), nvml.load()) if root == Path("/") else tuple(found)
 
 
-def load() -> Any | None:
-    """Return NVML's library, started; None where the library or the driver is not here."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, or none that is loaded
-        return None
-    return nvml
-
-
-def with_processes(gpus: tuple[Gpu, ...], nvml: Any | None) -> tuple[Gpu, ...]:
+def with_processes(gpus: tuple[Gpu, ...], library: Any | None) -> tuple[Gpu, ...]:
     """Return GPUs with the processes NVML names for them."""
-    if nvml is None:
+    if library is None:
         return gpus
     by_address = {gpu.address: gpu for gpu in gpus}
-    for index in range(nvml.nvmlDeviceGetCount()):
+    for index in range(library.nvmlDeviceGetCount()):
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus = nvml.nvmlDeviceGetPciInfo(handle).busId
-            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except nvml.NVMLError:  # a device that just fell off the bus; the others still answer
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            bus = library.nvmlDeviceGetPciInfo(handle).busId
+            running = library.nvmlDeviceGetComputeRunningProcesses(handle)
+        except library.NVMLError:  # a device that just fell off the bus; the others still answer
             continue
         address = local.pci_address(bus.decode() if isinstance(bus, bytes) else bus)
         if address in by_address:
