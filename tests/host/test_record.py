@@ -119,7 +119,8 @@ def test_perf_records_a_command_and_the_report_knows_the_machine(tmp_path):
     out = tmp_path / "trace.txt.gz"
     done = host("record", "-o", out, "--", *BURST)
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"strata host report {out}\n"
+    assert done.stdout == ""  # which is the command's alone
+    assert done.stderr.endswith(f"strata host report {out}\n")
     assert {one.name for one in tmp_path.iterdir()} >= {"trace.txt.gz", "trace.txt.gz.host.json"}
     beside = json.loads((tmp_path / "trace.txt.gz.host.json").read_text())
     assert (beside["recorded_by"], beside["lost"]) == ("perf", 0)
@@ -183,6 +184,26 @@ def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, 
     assert "perf cannot record: no permission" in done.stderr
     assert json.loads((tmp_path / "trace.txt.host.json").read_text())["recorded_by"] == "tracefs"
     assert host("record", "--how", "perf", "--seconds", "0.2", "-o", out).exception.exit_code == 5
+
+
+def test_perf_s_own_file_has_no_name_that_a_killed_recorder_could_leave_behind(tmp_path):
+    work, seen = Work(seconds=0.02), []
+    work.look = lambda: seen.extend(one.name for one in tmp_path.iterdir())
+    program = fake_perf(tmp_path)
+    with sink(tmp_path / "trace.txt") as out:
+        perf.record(program, work, out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+    assert sorted(seen)[1:] == ["perf"]  # and the text's, which is not whole yet
+
+
+def test_a_perf_that_fails_at_the_end_says_where_to_look(tmp_path):
+    program = tmp_path / "perf"
+    text = FAKE.format(python=sys.executable, text="", code=0).replace("os.read(told, 64)\n", "sys.exit(3)\n")
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(MissingPart, match="perf record failed") as raised, sink(tmp_path / "t.txt") as out:
+        perf.record(str(program), Work(seconds=0.01), out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+    assert raised.value.hint is not None
+    assert f"df {tmp_path}" in raised.value.hint
 
 
 def test_half_a_trace_is_no_trace(tmp_path):

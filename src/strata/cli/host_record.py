@@ -120,7 +120,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
     missing = sorted(set(tracing.EVENTS) - set(events))
     if missing:
         click.echo(f"this kernel lacks {', '.join(missing)}", err=True)
-    click.echo(f"strata host report {output}")
+    click.echo(f"strata host report {output}", err=True)
 
 
 def _quick(work: Work, output: Path | None) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from strata.errors import MissingPart, StrataError
 from strata.host.record.sink import Sink
@@ -45,25 +45,29 @@ def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus
     Returns whether all of it was recorded, which it is not where the file came to MAX_FILE. Raises MissingPart
     with what perf says where it may not or cannot record.
     """
-    with tempfile.TemporaryDirectory(prefix=".strata-perf-", dir=folder) as scratch:
-        data = Path(scratch) / "perf.data"
-        is_whole = _record(perf, work, data, events, num_cpus)
+    # Without a name: nothing is left of it, however we end.
+    with tempfile.TemporaryFile(dir=folder) as data:
+        is_whole = _record(perf, work, data, events, num_cpus, folder)
         _script(perf, data, sink)
     return is_whole
 
 
-def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: int) -> bool:
+def _record(perf: str, work: Work, data: IO[bytes], events: Sequence[str], num_cpus: int, folder: Path) -> bool:
     told_read, told = os.pipe()
     heard, heard_write = os.pipe()
     command = [
         perf, "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", str(pages(num_cpus)), "--max-size", MAX_FILE,
         # Without them perf ends a second later, and reads all its file again for what our events do not need.
         "--no-bpf-event", "--no-buildid", "--no-buildid-cache",
-        "-D", "-1", "--control", f"fd:{told_read},{heard_write}", "-o", str(data), "-e", ",".join(events),
+        "-D", "-1", "--control", f"fd:{told_read},{heard_write}", "-o", f"/dev/fd/{data.fileno()}",
+        "-e", ",".join(events),
     ]  # fmt: skip
     # A session of its own: Ctrl-C is ours to hand on, once the recording is whole.
     process = subprocess.Popen(
-        command, pass_fds=(told_read, heard_write), stderr=subprocess.PIPE, start_new_session=True
+        command,
+        pass_fds=(told_read, heard_write, data.fileno()),
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     os.close(told_read)
     os.close(heard_write)
@@ -79,7 +83,10 @@ def _record(perf: str, work: Work, data: Path, events: Sequence[str], num_cpus: 
         _say(told, b"stop\n")
         _, errors = process.communicate(timeout=60)
         if process.returncode != 0:
-            raise StrataError(f"perf record failed: {_short(errors)}")
+            raise MissingPart(
+                f"perf record failed: {_short(errors)}",
+                hint=f"df {folder} (its file takes 112 bytes an event); or strata host record --how tracefs",
+            )
         return is_whole
     finally:
         os.close(told)
@@ -107,11 +114,11 @@ def _short(errors: bytes) -> str:
     return " ".join(lines[:2]) or "it says nothing"
 
 
-def _script(perf: str, data: Path, sink: Sink) -> None:
+def _script(perf: str, data: IO[bytes], sink: Sink) -> None:
     fields = "comm,pid,tid,cpu,time,event,trace"
-    command = [perf, "script", "-F", fields, "--ns", "--show-lost-events", "-i", str(data)]
+    command = [perf, "script", "-F", fields, "--ns", "--show-lost-events", "-i", f"/dev/fd/{data.fileno()}"]
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, pass_fds=(data.fileno(),))
         with process:
             assert process.stdout is not None
             sink.copy(process.stdout)
