@@ -27,7 +27,7 @@ test: $(VENV)/dev.stamp  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
-	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3
+	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3 nvidia-cuda-runtime-cu12
 	touch $@
 
 test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them

@@ -21,6 +21,7 @@ settings.load_profile("strata")
 PARTS = {
     "control-plane": control_plane.find,
     "cc": fake_accelerators.find_compiler,
+    "cudart": fake_accelerators.find_cudarts,
     "tracing": host_traces.find,
     "vm": guest.find,
 }

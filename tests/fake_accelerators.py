@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import os
 import shutil
@@ -22,6 +23,20 @@ _FAKE = (*_STRICT, "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic")
 _CUDA = ("fake.c", "cuda_context.c", "cuda_linear.c", "cuda_lookup.c")
 _CUDA_NEW = ("cuda_pool.c", "cuda_virtual.c", "cuda_array.c", "cuda_graph.c", "cuda_launch.c")
 _STATE = "8q8q8q8q4q"
+
+
+def of_nvidias_wheels(pattern: str) -> list[Path]:
+    """Return files of the wheels nvidia-cuda-runtime (13, which torch brings) and nvidia-cuda-runtime-cu12."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return sorted(path for folder in folders for path in Path(folder).glob(pattern) if path.is_file())
+
+
+def find_cudarts() -> list[Path] | None:
+    """Return NVIDIA's own run-time libraries, shared and static, if those of CUDA 12 and 13 are both here."""
+    found = of_nvidias_wheels("*/lib/libcudart*")
+    is_both = {f"libcudart.so.{major}" for major in (12, 13)} <= {path.name for path in found}
+    return found if is_both else None
 
 
 def find_compiler() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_accelerators import NATIVE
+from fake_accelerators import NATIVE, find_cudarts, of_nvidias_wheels
 from strata.slicing.build import SOURCES
 from strata.slicing.elf import read_elf
 
@@ -94,20 +93,10 @@ def test_what_is_left_alone_is_left_alone(exported):
     assert [name for name in about_memory if any(fnmatchcase(name, pattern) for pattern in patterns)] == []
 
 
-def of_nvidias_wheels(pattern: str) -> list[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    return [path for folder in folders for path in Path(folder).glob(pattern) if path.is_file()]
-
-
-def cudarts() -> list[Path]:
-    return of_nvidias_wheels("*/lib/libcudart*")
-
-
-@pytest.mark.skipif(not cudarts(), reason="needs libcudart: the wheel nvidia-cuda-runtime, which torch brings")
+@pytest.mark.real("cudart")
 def test_the_list_has_everything_that_the_real_cudart_asks_for():
     known = listed()
-    for path in cudarts():
+    for path in find_cudarts() or []:
         names = {one.decode() for one in re.findall(rb"(?<![\w$])cu[A-Z][A-Za-z0-9_]+(?=\0)", path.read_bytes())}
         asked = {name for name in names if ABOUT_MEMORY.search(name)}
         assert len(asked) > 80, path
@@ -115,9 +104,7 @@ def test_the_list_has_everything_that_the_real_cudart_asks_for():
         assert unknown == set(), path
 
 
-@pytest.mark.skipif(
-    not of_nvidias_wheels("*/include/cuda.h"), reason="needs cuda.h: the wheel nvidia-cuda-runtime"
-)
+@pytest.mark.real("cudart", "cc")
 @pytest.mark.parametrize("header", of_nvidias_wheels("*/include/cuda.h"), ids=lambda path: path.parent.parent.name)
 def test_what_is_spelled_without_nvidias_header_is_what_it_says(header, accelerators):
     source = NATIVE / "programs" / "header.c"
@@ -132,11 +119,10 @@ import ctypes, sys
 driver, runtime, count = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1]), ctypes.c_int()
 print(runtime.cudaGetDeviceCount(ctypes.byref(count)), driver.fake_calls(b"cuGetProcAddress_v2"))
 """
-SHARED = [path for path in cudarts() if ".so." in path.name]
 
 
-@pytest.mark.skipif(not SHARED, reason="needs libcudart: the wheel nvidia-cuda-runtime, which torch brings")
-@pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
+@pytest.mark.real("cudart", "cc")
+@pytest.mark.parametrize("path", of_nvidias_wheels("*/lib/libcudart.so.*"), ids=lambda path: path.name)
 def test_the_real_cudart_comes_in_by_our_doors_and_notices_nothing(path, accelerators, ledger, tmp_path):
     # It does not get far on a fake driver, which has no export tables; how far is the same with the library.
     said, asked = [], []
