@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from strata.cli.numbers import Finite
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.rollout.report import Report
     from strata.host.rollout.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_MOST_JOBS: Final = 12
 _SHARE: Final = Finite(0, 1)
 
 
@@ -257,6 +255,7 @@ def report(name: str, svg: Path | None, state: Path | None, output: str) -> None
 
 
 def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_whole: bool) -> None:
+    from strata.cli import host_rollout_table as table
     from strata.errors import GoalMissed
     from strata.host.rollout import pictures
     from strata.host.rollout.judge import Stand
@@ -271,69 +270,18 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
         click.echo(f"wrote {svg}", err=True)
 
     def show(console: Console) -> None:
-        _show(console, found)
+        table.show(console, found)
         if is_whole:
             console.print()
             for line in pictures.text(found):
                 console.print(line)
-            _show_jobs(console, found)
+            table.show_jobs(console, found)
 
     emit(found.to_dict(with_ratios=is_whole), output, show)
     if found.verdict.stand is Stand.ROLL_BACK:
         raise GoalMissed(
             f"{name} went back: {found.verdict.reason}", hint="a new roll-out once the policy is mended"
         )
-
-
-def _show(console: Console, found: Report) -> None:
-    import math
-
-    verdict = found.verdict
-    console.print(f"{verdict.stand}: {verdict.reason}", style="bold")
-    noise = verdict.noise
-    if noise is not None:
-        console.print(
-            f"noise floor: 95% of {noise.pairs} A/A pairs within {math.expm1(noise.low):+.1%} .. "
-            f"{math.expm1(noise.high):+.1%}; "
-            f"{found.rollout.plan.ab_pairs} pairs show {math.expm1(noise.smallest):.1%}"
-        )
-    if math.isfinite(verdict.low) and math.isfinite(verdict.high):
-        console.print(
-            f"change, valid at any time: {math.expm1(verdict.low):+.1%} .. {math.expm1(verdict.high):+.1%}"
-        )
-    if found.ratio is not None and found.saved is not None:
-        console.print(
-            f"mean over {len(found.jobs)} jobs: {found.ratio.estimate - 1:+.1%} "
-            f"({found.ratio.low - 1:+.1%} .. {found.ratio.high - 1:+.1%}); capacity saved "
-            f"{found.saved.estimate:.1%} ({found.saved.low:.1%} .. {found.saved.high:.1%}) of "
-            f"{sum(job.devices for job in found.jobs):,} devices"
-        )
-    if found.rollout.strayed:
-        console.print(f"{found.rollout.strayed} attempts ran under another policy than they were told: left out")
-    if verdict.jobs_back:
-        console.print(f"back on the baseline: {', '.join(verdict.jobs_back)}")
-
-
-def _show_jobs(console: Console, found: Report) -> None:
-    import math
-
-    if not found.jobs:
-        return
-    shown = found.jobs[:_MOST_JOBS]
-    body = [
-        [
-            job.name,
-            str(job.pairs),
-            str(job.devices),
-            f"{math.expm1(job.change):+.1%}",
-            "back" if job.is_back else "",
-        ]
-        for job in shown
-    ]
-    console.print()
-    console.print(rows(["job, worst first", "pairs", "devices", "change", ""], body, right=(1, 2, 3)))
-    if len(shown) < len(found.jobs):
-        console.print(f"{len(found.jobs) - len(shown):,} more jobs: -o json has them all")
 
 
 def _store(state: Path | None) -> Store:
