@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,24 @@ _LEASE_TIMEOUT_S: Final = 3.0
 _JOIN_S: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Connections to the API server, one for each use, so that no slow answer to one is waited for by another."""
+
+    lease: Api
+    placing: Api
+    healing: Api
+
+
+def ways_to(kubeconfig: str | None) -> Ways:
+    """Return connections. Nothing is asked yet. Raises as `connect`, MissingPart without a cluster."""
+    lease = connect(kubeconfig=kubeconfig, timeout_s=_LEASE_TIMEOUT_S)
+    return Ways(lease, connect(kubeconfig=kubeconfig), connect(kubeconfig=kubeconfig))
+
+
 def run(
     listener: socket.socket,
+    ways: Ways,
     *,
     namespace: str,
     identity: str | None,
@@ -46,9 +63,8 @@ def run(
     slow_window: float,
     checkpoints: Path | None,
     kueue: bool,
-    kubeconfig: str | None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. Raises what ended a deciding thread, and MissingPart without a cluster."""
+    """Run until SIGTERM or SIGINT. Raises what ended a deciding thread."""
     me = identity or f"{platform.node()}-{uuid.uuid4().hex[:8]}"
     rng = random.Random()
 
@@ -61,20 +77,14 @@ def run(
         with live.aside():  # a file system may take its time
             return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
 
-    elector = Elector(
-        connect(kubeconfig=kubeconfig, timeout_s=_LEASE_TIMEOUT_S),
-        Candidate(LEASE, namespace, me),
-        lambda leads: None,
-        rng=rng,
-    )
-    # Of its own, so that no slow answer to one of them is waited for by the other.
-    api, healing_api, clock = connect(kubeconfig=kubeconfig), connect(kubeconfig=kubeconfig), steady_clock()
-    live = Live(api, Book(bundled_profiles()), rng=rng, clock=clock)
+    elector = Elector(ways.lease, Candidate(LEASE, namespace, me), lambda leads: None, rng=rng)
+    clock = steady_clock()
+    live = Live(ways.placing, Book(bundled_profiles()), rng=rng, clock=clock)
     queued = Queued() if kueue else None
     manager = Manager(
         live,
-        actor(healing_api),
-        actor(api),
+        actor(ways.healing),
+        actor(ways.placing),
         Controller(checkpoint_of=checkpoint_of),
         is_leader=lambda: elector.is_leader,
         policy=Policy(drain=drain, share=isolate_at_most),
@@ -97,7 +107,7 @@ def run(
     ]
     live.start(in_thread=False)
     if queued:
-        queued.start(api, rng=rng)
+        queued.start(ways.placing, rng=rng)
     elector.start()
     for thread in deciding:
         thread.start()
