@@ -114,6 +114,7 @@ SAMPLES = {
     "release-refused": {"why": "spec.template: field is immutable"},
     "gang-runs": {"pods": 2, "devices": 4, "model": "A100-SXM4-80GB", "nodes": 1},
     "gang-moved": {},
+    "gang-overtaken": {},
     "gang-fits-nowhere": {"pods": 8, "nodes": 3},
     "fits-if": {"what": "substitution", "value": "allow", "model": "Ascend910B3", "nodes": 1},
     "fits-fewer-pods": {"pods": 3, "asked": 4},

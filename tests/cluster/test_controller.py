@@ -276,6 +276,55 @@ def test_a_pod_whose_place_somebody_else_took_first_is_made_anew_where_there_is_
     assert [one.ref.name for one in removed] == (["late"] if is_owned else [])
 
 
+def overtaken(cluster: Cluster, *names: str) -> None:
+    """Let a job go to n1, where bare pods come first, so that its pods of these names stay unbound."""
+    from strata.cluster.placed import GANG, PLACEMENT
+
+    job = objects.job("train", pods=2, devices=4, accelerator=A100)
+    cluster.put(kinds.JOB, job)
+    cluster.step()
+    said = annotations_of(cluster.job("train")["spec"]["template"])
+    for name in names:
+        pod = objects.pod(name, annotations={key: said[key] for key in (PLACEMENT, GANG) if key in said})
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"] = {"phase": "Pending", "conditions": [refused]}
+        cluster.put(kinds.POD, pod)
+    cluster.put(kinds.POD, objects.pod("first", on="n1", resource="nvidia.com/gpu", count=8))
+
+
+def add_node(cluster: Cluster, name: str) -> None:
+    cluster.put(kinds.NODE, objects.node(name))
+    cluster.put(kinds.COMPUTE_NODE, objects.devices(name))
+
+
+def test_a_job_whose_place_somebody_else_took_first_is_routed_anew_where_there_is_room() -> None:
+    cluster = Cluster(n1=A100)
+    overtaken(cluster, "train-0", "train-1")
+    cluster.step()
+    assert "GangOvertaken" not in notes(cluster.step(after_s=61.0))  # there is no room elsewhere
+    add_node(cluster, "n2")
+    assert "GangOvertaken" in notes(cluster.step(after_s=61.0))
+    assert jobs.is_suspended(cluster.job("train"))
+    for name in ("train-0", "train-1"):
+        cluster.book.changed(kinds.POD, cluster.objects["Pod", name], is_gone=True)
+    assert "GangPlaced" in notes(cluster.step())
+    assert (jobs.is_suspended(cluster.job("train")), cluster.nodes("train")) == (False, ("n2",))
+
+
+def test_a_job_of_which_a_pod_runs_keeps_its_place() -> None:
+    from strata.cluster.placed import GANG, PLACEMENT
+
+    cluster = Cluster(n1=A100)
+    overtaken(cluster, "train-0")
+    said = annotations_of(cluster.objects["Pod", "train-0"])
+    cluster.put(
+        kinds.POD, objects.pod("train-1", on="n1", annotations={key: said[key] for key in (PLACEMENT, GANG)})
+    )
+    add_node(cluster, "n2")
+    cluster.step()
+    assert "GangOvertaken" not in notes(cluster.step(after_s=61.0))
+
+
 def test_pods_of_a_gang_that_nothing_numbers_get_each_place_once() -> None:
     from strata.cluster.placed import GANG, GATE, INJECTED, PLACEMENT, WAITING, decode, encode
 

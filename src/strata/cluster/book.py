@@ -55,7 +55,7 @@ class Book:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
-    unbound: pods that came alone and that kube-scheduler cannot bind where they were placed, likewise.
+    unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
     """
@@ -346,8 +346,7 @@ def _is_gated(pod: Object) -> bool:
 
 
 def _is_unbound(pod: Object) -> bool:
-    said = annotations_of(pod)
-    if PLACEMENT not in said or not said.get(GANG, "").startswith("Pod/") or meta(pod).get("deletionTimestamp"):
+    if not {PLACEMENT, GANG} <= annotations_of(pod).keys() or meta(pod).get("deletionTimestamp"):
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any((one.get("type"), one.get("reason")) == ("PodScheduled", "Unschedulable") for one in conditions)

@@ -35,7 +35,16 @@ from strata.cluster.placed import (
 from strata.cluster.router import Choice, choose
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.telling import claim_of_job, just, offer_of, says_routed
-from strata.cluster.waiting import Waiting, is_managed, named_claim, ref_of, waiting_jobs, waiting_pods
+from strata.cluster.waiting import (
+    Waiting,
+    is_managed,
+    is_queued,
+    job_claim,
+    named_claim,
+    ref_of,
+    waiting_jobs,
+    waiting_pods,
+)
 from strata.cluster.why import decide
 from strata.decision import Decision, Reason
 from strata.errors import BadFile, StrataError
@@ -293,7 +302,7 @@ class Controller:
             yield from made_anew
 
     def _free(self, book: Book, now_s: float) -> Iterator[Action | None]:
-        """Have one pod made anew that was placed where somebody else was quicker.
+        """Have one pod made anew, or one job routed anew, that was placed where somebody else was quicker.
 
         Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
         devices, and leaves who came second where they are for ever.
@@ -304,9 +313,10 @@ class Controller:
             pod = book.unbound.get(key)
             if pod is not None and now_s - since_s >= self.policy.elsewhere_after_s:
                 self._stuck[key] = now_s
-                profile = annotations_of(pod).get(INJECTED, "")
-                if made_anew := tuple(_made_anew(book, pod, profile)):
-                    yield from made_anew
+                gang, profile = annotations_of(pod)[GANG], annotations_of(pod).get(INJECTED, "")
+                alone = gang.startswith("Pod/")
+                if freed := tuple(_made_anew(book, pod, profile) if alone else _held_back(book, gang)):
+                    yield from freed
                     return
 
 
@@ -323,6 +333,28 @@ def _made_anew(book: Book, pod: Object, profile: str) -> Iterator[Action]:
         reason = Reason("made-anew", ref.name, {"profile": profile})
         yield Note(ref, pascal(reason.token), str(reason))
         yield Remove(ref)
+
+
+def _held_back(book: Book, gang: str) -> Iterator[Action]:
+    """Yield what suspends a job of whose pods none can be bound, where there is room: it is routed anew then.
+
+    With a pod that is bound it would lose work; Kueue's jobs are Kueue's to hold back.
+    """
+    job = book.jobs.get(gang)
+    is_ours = job is not None and is_managed(job) and not is_queued(job)
+    if job is None or not is_ours or jobs.is_suspended(job) or not book.unbound.keys() >= set(book.pods_of(gang)):
+        return
+    try:
+        claim = job_claim(job, book.claims)
+    except BadFile:  # it would wait, and be told so, where it may still get its place here
+        return
+    if choose(book.index, claim, book.profiles).placement is not None:
+        kind = jobs.kind_of(job)
+        assert kind is not None, "only kinds with suspend are kept"
+        ref, reason = ref_of(job, kind), Reason("gang-overtaken", meta(job)["name"], {})
+        version = str(meta(job).get("resourceVersion") or "")
+        yield Patch(ref, jobs.suspension(job, wanted=True), resource_version=version)
+        yield Note(ref, pascal(reason.token), str(reason))
 
 
 def _is_current(book: Book, one: Waiting) -> bool:

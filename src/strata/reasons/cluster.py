@@ -117,6 +117,11 @@ CLUSTER: Final[Meanings] = {
         "A device of its own is broken, or slow where the policy moves for that.",
         "Nothing to do; it goes on from its newest complete checkpoint where ai.compute/checkpoint-dir names one.",
     ),
+    "gang-overtaken": Meaning(
+        "is held back, to be routed anew: its place was taken before its pods came, and there is room elsewhere",
+        "Pods that come alone are placed as they come; one was quicker, and kube-scheduler found no room left.",
+        "Nothing to do.",
+    ),
     "gang-fits-nowhere": Meaning(
         "{pods} pods fit nowhere on {nodes} nodes",
         "No kind of card has room for the whole gang now.",
