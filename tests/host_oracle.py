@@ -1,6 +1,6 @@
 """Who had the CPU while threads waited, worked out in the plainest way: one line, one wait, one run at a time.
 
-Reads what `strata host record` writes by perf. Shares nothing with the product but the words for interrupts; slow.
+Reads what `strata host record` writes. Shares nothing with the product but the words for interrupts; slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-LINE = re.compile(r"\s*.{1,64}?\s+-?\d+/-?\d+\s+\[(\d+)\]\s+(\d+)\.(\d{9}):\s+(\w+):(\w+): ?(.*)")
+PERF = re.compile(r"\s*.{1,64}?\s+-?\d+/-?\d+\s+\[(\d+)\]\s+(\d+)\.(\d{9}):\s+\w+:(\w+): ?(.*)")
+TRACEFS = re.compile(r"\s*.{1,16}-\d+\s+\[(\d+)\]\s+\S+\s+(\d+)\.(\d{6}):\s+(\w+): ?(.*)")
 SWITCH = re.compile(
     r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\S+ prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+) "
 )
@@ -81,9 +82,9 @@ def explain(trace: Path) -> list[Thread]:
     """Return all threads that waited and then ran, with who had the CPU meanwhile [ns]."""
     rows = []
     for line in trace.read_bytes().decode("latin-1").splitlines():
-        if found := LINE.match(line):
-            cpu, seconds, ns, _, event, rest = found.groups()
-            rows.append((int(seconds) * 10**9 + int(ns), int(cpu), event, rest))
+        if found := PERF.match(line) or TRACEFS.match(line):
+            cpu, seconds, fraction, event, rest = found.groups()
+            rows.append((int(seconds) * 10**9 + int(fraction.ljust(9, "0")), int(cpu), event, rest))
     rows.sort(key=lambda row: row[0])
     cpus: dict[int, Cpu] = {}
     current: dict[int, Thread] = {}

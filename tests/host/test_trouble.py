@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host_traces import read
+from host_traces import IDLE, Text, read
 from strata.host.report import report_of
 from strata.host.trace.events import Kind
 from strata.host.trouble.kernel import SLICE_NS, Act, Does, Kernel, Task
 from strata.host.trouble.live import TroubleMissing
-from strata.host.trouble.scenes import LENGTH_NS, TRAINER, Trouble, scene
-from strata.host.trouble.score import Outcome, Trial, outcome_of, score
+from strata.host.trouble.scenes import LENGTH_NS, Trouble, scene
+from strata.host.trouble.score import TRAINER, Outcome, Trial, outcome_of, score
 from strata.host.trouble.trials import TRIES, live, live_trial, simulated
 from strata.host.view import View, view_of
 
@@ -135,9 +135,18 @@ def test_a_run_in_which_others_had_the_cpus_for_longer_is_counted_and_not_scored
     assert score([outcome("x", "a", others=0.4)]).precision is None
 
 
-def test_a_quiet_run_is_scored_whoever_else_was_there():
-    assert score([outcome("compiler", others=0.9)]).precision == 0.0
-    assert score([outcome("", others=0.9)]).precision == 1.0
+@pytest.mark.parametrize(("priority", "tries"), [(120, 1), (111, 1), (110, TRIES), (49, TRIES)])
+def test_a_quiet_run_is_made_again_only_for_who_is_of_high_priority(priority, tries, tmp_path):
+    def record(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
+        text = Text().switch(0, 0, IDLE, (TRAINER, 11)).switch(50, 0, (TRAINER, 11), ("cargo", 12), "R")
+        text.switch(100, 0, ("cargo", 12), (TRAINER, 11), "R").switch(200, 0, (TRAINER, 11), IDLE)
+        cargo = "next_comm=cargo next_pid=12 next_prio="
+        lines = "\n".join(text.lines).replace(f"{cargo}120", f"{cargo}{priority}")
+        trace.write_text(lines + "\n")
+        return Trial(trouble, seed)
+
+    found = live_trial(Trouble.QUIET, seed=1, trace=tmp_path / "t", record=record)
+    assert (found.tries, found.is_disturbed, found.is_right) == (tries, tries > 1, False)
 
 
 def test_a_quiet_run_may_find_that_the_hypervisor_takes_its_time():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import string
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ from strata.host.record import perf, tracefs, tracing
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
 from strata.host.trouble import acts
-from strata.host.trouble.scenes import TRAINER, Trouble
+from strata.host.trouble.scenes import Trouble
 from strata.host.trouble.score import Trial
 
 SECONDS: Final = 2.0
 NICE: Final = -20
-"""87 times the weight of a usual process (sched_prio_to_weight of the kernel)."""
+"""87 times the weight of a usual process (sched_prio_to_weight of the kernel): kernel priority 100."""
 _ACT: Final = {
     Trouble.CPU_HOGS: "hog",
     Trouble.FORK_STORM: "forks",
@@ -49,14 +50,16 @@ def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     rng = random.Random(f"{trouble} {seed}")
     cpus = sorted(os.sched_getaffinity(0))
     pin = rng.choice(cpus) if trouble in _ON_ONE_CPU else -1
-    name = f"noise-{rng.randrange(10**6)}"
+    # Names of their own, so that trials at the same time do not take each other's threads for theirs.
+    own = "".join(random.Random(f"{trouble} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
+    name, trainer = f"noise-{own}", f"trainer_{own}"
     count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
-    work = Running([f"train {TRAINER} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
+    work = Running([f"train {trainer} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
     record(work, trace)
     if work.problem:
         raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
     injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
-    return Trial(trouble, seed, frozenset(injected), work.steal)
+    return Trial(trouble, seed, frozenset(injected), trainer, work.steal)
 
 
 class Running(Work):

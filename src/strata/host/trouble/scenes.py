@@ -8,10 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from strata.host.trouble.kernel import Act, Does, Kernel, Task
-from strata.host.trouble.score import Trial
+from strata.host.trouble.score import TRAINER, Trial
 
 LENGTH_NS: Final = 500_000_000
-TRAINER: Final = "trainer_main"
 CULPRITS: Final = ("cc1plus", "ffmpeg", "java", "node", "stress", "backup-agent", "python3", "indexer")
 """What noise is called; a seed draws one."""
 _MS: Final = 1_000_000

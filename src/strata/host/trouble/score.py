@@ -10,6 +10,9 @@ from strata.host.findings.finding import Severity
 from strata.host.report import Report
 from strata.host.steal import Steal
 
+TRAINER: Final = "trainer_main"
+DISTURBED: Final = 0.05
+"""Of a quiet run's CPUs: if someone of high priority has more, it is not quiet (a wait of 5 % is a warning)."""
 NO_ONE: Final = frozenset({"steal-time"})
 """Findings that a quiet run may raise: that the hypervisor takes CPUs away is true, whatever else runs."""
 
@@ -18,12 +21,13 @@ NO_ONE: Final = frozenset({"steal-time"})
 class Trial:
     """What was done to a host: the trouble, and how a report may call its culprit (nothing: a quiet run).
 
-    `steal` is what a hypervisor took from it meanwhile; None: nothing can.
+    `trainer` is who suffers. `steal` is what a hypervisor took meanwhile; None: nothing can.
     """
 
     trouble: str
     seed: int
     injected: frozenset[str] = frozenset()
+    trainer: str = TRAINER
     steal: Steal | None = None
 
 
@@ -32,7 +36,8 @@ class Outcome:
     """A trial and the culprit that was named, "" for none; `tokens` are the findings of warning or above.
 
     Of the time of the trainer's CPUs, by who ran there: `culprit` is the culprit's share, `others` the largest of
-    anyone who has nothing to do with the trial. `tries` is how often it was made.
+    anyone who has nothing to do with the trial; in a quiet one, of anyone of high priority.
+    `tries` is how often it was made.
     """
 
     trial: Trial
@@ -44,8 +49,8 @@ class Outcome:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether someone else had these CPUs for longer than the culprit, so that it is none: not scored."""
-        return bool(self.trial.injected) and self.others > self.culprit
+        """Whether someone else had these CPUs for longer than the culprit, or a quiet one's: not scored."""
+        return self.others > (self.culprit if self.trial.injected else DISTURBED)
 
     @property
     def is_right(self) -> bool:

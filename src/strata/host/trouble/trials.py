@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,15 +13,16 @@ from typing import Final
 import numpy as np
 
 from strata.host.report import report_of
-from strata.host.steal import Steal
 from strata.host.trace.read import read_trace
-from strata.host.trouble.live import TroubleMissing, record_trial
-from strata.host.trouble.scenes import TRAINER, Trouble, scene
+from strata.host.trouble.live import NICE, TroubleMissing, record_trial
+from strata.host.trouble.scenes import Trouble, scene
 from strata.host.trouble.score import Outcome, Score, Trial, outcome_of, score
 from strata.host.view import View, view_of
 
 Recorder = Callable[..., Trial]
 """Makes a trouble and records it: `record_trial`."""
+STRONG: Final = 120 + NICE + 10
+"""Kernel priority (less is more) of who has a tenth of the weight of a trial's threads."""
 TRIES: Final = 3
 """Of a trial that others disturb; then it is left out of the score, and counted."""
 
@@ -33,7 +35,7 @@ def simulated(seeds: int) -> Score:
             for trouble in Trouble:
                 trial, text = scene(trouble, seed=seed)
                 trace.write_bytes(text)
-                outcomes.append(outcome_of(trial, report_of(_view(trace))))
+                outcomes.append(outcome_of(trial, report_of(_view(trace, trial))))
     return score(outcomes)
 
 
@@ -66,10 +68,13 @@ def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = r
     """
     for tries in range(1, TRIES + 1):
         trial = record(trouble, seed=seed, trace=trace)
-        view = _view(trace, steal=trial.steal)
-        shares = _shares(view)
+        view = _view(trace, trial)
+        shares = _shares(view, trial.trainer)
         culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
-        shares.pop(TRAINER, None)
+        if not trial.injected:
+            strong = _strong(trace)
+            shares = {name: share for name, share in shares.items() if name in strong}
+        shares.pop(trial.trainer, None)
         outcome = outcome_of(
             trial, report_of(view), others=max(shares.values(), default=0.0), culprit=culprit, tries=tries
         )
@@ -84,14 +89,20 @@ def _trace_file() -> Iterator[Path]:
         yield Path(folder) / "trace.txt"
 
 
-def _view(trace: Path, *, steal: Steal | None = None) -> View:
-    return view_of(read_trace(trace), critical=(TRAINER,), steal=steal)
+def _view(trace: Path, trial: Trial) -> View:
+    return view_of(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
 
 
-def _shares(view: View) -> dict[str, float]:
+def _strong(trace: Path) -> set[str]:
+    """Return the names of threads that ran at a priority that counts beside a trial's threads, or above it."""
+    ran = re.findall(rb"next_comm=(.{1,16}?) next_pid=[1-9]\d* next_prio=(-?\d+)", trace.read_bytes())
+    return {name.decode(errors="replace") for name, priority in set(ran) if int(priority) <= STRONG}
+
+
+def _shares(view: View, trainer: str) -> dict[str, float]:
     """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts."""
     runs, interrupts = view.runs, view.interrupts
-    trainers = [life for life in range(len(view.lives)) if view.name(life) == TRAINER]
+    trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
     cpus = np.unique(runs.cpu[np.isin(runs.life, trainers)])
     all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
