@@ -158,6 +158,13 @@ def test_what_stopped_stays_stopped_whatever_comes_after():
     assert judge(tried(noisy(8), *[0.95] * len(worse.ab), *[2.0] * 30)) == worse
 
 
+def test_pairs_beyond_those_that_were_planned_are_not_looked_at():
+    full = tried(noisy(8), *[1.06, 0.95] * 20)
+    assert judge(full).reason.token == "rollout-undecided"
+    more = tried(full, *[0.2] * 50, job="later")
+    assert judge(more) == judge(full)
+
+
 def test_a_job_that_loses_much_twice_in_a_row_goes_back_and_others_go_on():
     rollout = tried(noisy(8), 0.5, 1.0, 0.5, job="unlucky")
     assert judge(rollout).jobs_back == ()

@@ -98,7 +98,7 @@ def judge(rollout: Rollout) -> Verdict:
         # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
         first = changes([pair for pair in pairs[:since] if not pair.is_ab])
         noise = _noise(plan, first)
-        ab = tuple(pair for pair in pairs[since:] if pair.is_ab)
+        ab = tuple(pair for pair in pairs[since:] if pair.is_ab)[: plan.ab_pairs]
         verdict = _judge_ab(plan, aa, ab, noise, first=first)
     if rollout.is_stopped and verdict.stand is not Stand.ROLL_BACK:
         reason = Reason("rollout-stopped", plan.name)
@@ -179,13 +179,14 @@ def _jobs_back(plan: Plan, ab: Sequence[Pair], first: Sequence[float]) -> dict[s
     The scale is of all changes so far, of A/A and A/B: noise may grow after A/A. A minority of jobs that lose,
     however much, moves it little (MAD); where most lose, the mean shows it.
     """
-    seen = list(first)
+    seen, guard = list(first), -math.log1p(-plan.guard)
     was_bad: dict[str, bool] = defaultdict(bool)
     back: dict[str, int] = {}
     for i, pair in enumerate(ab):
         has_crashed = pair.has_candidate_failed and not pair.has_baseline_failed
-        guard = max(-math.log1p(-plan.guard), GUARD_SDS * mad(seen))
-        is_bad = has_crashed or (pair.change is not None and pair.change <= -guard)
+        # Few pairs lose that much: the scale, which takes a look at all before, is asked for those alone.
+        has_lost = pair.change is not None and pair.change <= -guard and pair.change <= -GUARD_SDS * mad(seen)
+        is_bad = has_crashed or has_lost
         if is_bad and was_bad[pair.job]:
             back.setdefault(pair.job, i)
         was_bad[pair.job] = is_bad
