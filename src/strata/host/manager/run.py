@@ -70,7 +70,8 @@ def manage(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(_die_with, os.getpid()),
+                # The library is loaded here: after the fork, a lock of the thread that serves metrics may be held.
+                preexec_fn=partial(_die_with, os.getpid(), ctypes.CDLL(None)),
             )
         except OSError as error:
             raise UsageError(f"{command[0]}: cannot be started: {error.strerror}") from None
@@ -163,9 +164,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _die_with(parent: int) -> None:
+def _die_with(parent: int, libc: ctypes.CDLL) -> None:
     """Have the kernel end the scheduler where its watcher is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # killed before this
         os._exit(1)
 
