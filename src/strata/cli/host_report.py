@@ -112,7 +112,7 @@ def _show(console: Console, found: Report) -> None:
     view = found.view
     trace = view.trace
     lost = f", {trace.lost:,} lost" if trace.lost else ""
-    unparsed = f", {trace.unparsed:,} lines unread" if trace.unparsed else ""
+    unparsed = f", unread lines: {trace.unparsed:,}" if trace.unparsed else ""
     console.print(
         f"{trace.num_events:,} events{lost}{unparsed}, {len(view.runs.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
     )
@@ -145,8 +145,9 @@ def _show(console: Console, found: Report) -> None:
         for one in shown
     ]
     console.print(
-        rows(["  thread", "tid", "waits", "ms", "mean", "p99", "CPU meanwhile [ms]"], body, right=range(1, 6))
+        rows(["  thread", "tid", "waits", "ms", "mean", "p99", "who had the CPU [ms]"], body, right=range(1, 6))
     )
+    console.print("* critical; times in ms; p99: one wait in a hundred is longer")
     if len(shown) < len(found.threads):
         console.print(f"{len(found.threads) - len(shown):,} more threads: -o json has them all")
 

@@ -21,11 +21,14 @@ WIDTH: Final = 1120
 LEFT: Final = 150
 LANE: Final = 34
 GAP: Final = 8
+MOST_LETTERS: Final = 24
+"""Of a lane's name; bytes that are no text take four each."""
 MOST_CPUS: Final = 16
 MOST_THREADS: Final = 6
-_CRITICAL: Final = "#1f4e9c"
-_OTHER: Final = "#c9cdd2"
-_INTERRUPT: Final = "#111111"
+_CRITICAL: Final = "var(--critical)"
+_OTHER: Final = "var(--other)"
+_INTERRUPT: Final = "var(--ink)"
+_KERNELS: Final = "#76b900"
 _CULPRITS: Final = ("#2a9d8f", "#7fb069", "#e377c2", "#8c6d46", "#17a2c4", "#b5bd3c")
 _CAUSES: Final = {Cause.WOKEN: "#f2a541", Cause.PREEMPTED: "#c8102e", Cause.YIELDED: "#9b72cf"}
 _SAID: Final = {
@@ -33,15 +36,23 @@ _SAID: Final = {
     Cause.PREEMPTED: "waits after it was pushed out",
     Cause.YIELDED: "waits after it yielded",
 }
+_EMPTY: Final = {"Threads": "sleeps", "CPUs": "idle"}
 Span = tuple[int, int]
 _STYLE: Final = """
-body{font:14px/1.5 system-ui,sans-serif;max-width:1320px;margin:24px auto;padding:0 16px;color:#1b1f24}
-h1{font-size:20px}h2{font-size:16px;margin-top:28px}.verdict{font-size:16px;background:#f3f5f8;padding:12px 16px}
-li{margin:10px 0}.error b{color:#c8102e}.warning b{color:#b36b00}small{color:#57606a}
-svg text{font:11px system-ui,sans-serif;fill:#1b1f24}table{border-collapse:collapse}
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#f3f5f8;--lane:#fafbfc;--edge:#e3e6ea;
+--dim:#57606a;--critical:#1f4e9c;--other:#c9cdd2;--error:#c8102e;--warning:#b36b00}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#0d1117;--soft:#161b22;--lane:#161b22;--edge:#30363d;
+--dim:#9aa4af;--critical:#6ea2f0;--other:#4b535d;--error:#ff6b7a;--warning:#e0a030}}
+body{font:14px/1.5 system-ui,sans-serif;max-width:1320px;margin:24px auto;padding:0 16px;color:var(--ink);
+background:var(--paper)}
+h1{font-size:20px}h2{font-size:16px;margin-top:28px}
+.verdict{font-size:16px;background:var(--soft);padding:12px 16px}
+li{margin:10px 0}.error b{color:var(--error)}.warning b{color:var(--warning)}small,.note{color:var(--dim)}
+svg text{font:11px system-ui,sans-serif;fill:var(--ink)}table{border-collapse:collapse}
 td,th{padding:2px 12px 2px 0;text-align:right}
 td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}
-.key span{display:inline-block;width:12px;height:12px;margin:0 4px 0 14px;vertical-align:-1px}
+.pin{fill:var(--ink);opacity:.08}.key span{white-space:nowrap;margin-right:14px;display:inline-block}
+.key i{display:inline-block;width:12px;height:12px;margin-right:4px;vertical-align:-1px}
 """
 
 
@@ -71,9 +82,14 @@ def page(report: Report, *, title: str) -> str:
             f'<p class="verdict">{escape(verdict(report))}</p>',
             *pictures,
             _key(colours),
+            _hidden(view),
             "<h2>Findings</h2>",
             "<ol>",
-            *_findings(report),
+            *(
+                _findings(report)
+                if report.findings
+                else ["<p>None that cost 0.5 % of a critical thread's time.</p>"]
+            ),
             "</ol>",
             "<h2>Threads</h2>",
             _threads(report),
@@ -96,15 +112,23 @@ def _colours(report: Report) -> dict[str, str]:
 
 
 def _key(colours: dict[str, str]) -> str:
-    entries = [
-        ("critical thread", _CRITICAL),
-        *colours.items(),
-        ("other threads", _OTHER),
-        ("interrupt", _INTERRUPT),
-    ]
-    entries += [(_SAID[cause], colour) for cause, colour in _CAUSES.items()]
-    shown = (f'<span style="background:{colour}"></span>{escape(name)}' for name, colour in entries)
-    return f'<p class="key">{"".join(shown)}</p>'
+    threads = [("runs", _CRITICAL), *((_SAID[cause], colour) for cause, colour in _CAUSES.items())]
+    cpus = [("critical thread", _CRITICAL), *colours.items(), ("other threads", _OTHER), ("interrupt", _INTERRUPT)]
+    lines = []
+    for of, entries in (("Threads", threads), ("CPUs", cpus)):
+        shown = (f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in entries)
+        lines.append(f'<p class="key"><b>{of}:</b> {"".join(shown)} empty: {_EMPTY[of]}</p>')
+    return "".join(lines)
+
+
+def _hidden(view: View) -> str:
+    """Return what has no lane, in words."""
+    said = []
+    if len(view.critical_lives) > MOST_THREADS:
+        said.append(f"the {MOST_THREADS} of {len(view.critical_lives)} critical threads that waited longest")
+    if len(view.runs.cpus) > MOST_CPUS:
+        said.append(f"the {MOST_CPUS} of {len(view.runs.cpus):,} CPUs on which critical threads ran most")
+    return f'<p class="note">Shown are {" and ".join(said)}.</p>' if said else ""
 
 
 def _picture(
@@ -125,17 +149,15 @@ def _picture(
             x = LEFT + WIDTH * max(first - int(edges[0]), 0) / span
             shown = ", ".join(map(str, numbers))
             wide = max(WIDTH * (min(last, int(edges[-1])) - max(first, int(edges[0]))) / span, 1.0)
-            parts.append(
-                f'<rect x="{x:.1f}" y="26" width="{wide:.1f}" height="{bottom - 26}" fill="#000" opacity=".06"/>'
-            )
+            parts.append(f'<rect x="{x:.1f}" y="26" width="{wide:.1f}" height="{bottom - 26}" class="pin"/>')
             parts.append(
                 f'<text x="{x:.1f}" y="{12 + 11 * (numbers[0] % 2)}" font-weight="bold">&#9660;{shown}</text>'
             )
     for index, (name, layers) in enumerate(lanes):
         top = 30 + index * (LANE + GAP)
-        parts.append(f'<text x="0" y="{top + LANE / 2 + 4}">{escape(name)}</text>')
+        parts.append(f'<text x="0" y="{top + LANE / 2 + 4}">{escape(_short(name))}</text>')
         parts.append(
-            f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{LANE}" fill="#fafbfc" stroke="#e3e6ea"/>'
+            f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{LANE}" fill="var(--lane)" stroke="var(--edge)"/>'
         )
         base = np.zeros(COLUMNS)
         for colour, label, share in layers:
@@ -147,6 +169,10 @@ def _picture(
         ms = (int(edges[0]) - view.trace.start_ns + span * tick / 5) / 1e6
         parts.append(f'<text x="{x:.0f}" y="{height - 6}" text-anchor="{anchor}">{ms:,.1f} ms</text>')
     return "\n".join([*parts, "</svg>"])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _layer(top: int, base: NDArray[np.float64], share: NDArray[np.float64], colour: str, label: str) -> str:
@@ -166,6 +192,9 @@ Layers = list[tuple[str, str, NDArray[np.float64]]]
 
 
 def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
+    if (gpu := view.accelerator) is not None:
+        busy = _share(gpu.busy_start_ns, gpu.busy_start_ns + gpu.busy_ns, edges)
+        yield "accelerators", [(_KERNELS, "any kernel runs", busy)]
     for life in view.critical_lives[:MOST_THREADS]:
         mine = view.runs.life == life
         layers: Layers = [(_CRITICAL, "runs", _share(view.runs.start_ns[mine], view.runs.end_ns[mine], edges))]
@@ -178,7 +207,7 @@ def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
 
 
 def _cpu_lanes(view: View, edges: Ints, colours: dict[str, str]) -> Iterator[tuple[str, Layers]]:
-    """Yield the CPUs on which critical threads ran or waited most, by number."""
+    """Yield the CPUs on which critical threads ran most often, by number."""
     runs = view.runs
     is_critical = (runs.life >= 0) & np.append(view.is_critical, False)[runs.life]
     use = np.bincount(runs.cpu[is_critical], minlength=len(runs.cpus))
@@ -226,10 +255,11 @@ def _findings(report: Report) -> Iterator[str]:
 
 def _threads(report: Report, *, most: int = 20) -> str:
     rows = [
-        "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean</th><th>p99</th>",
-        "<th>CPU had</th></tr>",
+        "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean ms</th><th>p99 ms</th>",
+        "<th>who had the CPU [ms]</th></tr>",
     ]
-    for one in report.threads[:most]:
+    waited = [one for one in report.threads if one.waits or one.is_critical]
+    for one in waited[:most]:
         had = ", ".join(f"{name} {ms:,.1f}" for name, ms in list(one.culprits.items())[:3])
         rows.append(
             f"<tr><td>{escape(one.comm)}</td><td>{one.tid}</td><td>{one.waits:,}</td><td>{one.wait_ms_total:,.1f}</td>"

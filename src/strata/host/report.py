@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.decision import Reason
-from strata.host.findings.finding import WARNING_SHARE, Finding, Severity, share_of
+from strata.host.findings.finding import WARNING_SHARE, Finding, Severity, share_of, to_blame
 from strata.host.findings.gpu_idle import idleness
 from strata.host.findings.ranked import findings_of
 from strata.host.gain import predicted_gain, without
@@ -156,7 +156,7 @@ def verdict(report: Report) -> str:
             "that is not what holds it up."
         )
     else:
-        culprit = next((one.culprit for one in serious if one.token == "cpu-wait"), serious[0].culprit)
+        culprit = to_blame(waited.culprits)
         sentences.append(
             f"{name} could run but had no CPU for {share:.0%} of its {view.lived_ns[life] / 1e9:.1f} s "
             f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."

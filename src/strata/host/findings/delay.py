@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, share_of, to_blame, worst_span
+from strata.host.gain import without
 from strata.host.view import View
 from strata.host.waits import Cause
 
@@ -23,14 +24,16 @@ def find(view: View) -> Iterator[Finding]:
         lived_ns = int(view.lived_ns[life])
         if total_ns < WORTH_SHARE * lived_ns or not len(waits):
             continue
+        is_over = view.waits.is_over[waits]
         lengths_ms = view.waits.length_ns[waits] / 1e6
+        still = "" if is_over.all() else f" (one of {lengths_ms[~is_over].max():.1f} ms so far, as the trace ends)"
         culprits = view.culprits(waits)
         name = to_blame(culprits)
         share = share_of(culprits, name)
         rounds = int(np.count_nonzero(view.waits.cause[waits] == Cause.WOKEN))
         rate = rounds * 1e9 / lived_ns
-        gain = total_ns / max(lived_ns - total_ns, 1)
-        more = f" ({rate * (1 + gain):,.0f} rounds a second, not {rate:,.0f})" if rounds >= MANY else ""
+        most = rate * (1 + without(total_ns / lived_ns))
+        more = f"; without them at most {most:,.0f} rounds a second, not {rate:,.0f}" if rounds >= MANY else ""
         yield of_thread(
             view,
             life,
@@ -38,10 +41,9 @@ def find(view: View) -> Iterator[Finding]:
             {"share": total_ns / lived_ns, "culprit": name or "nobody", "blame": share},
             cost_ms=total_ns / 1e6,
             evidence=(
-                f"{len(waits)} waits, mean {lengths_ms.mean():.3f} ms, "
-                f"p99 {np.percentile(lengths_ms, 99):.1f} ms, longest {lengths_ms.max():.1f} ms; "
-                f"on the CPU meanwhile: {listed(culprits)}; "
-                f"without them at most {gain:.0%} more work{more}"
+                f"{len(waits):,} waits{still}, {lengths_ms.mean():.1f} ms on average, one in a hundred longer "
+                f"than {np.percentile(lengths_ms, 99):.1f} ms, the longest {lengths_ms.max():.1f} ms; "
+                f"on the CPU meanwhile: {listed(culprits)}{more}"
             ),
             confidence=0.95,
             culprit=name,
