@@ -186,3 +186,19 @@ def test_a_trouble_that_cannot_be_made_is_said_and_not_scored():
     found = live(2, record=recorded()).to_dict()
     assert found["skipped"] == [{"trouble": "irq-load", "reason": "flood: Operation not permitted"}]
     assert (found["runs"], found["recall"]) == (12, 1.0)
+
+
+def test_where_a_trainer_was_only_born_others_do_not_disturb_it(tmp_path):
+    trainer, hog, sender = (TRAINER, 11), ("hog", 12), ("sender", 13)
+
+    def record(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
+        text = Text().switch(0, 0, IDLE, trainer).switch(1, 0, trainer, sender)
+        for step in range(20):
+            text.wake(10.0 * step + 2, 1, trainer, by=hog).switch(10.0 * step + 6, 1, hog, trainer, "R")
+            text.switch(10.0 * step + 11, 1, trainer, hog)
+        trace.write_text("\n".join(text.switch(210, 0, sender, IDLE).lines) + "\n")
+        return Trial(trouble, seed, frozenset({"hog"}))
+
+    found = live_trial(Trouble.PINNED_HOG, seed=1, trace=tmp_path / "t", record=record)
+    assert (found.tries, found.is_right) == (1, True)
+    assert found.others < 0.1 < found.culprit

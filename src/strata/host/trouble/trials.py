@@ -103,14 +103,18 @@ def _shares(view: View, trainer: str) -> dict[str, float]:
     """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts."""
     runs, interrupts = view.runs, view.interrupts
     trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
-    cpus = np.unique(runs.cpu[np.isin(runs.life, trainers)])
+    lengths_ns = runs.end_ns - runs.start_ns
+    mine = np.isin(runs.life, trainers)
+    there_ns = np.bincount(runs.cpu[mine], weights=lengths_ns[mine], minlength=len(runs.cpus))
+    # Not where it was born, before it went to the CPU it is pinned to.
+    cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
     all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
     ours = np.flatnonzero((runs.life >= 0) & np.isin(runs.cpu, cpus))
-    for life, ns in zip(runs.life[ours].tolist(), (runs.end_ns - runs.start_ns)[ours].tolist(), strict=True):
+    for life, ns in zip(runs.life[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
         shares[view.name(life)] += ns / all_ns
     ours = np.flatnonzero(np.isin(interrupts.cpu, cpus))
-    lengths_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
-    for cause, ns in zip(interrupts.cause[ours].tolist(), lengths_ns.tolist(), strict=True):
+    held_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
+    for cause, ns in zip(interrupts.cause[ours].tolist(), held_ns.tolist(), strict=True):
         shares[interrupts.causes[cause]] += ns / all_ns
     return shares
