@@ -275,7 +275,7 @@ def test_a_labelled_thread_of_this_very_process_is_found():
     (found,) = (one for one in classify(seen) if one.thread.tid == answers[0].tid)
     assert (answers[0].name, found.thread.name) == ("st-train", "st-train")
     assert (found.pool, found.layer, found.confidence) == ("kernel-launch", "critical", 1.0)
-    assert found.thread.pid == os.getpid()
+    assert (found.thread.pid, found.thread.user) == (os.getpid(), os.geteuid())
 
 
 @pytest.mark.parametrize("what", ["", "a" * 13, "Train", "a b", "é", "-a"])

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 from host_builders import thread
 from layer_hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 from strata.fleet.local import cpu_list
+from strata.host.apply.refuse import Residents, refusals
 from strata.host.cpus import Cpus, show, simple
 from strata.host.kernel import Kernel
 from strata.host.layers.plain import plain
 from strata.host.layers.split import split
 from strata.host.threads.classify import classify
 from strata.host.threads.snapshot import Snapshot
+
+CROWDS = st.lists(
+    st.tuples(st.sampled_from(["", "/a", "/a/b", "/c/d", "/user.slice/x", "/job.slice/other"]), st.integers(0, 4)),
+    max_size=12,
+)
 
 
 def steps(act, found, layer=None):
@@ -69,6 +75,36 @@ def test_what_belongs_to_no_job_runs_when_nobody_else_wants_to_but_daemons_and_s
     assert written["/sys/fs/cgroup/system.slice/cpu.weight"] == "10"
     assert "/sys/fs/cgroup/system.slice/cpu.idle" not in written
     assert written["/sys/fs/cgroup/batch.slice/cpuset.cpus"] == show(split(BIG, THREADS).shared)
+
+
+def test_a_user_with_nothing_elsewhere_is_weighted_and_not_idled():
+    pod = thread(8000, "serve", cgroup="/kubepods.slice/pod-1", user=1000)
+    host = replace(HOST, threads=(*HOST.threads, pod))
+    written = steps("write", plain(BIG, FULL, classify(host)), "rest")
+    assert written["/sys/fs/cgroup/kubepods.slice/cpu.weight"] == "10"
+    assert "/sys/fs/cgroup/kubepods.slice/cpu.idle" not in written
+    shell = thread(8001, "bash", cgroup="/user.slice/1000", user=1000)
+    both = replace(host, threads=(*host.threads, shell))
+    assert (
+        steps("write", plain(BIG, FULL, classify(both)), "rest")["/sys/fs/cgroup/kubepods.slice/cpu.idle"] == "1"
+    )
+
+
+@FEW
+@given(MACHINES, CROWDS)
+def test_apply_refuses_no_policy_of_ours(cpus, crowd):
+    threads = [thread(9000 + n, "x", cgroup=cgroup, user=user) for n, (cgroup, user) in enumerate(crowd)]
+    found = plain(cpus, FULL, classify(replace(HOST, threads=(*HOST.threads, *threads))))
+    groups = {}
+    for one in (*HOST.threads, *threads):
+        groups.setdefault(one.user, set()).add(one.cgroup or "/")
+    here = Residents(frozenset(cpus.numbers), frozenset(FULL.memory_nodes), groups)
+    assert refusals(found.steps, here) == ()
+
+
+def test_the_first_process_keeps_its_nice_value_which_all_it_starts_would_inherit():
+    host = replace(HOST, threads=(*HOST.threads, thread(1, "init", run_s=90.0)))
+    assert "/proc/1/task/1" not in steps("nice", plain(BIG, FULL, classify(host)))
 
 
 def test_nice_values_say_who_matters_and_undo_nobodys_own_choice():

@@ -81,14 +81,23 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) 
 
 def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
     """Yield what holds everyone else back: top-level cgroups without a job."""
-    tops = sorted({"/" + one.thread.cgroup.split("/")[1] for one in threads if one.thread.cgroup})
-    for top in tops:
-        if any(job == top or job.startswith(f"{top}/") for job in jobs):
-            continue
+    users: dict[str, set[int]] = {}
+    for one in threads:
+        users.setdefault(_top(one.thread.cgroup), set()).add(one.thread.user)
+    held_back = [top for top in sorted(users) if top and top not in map(_top, jobs)]
+    may_idle = {top for top in held_back if top not in SYSTEM}
+    # Whoever has processes there only would starve.
+    elsewhere = set().union(*(some for top, some in users.items() if top not in may_idle))
+    for top in held_back:
         folder = f"{kernel.cgroup_root}{top}"
-        if "cpu" in kernel.controllers and kernel.has_cpu_idle and top not in SYSTEM:
+        if "cpu" in kernel.controllers and kernel.has_cpu_idle and top in may_idle and users[top] <= elsewhere:
             yield Step("write", f"{folder}/cpu.idle", "1", "runs when nobody else wants to", "rest")
         elif "cpu" in kernel.controllers:
             yield Step("write", f"{folder}/cpu.weight", str(WEIGHT["rest"]), "what the job leaves", "rest")
         if "cpuset" in kernel.controllers and parts.critical:
             yield Step("write", f"{folder}/cpuset.cpus", show(parts.shared), parts.why("rest"), "rest")
+
+
+def _top(cgroup: str) -> str:
+    """Return the cgroup below the root that holds another; "" for the root."""
+    return "/".join(cgroup.split("/")[:2])

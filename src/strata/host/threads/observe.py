@@ -94,6 +94,7 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
         int(status.get("nonvoluntary_ctxt_switches", 0)),
         int(fields[16]),
         cpu_list(status.get("Cpus_allowed_list")),
+        int(status.get("Uid", "0 0").split()[1]),
     )
 
 

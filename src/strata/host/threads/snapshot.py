@@ -13,7 +13,7 @@ class Thread:
 
     process: the name of its group's leader. num_runs: turns on a CPU; num_wakeups: times it gave the CPU up
     itself; num_preempted: times it was taken from it. Times are None where the kernel does not count them.
-    start_ticks tells two threads of one number apart.
+    start_ticks tells two threads of one number apart. user: its effective user id.
     """
 
     tid: int
@@ -31,6 +31,7 @@ class Thread:
     num_preempted: int = 0
     nice: int = 0
     cpus: tuple[int, ...] = ()
+    user: int = 0
 
     @property
     def is_leader(self) -> bool:
