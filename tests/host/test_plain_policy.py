@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,18 +12,19 @@ from hypothesis import strategies as st
 from host_builders import thread
 from layer_hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 from strata.fleet.local import cpu_list
+from strata.host.apply.policy import load
 from strata.host.apply.refuse import Residents, refusals
 from strata.host.cpus import Cpus, show, simple
 from strata.host.kernel import Kernel
+from strata.host.layers.codec import dump
+from strata.host.layers.generate import generate
 from strata.host.layers.plain import plain
 from strata.host.layers.split import split
 from strata.host.threads.classify import classify
 from strata.host.threads.snapshot import Snapshot
 
-CROWDS = st.lists(
-    st.tuples(st.sampled_from(["", "/a", "/a/b", "/c/d", "/user.slice/x", "/job.slice/other"]), st.integers(0, 4)),
-    max_size=12,
-)
+GROUPS = st.sampled_from(["", "/a", "/a/b", "/c/d", "/user.slice/x", "/job.slice/other", "/../h", r"/a b/\x2d.\n"])
+CROWDS = st.lists(st.tuples(GROUPS, st.integers(0, 4)), max_size=12)
 
 
 def steps(act, found, layer=None):
@@ -92,9 +94,12 @@ def test_a_user_with_nothing_elsewhere_is_weighted_and_not_idled():
 
 @FEW
 @given(MACHINES, CROWDS)
-def test_apply_refuses_no_policy_of_ours(cpus, crowd):
+def test_apply_reads_every_policy_of_ours_and_refuses_none(tmp_path_factory, cpus, crowd):
     threads = [thread(9000 + n, "x", cgroup=cgroup, user=user) for n, (cgroup, user) in enumerate(crowd)]
     found = plain(cpus, FULL, classify(replace(HOST, threads=(*HOST.threads, *threads))))
+    policy = tmp_path_factory.mktemp("policy") / "plain.json"
+    policy.write_text(json.dumps({"steps": [step.to_dict() for step in found.steps]}))
+    assert load(str(policy)) == found.steps
     groups = {}
     for one in (*HOST.threads, *threads):
         groups.setdefault(one.user, set()).add(one.cgroup or "/")
@@ -105,6 +110,17 @@ def test_apply_refuses_no_policy_of_ours(cpus, crowd):
 def test_the_first_process_keeps_its_nice_value_which_all_it_starts_would_inherit():
     host = replace(HOST, threads=(*HOST.threads, thread(1, "init", run_s=90.0)))
     assert "/proc/1/task/1" not in steps("nice", plain(BIG, FULL, classify(host)))
+
+
+def test_a_job_outside_of_this_cgroup_namespace_is_said_to_be():
+    # A container that shares the host's processes but not its cgroups.
+    hidden = tuple(replace(one, cgroup=f"/../..{one.cgroup}") for one in HOST.threads)
+    host = replace(HOST, threads=hidden)
+    found = plain(BIG, FULL, classify(host))
+    assert not [step for step in found.steps if "cgroup" in step.path]
+    assert "cgroups of threads outside of this cgroup namespace" in {one.what for one in found.left_out}
+    said = json.dumps(dump(generate(BIG, FULL, classify(host)).layers))
+    assert "Cgroup" not in said
 
 
 def test_nice_values_say_who_matters_and_undo_nobodys_own_choice():

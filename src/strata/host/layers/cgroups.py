@@ -37,6 +37,9 @@ def cgroup_steps(
         return
     if "cpuset" in kernel.controllers and not parts.critical:
         left.append(LeftOut("cpuset.cpus", "too few CPUs to set some aside"))
+    if any(_is_hidden(one.thread.cgroup) and one.layer != "rest" for one in threads):
+        left.append(LeftOut("cgroups of threads outside of this cgroup namespace", "not to be seen from here"))
+    threads = [one for one in threads if not _is_hidden(one.thread.cgroup)]
     jobs = sorted({one.thread.cgroup for one in threads if one.layer != "rest"})
     if "" in jobs:
         left.append(LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined"))
@@ -96,6 +99,11 @@ def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, 
             yield Step("write", f"{folder}/cpu.weight", str(WEIGHT["rest"]), "what the job leaves", "rest")
         if "cpuset" in kernel.controllers and parts.critical:
             yield Step("write", f"{folder}/cpuset.cpus", show(parts.shared), parts.why("rest"), "rest")
+
+
+def _is_hidden(cgroup: str) -> bool:
+    """Return whether it lies outside of this cgroup namespace, as others of a host do seen from a container."""
+    return cgroup.startswith("/..")
 
 
 def _top(cgroup: str) -> str:
