@@ -204,10 +204,10 @@ ON, OFF = Seen(1.0, "enabled", "layered_1"), Seen(2.0, "disabled")
 
 
 def test_one_that_detaches_to_attach_again_is_not_ended():
-    assert course_of(ON, OFF).verdict == "starting"
+    assert course_of(ON, OFF).verdict == "detached"
     assert course_of(ON, OFF, replace(ON, at_s=3.0)).verdict == "running"
     assert course_of(ON, replace(OFF, at_s=1.1 + GRACE_S)).verdict == "ejected"
-    assert course_of(ON, replace(OFF, at_s=1.1 + GRACE_S, state="enabling")).verdict == "starting"
+    assert course_of(ON, replace(OFF, at_s=1.1 + GRACE_S, state="enabling")).verdict == "detached"
 
 
 def test_one_that_never_attaches_is_late():

@@ -69,6 +69,9 @@ def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
             continue
         if one.layer == "rest" and (one.thread.busy < NOISE or one.thread.age_s < SETTLED_S):
             continue
+        # What init starts from now on would have its value too.
+        if one.layer == "rest" and one.thread.pid == 1:
+            continue
         # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
         if (wanted < 0) == (one.thread.nice < wanted):
             continue

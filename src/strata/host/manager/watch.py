@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-Verdict = Literal["starting", "running", "stopped", "switched-off", "ejected", "died", "replaced", "late"]
+Verdict = Literal[
+    "starting", "running", "detached", "stopped", "switched-off", "ejected", "died", "replaced", "late"
+]
 LATE_S: Final = 300.0
 """Attaching takes under a second on hardware; under an emulator the verifier took 66 s."""
 GRACE_S: Final = 10.0
@@ -40,7 +42,7 @@ class Course:
     @property
     def is_over(self) -> bool:
         """Return whether its process has ended, or has to."""
-        return self.verdict not in ("starting", "running")
+        return self.verdict not in ("starting", "running", "detached")
 
 
 def begin(at_s: float) -> Course:
@@ -65,7 +67,7 @@ def judge(course: Course, seen: Seen) -> Course:
         return replace(course, verdict="ejected", why=seen.last_words or f"the kernel says {seen.state!r}")
     if waited_s > LATE_S:
         return replace(course, verdict="late", why=f"not attached after {waited_s:.0f} s")
-    return replace(course, verdict="starting")
+    return replace(course, verdict="detached" if course.was_enabled else "starting")
 
 
 def _ended(course: Course, seen: Seen) -> Course:
