@@ -45,5 +45,5 @@ def layer_of(thread: Thread, layers: Sequence[Layer]) -> Layer | None:
 
 
 def cgroup_path(thread: Thread) -> str:
-    """Return its cgroup as scx_layered writes it: no slash before, one behind. One not seen from here is the root."""
+    """Return its cgroup as scx_layered writes it, `job/`; the root for one that is not seen from here."""
     return "/" if thread.cgroup.startswith("/..") else thread.cgroup.strip("/") + "/"
