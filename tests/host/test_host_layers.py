@@ -39,6 +39,11 @@ SOME = st.lists(
 )
 
 
+def as_proc_has_it(name):
+    """What a thread called so is called by /proc, as it is read."""
+    return name.replace(b"\0", b"").decode(errors="backslashreplace")
+
+
 def crowd(some):
     """Threads 100, 101 … of a dozen processes, of any layer whatever their names say."""
     return [
@@ -67,6 +72,23 @@ def test_the_training_hosts_threads_all_fall_into_their_layers():
     assert {one.thread.tid: layer_of(one.thread, policy.layers).name for one in THREADS} == {
         one.thread.tid: one.layer for one in THREADS
     }
+
+
+@FEW
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=9) | st.binary(max_size=15).map(as_proc_has_it), st.booleans()), max_size=6
+    )
+)
+def test_names_of_any_bytes_make_no_policy_that_is_refused(names):
+    some = [
+        Classified(thread(100 + n, name), None, "critical" if is_critical else "rest", 0.5, ("x",))
+        for n, (name, is_critical) in enumerate(names)
+    ]
+    policy = generate(BIG, FULL, some)
+    found = lint(read(dump(policy.layers)), site=Site(BIG, FULL))
+    assert [str(one.reason) for one in found if one.severity != "note"] == []
+    assert policy.missed == ()
 
 
 @FEW

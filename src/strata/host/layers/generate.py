@@ -11,7 +11,7 @@ from strata.host.kernel import Kernel
 from strata.host.layers.arguments import arguments
 from strata.host.layers.logic import covers
 from strata.host.layers.matching import cgroup_path, holds, layer_of
-from strata.host.layers.policy import MAX_ORS, MAX_PERF, Confined, Grouped, Kind, Layer, Match, Open
+from strata.host.layers.policy import MAX_COMM, MAX_ORS, MAX_PERF, Confined, Grouped, Kind, Layer, Match, Open
 from strata.host.threads.classify import Classified
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.names import of_thread, stem
@@ -91,7 +91,7 @@ def _takes(block: Block, threads: Iterable[Thread]) -> bool:
 
 def _candidates(thread: Thread) -> Iterator[Block]:
     """Yield conditions that hold for a thread, those that outlive its process first."""
-    comm = Match("CommPrefix", stem(thread.name))
+    comm, pcomm = Match("CommPrefix", _start(stem(thread.name))), Match("PcommPrefix", _start(thread.process))
     if of_thread(thread.name) is not None:
         yield (comm,)
     # A name like "python" says nothing by itself: it takes the job's cgroup or at least its process as well.
@@ -100,12 +100,17 @@ def _candidates(thread: Thread) -> Iterator[Block]:
     if place.value != "/":
         yield (place, comm)
         yield (place, comm, leads)
-        yield (place, Match("PcommPrefix", thread.process), comm, leads)
-    elif comm.value != thread.process:
-        yield (Match("PcommPrefix", thread.process), comm)
+        yield (place, pcomm, comm, leads)
+    elif comm.value != pcomm.value:
+        yield (pcomm, comm)
     yield (Match("TGIDEquals", thread.pid), comm)
     yield (Match("TGIDEquals", thread.pid), comm, leads)
     yield (Match("PIDEquals", thread.tid),)
+
+
+def _start(name: str) -> str:
+    """Return the part of a name that a condition can hold: /proc escapes what is no text; 15 bytes count."""
+    return name.partition("\\")[0].encode()[: MAX_COMM - 1].decode(errors="ignore")
 
 
 def _wider(blocks: list[Block], others: Sequence[Thread]) -> list[Block]:
