@@ -226,6 +226,7 @@ SAMPLES = {
     "trace-clock-back": {"times": 2},
     "trace-damaged": {"lines": 12},
     "trace-cut": {"events": 12000000},
+    "launcher-unknown": {"threads": "7, 9"},
     "trace-truncated": {"seconds": 3.5},
     "nothing-critical": {"asked": "trainer"},
 }  # fmt: skip

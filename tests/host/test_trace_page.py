@@ -89,6 +89,8 @@ def test_with_a_profiler_s_trace_the_accelerator_has_a_lane(tmp_path):
     shown = drawn(
         quiet(),
         tmp_path,
-        accelerator=Accelerator(times[::2], times[1::2] - times[::2], times, times, (11,), times),
+        accelerator=Accelerator(
+            times[::2], times[1::2] - times[::2], times[:0], times[:0], times[:0], 1, times, (11,), times, times
+        ),
     )
     assert "any kernel runs" in shown

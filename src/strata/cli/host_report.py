@@ -34,7 +34,8 @@ _MOST_THREADS: Final = 12
 @click.option(
     "--kineto",
     type=click.Path(path_type=Path),
-    help="A PyTorch profiler trace of the same time: says why the accelerator stood idle.",
+    multiple=True,
+    help="A PyTorch profiler trace of the same time: says why the accelerator stood idle. Again for each rank.",
 )
 @click.option(
     "--kineto-offset",
@@ -53,7 +54,7 @@ def report(
     trace: Path,
     critical: Sequence[str],
     here: bool,
-    kineto: Path | None,
+    kineto: Sequence[Path],
     kineto_offset: float | None,
     html: Path | None,
     fail_on: str | None,
@@ -86,7 +87,7 @@ def report(
         ahead_ns = recorded_on.epoch_ahead_ns
     elif here and kineto_offset is None:
         ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto is not None else None
+    accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto else None
     cpus = recorded_on.cpus if recorded_on is not None else probe() if here else None
     feeding = recorded_on.critical if recorded_on is not None else ()
     steal = recorded_on.steal if recorded_on is not None else None

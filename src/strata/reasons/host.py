@@ -18,6 +18,11 @@ HOST: Final[Meanings] = {
         "No kernel ran, since the thread that would have launched one had no CPU.",
         "Give the launching thread CPUs of its own (cpuset), near its accelerator: strata host layers does.",
     ),
+    "launcher-unknown": Meaning(
+        "the profiler's launching threads ({threads}) are not in the scheduler's trace",
+        "Why the accelerator stood idle cannot be told. In a container ids of threads are not those of the host.",
+        "Profile and record on the same host at the same time; in a container, with the host's ids (hostPID).",
+    ),
     "cpu-preempted": Meaning(
         "taken off its CPU {times} times in the middle of its work, for {culprit} above all",
         "The kernel let another thread run although this one had work; its caches are cold when it is back.",
