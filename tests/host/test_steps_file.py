@@ -30,6 +30,13 @@ def test_a_policy_comes_back_as_it_was_written(tmp_path):
         ({"start_ticks": -1}, "clock ticks"),
         ({"extra": 1}, "unknown key"),
         ({"act": "nice", "path": THREAD, "value": "-21"}, "nothing to write there"),
+        ({"act": "nice", "path": f"/proc/{'9' * 5000}/task/1", "value": "1"}, "nothing that nice may touch"),
+        ({"path": "/sys/fs/cgroup/a\0b/cpu.weight"}, "nothing that write may touch"),
+        ({"value": "9" * 5000}, "nothing to write there"),
+        ({"path": f"{NOISE}/cpuset.cpus", "value": "0-99999999999"}, "nothing to write there"),
+        ({"path": f"{NOISE}/cpuset.cpus", "value": "1--2"}, "nothing to write there"),
+        ({"act": "affinity", "path": THREAD, "value": ""}, "nothing to write there"),
+        ({"act": "scheduler", "path": THREAD, "value": "FIFO 10"}, "nothing to write there"),
     ],
 )
 def test_a_file_may_touch_only_what_policies_touch(tmp_path, change, message):

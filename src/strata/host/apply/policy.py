@@ -15,40 +15,42 @@ from strata.files import Document, read_document
 from strata.host.layers.step import Act, Step
 from strata.host.threads.pools import LAYERS
 
-_IN_CGROUP: Final = r"/sys/fs/cgroup(/[^/]+)*/"
+_LIST: Final = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
+"""CPUs or NUMA nodes as the kernel writes them, none of them beyond all sense."""
+_IN_CGROUP: Final = r"/sys/fs/cgroup(/[^/\0]+)*/"
 PLACES: Final[Mapping[Act, re.Pattern[str]]] = {
-    "nice": re.compile(r"/proc/\d+/task/\d+"),
-    "affinity": re.compile(r"/proc/\d+/task/\d+"),
-    "scheduler": re.compile(r"/proc/\d+/task/\d+"),
-    "migrate": re.compile(r"/proc/\d+"),
+    "nice": re.compile(r"/proc/\d{1,10}/task/\d{1,10}"),
+    "affinity": re.compile(r"/proc/\d{1,10}/task/\d{1,10}"),
+    "scheduler": re.compile(r"/proc/\d{1,10}/task/\d{1,10}"),
+    "migrate": re.compile(r"/proc/\d{1,10}"),
     "mkdir": re.compile(rf"({_IN_CGROUP}|/sys/fs/resctrl/)strata-[a-z]+"),
     "attach": re.compile(rf"{_IN_CGROUP}strata-[a-z]+/cgroup\.threads|/sys/fs/resctrl/strata-[a-z]+/tasks"),
     "write": re.compile(
         rf"{_IN_CGROUP}(cpu\.weight|cpu\.idle|cpuset\.cpus|cpuset\.mems|cgroup\.subtree_control)"
         rf"|{_IN_CGROUP}strata-[a-z]+/cgroup\.type"
         r"|/sys/fs/resctrl/strata-[a-z]+/schemata"
-        r"|/proc/irq/\d+/smp_affinity_list"
-        r"|/sys/devices/system/cpu/cpu\d+/cpufreq/scaling_min_freq"
+        r"|/proc/irq/\d{1,10}/smp_affinity_list"
+        r"|/sys/devices/system/cpu/cpu\d{1,5}/cpufreq/scaling_min_freq"
     ),
 }
 """What each act may touch."""
 VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "nice": re.compile(r"-?(1?\d|20)"),
-    "affinity": re.compile(r"\d[\d,-]*"),
+    "affinity": re.compile(_LIST),
     # No real-time priority from a file: a thread that never sleeps would keep its CPU.
     "scheduler": re.compile(r"(OTHER|BATCH|IDLE) 0"),
-    "migrate": re.compile(r"\d+"),
+    "migrate": re.compile(r"\d{1,4}"),
     "mkdir": re.compile(""),
-    "attach": re.compile(r"[1-9]\d*"),
-    "cpu.weight": re.compile(r"\d+"),
+    "attach": re.compile(r"[1-9]\d{0,9}"),
+    "cpu.weight": re.compile(r"\d{1,5}"),
     "cpu.idle": re.compile("[01]"),
-    "cpuset.cpus": re.compile(r"[\d,-]*"),
-    "cpuset.mems": re.compile(r"[\d,-]*"),
+    "cpuset.cpus": re.compile(rf"({_LIST})?"),
+    "cpuset.mems": re.compile(rf"({_LIST})?"),
     "cgroup.subtree_control": re.compile(r"\+(cpu|cpuset)( \+(cpu|cpuset))?"),
     "cgroup.type": re.compile("threaded"),
-    "schemata": re.compile(r"MB:\d+=\d+(;\d+=\d+)*"),
-    "smp_affinity_list": re.compile(r"[\d,-]+"),
-    "scaling_min_freq": re.compile(r"\d+"),
+    "schemata": re.compile(r"MB:\d{1,4}=\d{1,3}(;\d{1,4}=\d{1,3})*"),
+    "smp_affinity_list": re.compile(_LIST),
+    "scaling_min_freq": re.compile(r"\d{1,10}"),
 }
 """What may be written, by act or by the name of the file."""
 
