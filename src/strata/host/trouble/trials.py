@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ Recorder = Callable[..., Trial]
 """Makes a trouble and records it: `record_trial`."""
 STRONG: Final = 120 + NICE + 10
 """Kernel priority (less is more) of who has a tenth of the weight of a trial's threads."""
-TRIES: Final = 3
+TRIES: Final = 2
 """Of a trial that others disturb; then it is left out of the score, and counted."""
 
 
@@ -69,11 +69,8 @@ def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = r
     for tries in range(1, TRIES + 1):
         trial = record(trouble, seed=seed, trace=trace)
         view = _view(trace, trial)
-        shares = _shares(view, trial.trainer)
+        shares = _shares(view, trial.trainer, only=None if trial.injected else _strong(trace))
         culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
-        if not trial.injected:
-            strong = _strong(trace)
-            shares = {name: share for name, share in shares.items() if name in strong}
         shares.pop(trial.trainer, None)
         outcome = outcome_of(
             trial, report_of(view), others=max(shares.values(), default=0.0), culprit=culprit, tries=tries
@@ -93,14 +90,17 @@ def _view(trace: Path, trial: Trial) -> View:
     return view_of(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
 
 
-def _strong(trace: Path) -> set[str]:
-    """Return the names of threads that ran at a priority that counts beside a trial's threads, or above it."""
-    ran = re.findall(rb"next_comm=(.{1,16}?) next_pid=[1-9]\d* next_prio=(-?\d+)", trace.read_bytes())
-    return {name.decode(errors="replace") for name, priority in set(ran) if int(priority) <= STRONG}
+def _strong(trace: Path) -> set[int]:
+    """Return the ids of threads that ran at a priority that counts beside a trial's threads, or above it."""
+    ran = re.findall(rb" next_pid=([1-9]\d*) next_prio=(-?\d+)", trace.read_bytes())
+    return {int(tid) for tid, priority in set(ran) if int(priority) <= STRONG}
 
 
-def _shares(view: View, trainer: str) -> dict[str, float]:
-    """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts."""
+def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
+    """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts.
+
+    only: threads of these ids, and no interrupts.
+    """
     runs, interrupts = view.runs, view.interrupts
     trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
     lengths_ns = runs.end_ns - runs.start_ns
@@ -110,10 +110,13 @@ def _shares(view: View, trainer: str) -> dict[str, float]:
     cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
     all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
-    ours = np.flatnonzero((runs.life >= 0) & np.isin(runs.cpu, cpus))
+    is_ours = (runs.life >= 0) & np.isin(runs.cpu, cpus)
+    if only is not None:
+        is_ours &= np.isin(view.lives.tid[runs.life], list(only))
+    ours = np.flatnonzero(is_ours)
     for life, ns in zip(runs.life[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
         shares[view.name(life)] += ns / all_ns
-    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus))
+    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus) & (only is None))
     held_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
     for cause, ns in zip(interrupts.cause[ours].tolist(), held_ns.tolist(), strict=True):
         shares[interrupts.causes[cause]] += ns / all_ns
