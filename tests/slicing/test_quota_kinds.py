@@ -182,7 +182,7 @@ def test_the_end_of_a_context_gives_back_what_was_allocated_in_it(calls):
     assert said[3:] == ["alloc 2", "endcontext 0", room(1024), "alloc 0", f"bytes {600 * MIB} held 0"]
 
 
-@pytest.mark.parametrize("end", ["reset", "releasecontext"])
+@pytest.mark.parametrize("end", ["reset", "releasecontext", "oldreset", "oldrelease"])
 def test_the_end_of_a_devices_context_too(calls, end):
     said = calls("alloc:600M", end, "device:0", "info", "alloc:1000M")
     assert said == ["alloc 0", f"{end} 0", "device 0", room(1024), "alloc 0"]

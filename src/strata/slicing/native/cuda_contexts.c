@@ -1,5 +1,5 @@
-/* CUDA: a context's end frees what was allocated in it. The context's own memory (hundreds of MiB) is not charged: it
- * is there before the first allocation, and no number for it can be had before. */
+/* CUDA: a context's end frees what was allocated in it. The context's own memory (hundreds of MiB) is not charged: the
+ * driver tells how much is free only once there is a context, and for all tenants of the device together. */
 #include "cuda.h"
 
 static struct quota_call get_state = {"cuDevicePrimaryCtxGetState", CUDA, NULL};
@@ -33,8 +33,7 @@ QUOTA_WRAP_SINCE(CUDA, 7000, cuDevicePrimaryCtxRetain, int, (void **context, int
 }
 
 /* Others may still hold it: only the last release ends it. */
-QUOTA_WRAP_SINCE(CUDA, 11000, cuDevicePrimaryCtxRelease_v2, int, (int device)) {
-    int result = REAL(cuDevicePrimaryCtxRelease_v2)(device);
+static int released(int result, int device) {
     int (*ask)(int, unsigned *, int *) = (int (*)(int, unsigned *, int *))quota_call(&get_state);
     unsigned flags;
     int is_active = 1;
@@ -43,9 +42,25 @@ QUOTA_WRAP_SINCE(CUDA, 11000, cuDevicePrimaryCtxRelease_v2, int, (int device)) {
     return result;
 }
 
-QUOTA_WRAP_SINCE(CUDA, 11000, cuDevicePrimaryCtxReset_v2, int, (int device)) {
-    int result = REAL(cuDevicePrimaryCtxReset_v2)(device);
+static int was_reset(int result, int device) {
     if (result == 0)
         primary_ended(device);
     return result;
+}
+
+/* Those before 11.0 are what the plain name is to who asks by dlsym, as from Python. */
+QUOTA_WRAP_SINCE(CUDA, 7000, cuDevicePrimaryCtxRelease, int, (int device)) {
+    return released(REAL(cuDevicePrimaryCtxRelease)(device), device);
+}
+
+QUOTA_WRAP_SINCE(CUDA, 11000, cuDevicePrimaryCtxRelease_v2, int, (int device)) {
+    return released(REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
+}
+
+QUOTA_WRAP_SINCE(CUDA, 7000, cuDevicePrimaryCtxReset, int, (int device)) {
+    return was_reset(REAL(cuDevicePrimaryCtxReset)(device), device);
+}
+
+QUOTA_WRAP_SINCE(CUDA, 11000, cuDevicePrimaryCtxReset_v2, int, (int device)) {
+    return was_reset(REAL(cuDevicePrimaryCtxReset_v2)(device), device);
 }

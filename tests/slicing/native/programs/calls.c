@@ -242,6 +242,10 @@ static int call(const char *name, const char *first, const char *second)
         return cu.release_context(device);
     if (!strcmp(name, "reset"))
         return cu.reset_context(device);
+    if (!strcmp(name, "oldrelease"))
+        return cu.release_context_old(device);
+    if (!strcmp(name, "oldreset"))
+        return cu.reset_context_old(device);
     if (!strcmp(name, "memset"))
         return cu.set_memory(0, 0, 0);
     if (!strcmp(name, "launch")) {

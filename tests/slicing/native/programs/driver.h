@@ -13,6 +13,8 @@ typedef unsigned long long Address;
     F(retain_context, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (void **, int))                     \
     F(release_context, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, (int))                        \
     F(reset_context, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, (int))                              \
+    F(release_context_old, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, (int))                       \
+    F(reset_context_old, cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, (int))                             \
     F(create_context, cuCtxCreate_v2, cuCtxCreate, (void **, unsigned, int))                                  \
     F(destroy_context, cuCtxDestroy_v2, cuCtxDestroy, (void *))                                               \
     F(set_context, cuCtxSetCurrent, cuCtxSetCurrent, (void *))                                                \
