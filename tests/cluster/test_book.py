@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import cluster_objects as objects
 from cluster_builders import A100, B3, PROFILES
 from strata.cluster import kinds
 from strata.cluster.book import Book
+from strata.cluster.crd.runtime_profile import profile_object
 from strata.cluster.index import Index
 from strata.cluster.placed import GANG, PLACEMENT, encode
 from strata.cluster.snapshot import Placement, PodPlace
@@ -108,6 +110,35 @@ def test_pods_of_others_hold_as_many_devices_as_they_ask_for(book: Book) -> None
     book.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
     assert len(free(book, "n1")) == 5
     assert len(free(book, "n2")) == 8
+
+
+def test_what_runs_before_the_containers_takes_turns_with_them(book: Book) -> None:
+    pod = objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=2)
+    first = {"name": "first", "resources": {"limits": {"nvidia.com/gpu": "3"}}}
+    book.changed(kinds.POD, {**pod, "spec": {**pod["spec"], "initContainers": [first, first]}})
+    assert len(free(book, "n1")) == 5
+    pod["spec"]["containers"] *= 2
+    book.changed(kinds.POD, pod)
+    assert len(free(book, "n1")) == 4
+
+
+def test_pods_of_others_are_on_devices_that_nobody_else_holds_a_part_of(book: Book) -> None:
+    part = placement(("n1", (0,)), memory=2.0**30, share=0.1)
+    annotations = {PLACEMENT: encode(part), GANG: "Pod/default/part"}
+    book.changed(kinds.POD, objects.pod("part", on="n1", annotations=annotations))
+    book.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
+    assert free(book, "n1") == [4, 5, 6, 7]
+
+
+def test_a_profile_that_changes_may_let_in_what_did_not_fit(book: Book) -> None:
+    kept = profile_object(PROFILES[0])
+    book.changed(kinds.RUNTIME_PROFILE, kept)
+    assert book.index
+    before = book.grown
+    book.changed(kinds.RUNTIME_PROFILE, kept)
+    assert book.grown == before
+    book.changed(kinds.RUNTIME_PROFILE, profile_object(replace(PROFILES[0], image="another:1")))
+    assert book.grown > before
 
 
 def test_devices_the_plugin_does_not_offer_are_not_free(book: Book) -> None:
