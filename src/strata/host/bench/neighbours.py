@@ -18,6 +18,9 @@ from strata.host.bench.session import applied, look, running, some_cpus
 from strata.host.bench.turns import Patience, turns
 
 WINDOW_S: Final = 0.4
+LONGEST_S: Final = 4.0
+ENOUGH: Final = 60
+"""Rounds of the trainer, for which a trial goes on up to LONGEST_S: on a slow machine few of them fit in."""
 HOGS_PER_CPU: Final = 2
 
 
@@ -129,9 +132,11 @@ def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
     noise = [] if policy in QUIET else ["hog noise -1"] * (HOGS_PER_CPU * len(on))
     with running("rounds trainer -1", noise, on=on) as scene, applied(tuple(POLICIES[policy](scene))):
         time.sleep(window_s / 5)
-        before = look(scene)
-        time.sleep(window_s)
-        after = look(scene)
+        before = after = look(scene)
+        until_s = time.monotonic() + LONGEST_S
+        while after is before or (after.rounds - before.rounds < ENOUGH and time.monotonic() < until_s):
+            time.sleep(window_s)
+            after = look(scene)
     wait_ms = 1e3 * (after.wait_s - before.wait_s) / max(after.rounds - before.rounds, 1)
     busy_s = after.busy_s - before.busy_s
     return Trial(wait_ms, max(0.0, 1 - (after.ours_s - before.ours_s) / max(busy_s, 1e-9)))
