@@ -128,13 +128,19 @@ def test_other_makers_accelerators_count_as_well(file):
         ("ray::IDLE", "rpc"),
         ("pt_tcpstore_uv", "rpc"),
         ("haproxy", "routing"),
+        ("late_loader", "loading"),
+        ("my-ckpt-2", "checkpoint"),
+        ("gloo_tcp_loop", "comms-monitor"),
+        ("lifeguard", "rpc"),
     ],
 )
 def test_names_of_the_field_speak_for_their_pools(name, pool):
     assert pools(Snapshot((thread(10, name),)))[10] == (pool, POOLS[pool].layer)
 
 
-@pytest.mark.parametrize("name", ["bash", "sshd", "computer", "compose", "omphalos", "kworker", "systemd", "vim"])
+@pytest.mark.parametrize(
+    "name", ["bash", "sshd", "computer", "compose", "omphalos", "kworker", "systemd", "vim", "downloader"]
+)
 def test_names_that_only_look_alike_speak_for_none(name):
     assert pools(Snapshot((thread(10, name),)))[10] == (None, "rest")
 
@@ -337,3 +343,10 @@ def test_watch_tells_all_threads_and_then_what_changes(monkeypatch):
 def test_a_process_that_is_not_there_is_a_usage_error(monkeypatch):
     result = run(monkeypatch, [training_host()], "--pid", "123456")
     assert result.exception.exit_code == 2
+
+
+def test_a_row_says_how_sure_it_is_and_why_within_80_columns(monkeypatch):
+    monkeypatch.setattr("strata.host.threads.observe.observe", training_host)
+    shown = CliRunner().invoke(cli, ["host", "threads"], env={"COLUMNS": "80"}).stdout
+    assert "accelerator-monitor" in shown
+    assert "95%: its name " in shown

@@ -135,6 +135,12 @@ def _thread(one: Classified) -> dict[str, Any]:
     }
 
 
+def _why(one: Classified) -> str:
+    evidence = one.evidence[0]
+    # The name stands beside it.
+    return f"{one.confidence:.0%}: {'its name' if evidence.startswith('its name is ') else evidence}"
+
+
 def _show(console: Console, snapshot: Snapshot, found: tuple[Classified, ...]) -> None:
     from strata.host.threads.names import stem
     from strata.host.threads.pools import LAYERS
@@ -152,12 +158,12 @@ def _show(console: Console, snapshot: Snapshot, found: tuple[Classified, ...]) -
     if shown:
         console.print(
             rows(
-                ("layer", "pool", "pid", "thread", "count", "sure", "why"),
+                ("layer", "pool", "pid", "thread", "count", "sure: why"),
                 (
-                    (layer, pool, str(pid), name, str(len(some)), f"{some[0].confidence:.0%}", some[0].evidence[0])
+                    (layer, pool, str(pid), name, str(len(some)), _why(some[0]))
                     for (layer, pid, _, name, pool), some in shown
                 ),
-                right=(2, 4, 5),
+                right=(2, 4),
             )
         )
     left = sum(len(some) for key, some in alike.items() if key[0] == "rest" and key[4] == "-")

@@ -21,6 +21,8 @@ def _rule(pool: Pool, pattern: str, weight: float) -> _Rule:
     return pool, re.compile(pattern, re.IGNORECASE), weight
 
 
+_WITHIN: Final = r"(?:.*[^a-z])?"
+"""Before words that people choose themselves: `late_loader`, `my-ckpt`."""
 THREADS: Final[tuple[_Rule, ...]] = (
     _rule("kernel-launch", r"pt_autograd_\d+$", 0.95),
     _rule("kernel-launch", r"acl_thread|release_thread", 0.9),
@@ -28,15 +30,15 @@ THREADS: Final[tuple[_Rule, ...]] = (
     _rule("accelerator-monitor", r"cuda-EvtHandlr|cuda0|nvidia-smi|nv-hostengine|dcgm|nvidia-persiste", 0.9),
     _rule("accelerator-monitor", r"npu-smi|rocm-smi|amd-smi|dynolog|hy-smi|mthreads-gmi|cnmon", 0.9),
     _rule("comms-monitor", r"pt_(nccl|hccl|gloo|mccl|mpi|rccl)|pt_watchdog", 0.95),
-    _rule("comms-monitor", r"[NRH]CCL[ _]|hccl", 0.95),
+    _rule("comms-monitor", r"[NRH]CCL[ _]|hccl|gloo_", 0.95),
     _rule("openmp", r"(lib)?[gik]?omp([^a-z]|$)|OpenBLAS|mkl_|tbb|pt_thread_pool", 0.8),
-    _rule("transforms", r"transform|decod|augment|dali|tokeniz|preproc|nvjpeg|resiz", 0.8),
+    _rule("transforms", rf"{_WITHIN}(transform|decod|augment|dali|tokeniz|preproc|nvjpeg|resiz)", 0.8),
     _rule("loading", r"pt_data_(worker|pin)", 0.95),
-    _rule("loading", r"data_?load|loader|prefetch|tf_data|QueueFeederThre|fetcher|reader", 0.8),
-    _rule("checkpoint", r"ckpt|checkpoint|orbax|async_save|dcp_", 0.85),
+    _rule("loading", rf"{_WITHIN}(data_?load|loader|prefetch|tf_data|QueueFeederThre|fetcher|reader)", 0.8),
+    _rule("checkpoint", rf"{_WITHIN}(ckpt|checkpoint|orbax|async_save|dcp_)", 0.85),
     _rule("rpc", r"pt_tcpstore|pt_elastic|pt_workerserver|tensorpipe", 0.85),
     _rule("rpc", r"grpc|thrift|b?rpc|raylet|ray::|event_engine|resolver-exec|timer_manager|IOThreadPool", 0.8),
-    _rule("rpc", r"CPUThreadPool|zmq|worker\.io|gcs_server", 0.6),
+    _rule("rpc", r"lifeguard|CPUThreadPool|zmq|worker\.io|gcs_server", 0.6),
     _rule("routing", r"rout(er|ing)|proxy|envoy|haproxy|nginx|wrk:worker|traefik|gateway", 0.8),
 )
 """Pool, what the thread's name begins with, and how much that says (1: everything)."""
