@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strata.cluster import jobs
-from strata.cluster.actions import Action, Note, Patch, Remove
-from strata.cluster.admission.claims import CLAIM, claim_of_pod
+from strata.cluster.actions import Action, Note, Patch
 from strata.cluster.admission.inject import release
 from strata.cluster.affinity import on_nodes
 from strata.cluster.annotations import PREFIX
 from strata.cluster.book import Book, job_placement
 from strata.cluster.claim import Claim
 from strata.cluster.crd.compute_claim import pascal
-from strata.cluster.kinds import POD, Object, annotations_of, meta
+from strata.cluster.elsewhere import held_back, made_anew
+from strata.cluster.kinds import annotations_of, meta
 from strata.cluster.placed import (
     CHECKPOINT,
     FIRST,
@@ -38,9 +38,6 @@ from strata.cluster.telling import claim_of_job, just, offer_of, says_routed
 from strata.cluster.waiting import (
     Waiting,
     is_managed,
-    is_queued,
-    job_claim,
-    named_claim,
     ref_of,
     waiting_jobs,
     waiting_pods,
@@ -296,10 +293,10 @@ class Controller:
         """Have a gated pod made anew where another kind of card has room: what was injected cannot be changed."""
         if one.ref.kind.kind == "Pod" and now_s - told.since_s >= self.policy.elsewhere_after_s:
             assert one.claim is not None, "only what can be read gets here"
-            made_anew = tuple(_made_anew(book, one.obj, one.claim.profile))
-            if made_anew:
+            freed = tuple(made_anew(book, one.obj, one.claim.profile))
+            if freed:
                 told.since_s = now_s
-            yield from made_anew
+            yield from freed
 
     def _free(self, book: Book, now_s: float) -> Iterator[Action | None]:
         """Have one pod made anew, or one job routed anew, that was placed where somebody else was quicker.
@@ -315,46 +312,9 @@ class Controller:
                 self._stuck[key] = now_s
                 gang, profile = annotations_of(pod)[GANG], annotations_of(pod).get(INJECTED, "")
                 alone = gang.startswith("Pod/")
-                if freed := tuple(_made_anew(book, pod, profile) if alone else _held_back(book, gang)):
+                if freed := tuple(made_anew(book, pod, profile) if alone else held_back(book, gang)):
                     yield from freed
                     return
-
-
-def _made_anew(book: Book, pod: Object, profile: str) -> Iterator[Action]:
-    """Yield what has a pod's owner make another, where it has one and there is room."""
-    if not any(owner.get("controller") for owner in meta(pod).get("ownerReferences") or ()):
-        return
-    try:
-        claim = named_claim(book.claims, pod, "Pod") if CLAIM in annotations_of(pod) else claim_of_pod(pod)
-    except BadFile:  # a claim that went, or was changed, meanwhile: another pod would be refused
-        return
-    if choose(book.index, claim, book.profiles).placement is not None:
-        ref = ref_of(pod, POD)
-        reason = Reason("made-anew", ref.name, {"profile": profile})
-        yield Note(ref, pascal(reason.token), str(reason))
-        yield Remove(ref)
-
-
-def _held_back(book: Book, gang: str) -> Iterator[Action]:
-    """Yield what suspends a job of whose pods none can be bound, where there is room: it is routed anew then.
-
-    With a pod that is bound it would lose work; Kueue's jobs are Kueue's to hold back.
-    """
-    job = book.jobs.get(gang)
-    is_ours = job is not None and is_managed(job) and not is_queued(job)
-    if job is None or not is_ours or jobs.is_suspended(job) or not book.unbound.keys() >= set(book.pods_of(gang)):
-        return
-    try:
-        claim = job_claim(job, book.claims)
-    except BadFile:  # it would wait, and be told so, where it may still get its place here
-        return
-    if choose(book.index, claim, book.profiles).placement is not None:
-        kind = jobs.kind_of(job)
-        assert kind is not None, "only kinds with suspend are kept"
-        ref, reason = ref_of(job, kind), Reason("gang-overtaken", meta(job)["name"], {})
-        version = str(meta(job).get("resourceVersion") or "")
-        yield Patch(ref, jobs.suspension(job, wanted=True), resource_version=version)
-        yield Note(ref, pascal(reason.token), str(reason))
 
 
 def _is_current(book: Book, one: Waiting) -> bool:
