@@ -102,7 +102,8 @@ static const char *take_place(struct ledger_seat *seat, int file) {
 static bool sit_down(struct ledger_seat *seat) {
     int known = errno, file = open_file(quota_limits()->ledger);
     const char *why = file < 0 ? strerror(errno) : take_place(seat, file);
-    // The mapping keeps the open file, and with it the lock on our slot.
+    // The mapping keeps the open file, and with it the lock on our slot; so would, until it ends or executes another
+    // program, a child that one of our threads has forked just now.
     if (file >= 0)
         close(file);
     errno = known;
