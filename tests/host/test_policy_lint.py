@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.host.layers.codec import read
+from strata.host.layers import forms
+from strata.host.layers.codec import parse, read
+from strata.host.layers.policy import GROWTH, KINDS
+from strata.host.lint.explain import explain
 from strata.host.lint.finding import SEVERITY
 from strata.host.lint.policy import lint
 from strata.reasons import REASONS
@@ -89,6 +93,52 @@ def test_explain_says_in_words_what_each_layer_does(tmp_path):
     assert "Every thread, of those that no layer before took." in shown
     words = json.loads(run(str(file), "--explain", "--elsewhere", "-o", "json").stdout)["layers"]
     assert [one["name"] for one in words] == ["critical", "rest"]
+
+
+VALUES = {
+    forms.flag: True,
+    forms.real: 0.5,
+    forms.REALS: [0.1, 0.2],
+    forms.U32: 7,
+    forms.U64: 7,
+}
+OTHERS = {
+    "membw_gb": 0.5,
+    "growth_algo": "Topo",
+    "placement": "Sticky",
+    "cpus_range": [1, 3],
+    "cpus_range_frac": [0.1, 0.5],
+    "nodes": [1],
+    "llcs": [1],
+    "disallow_open_after_us": 7,
+    "disallow_preempt_after_us": 7,
+    "idle_resume_us": 7,
+    "idle_smt": True,
+    "allow_node_aligned": True,
+}
+FIELDS = [(kind, one) for kind, made in KINDS.items() for one in fields(made) if "form" in one.metadata]
+SILENT = {"idle_smt", "allow_node_aligned"} | {("Open", "growth_algo"), ("Open", "util_peak_half_life_ms")}
+"""Keys that do nothing, anywhere or in a kind."""
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda one: getattr(one, "name", one))
+def test_explain_has_words_for_every_field_that_does_something(kind, field):
+    key = field.name
+    base = {} if kind == "Open" else {"util_range": [0.4, 0.8]}
+    if key == "preempt_first":
+        base["preempt"] = True
+    value = OTHERS[key] if key in OTHERS else VALUES[field.metadata["form"]]
+    usual, other = (
+        explain(parse([{"name": "a", "matches": [[]], "kind": {kind: body}}]))
+        for body in (base, {**base, key: value})
+    )
+    assert (usual != other) == (key not in SILENT and (kind, key) not in SILENT)
+
+
+@pytest.mark.parametrize("growth", GROWTH[1:])
+def test_explain_has_words_for_every_order_of_growth(growth):
+    (said,) = explain(parse([layer([[]], grouped(growth_algo=growth))]))
+    assert any(sentence.startswith("Takes CPUs ") for sentence in said.how)
 
 
 @pytest.mark.parametrize("text", ["", "[", "[{]", "[NaN]", "\x00\xff", "[" * 100_000])

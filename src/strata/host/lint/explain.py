@@ -120,6 +120,12 @@ def _where(kind: Kind) -> Iterator[str]:
             yield f"Also runs on idle CPUs of others that are not protected{when}."
         else:
             yield "Runs nowhere else."
+        if kind.growth_algo != "Sticky":
+            yield f"Takes CPUs {_ORDER[kind.growth_algo]}."
+        if kind.util_peak_half_life_ms:
+            yield f"Gives CPUs back slowly: a peak of its load counts half after {kind.util_peak_half_life_ms} ms."
+        if isinstance(kind, Grouped) and kind.util_includes_open_cputime:
+            yield "What its threads run on CPUs of others counts as load of its own."
         if kind.protected:
             yield "Nobody else may use its CPUs, even idle ones."
         if kind.membw_gb is not None:
@@ -131,6 +137,21 @@ def _where(kind: Kind) -> Iterator[str]:
         yield f"Keeps to {' and '.join(places)}."
     if kind.skip_remote_node:
         yield "Does not look for idle CPUs on other NUMA nodes."
+    low, high = kind.xnuma_threshold
+    if low <= 0 and kind.xnuma_threshold_delta[0] <= 0:
+        yield "Its threads may go to any NUMA node at any time."
+    elif (kind.xnuma_threshold, kind.xnuma_threshold_delta) != ((0.6, 0.7), (0.2, 0.3)):
+        less, more = kind.xnuma_threshold_delta
+        yield (
+            f"Its threads go to other NUMA nodes where one is over {high:.0%} busy and {more:.0%} above the mean "
+            f"of all, until it is under {low:.0%} or {less:.0%}."
+        )
+    if kind.xllc_mig_min_us:
+        yield f"A thread stays at its last-level cache where it waits less than {kind.xllc_mig_min_us:g} us there."
+    if kind.placement == "Sticky":
+        yield "A thread that wakes up queues on its previous CPU, idle or not."
+    elif kind.placement == "Floating":
+        yield "A thread that wakes up takes any idle CPU, wherever it ran before."
     if kind.prev_over_idle_core:
         yield "Stays on its previous CPU even where the core's other CPU is busy."
 
@@ -139,6 +160,14 @@ def _turns(kind: Kind) -> Iterator[str]:
     if kind.preempt:
         first = ", on its previous CPU first" if kind.preempt_first else ""
         yield f"Takes a CPU from threads of layers that do not preempt, where none is idle{first}."
+    else:
+        open_us, preempt_us = kind.disallow_open_after_us, kind.disallow_preempt_after_us
+        if open_us is not None:
+            yield f"A CPU that was busy for {open_us / 1e3:g} ms without a break takes no threads of other layers."
+        if preempt_us is not None:
+            yield f"After {preempt_us / 1e3:g} ms nobody may preempt there either."
+    if kind.member_expire_ms:
+        yield f"Whether a thread belongs to it is asked again after {kind.member_expire_ms} ms."
     if kind.exclusive:
         yield "Keeps the core's other CPU idle while it runs."
     if kind.yield_ignore:
@@ -149,6 +178,26 @@ def _turns(kind: Kind) -> Iterator[str]:
     if kind.min_exec_us:
         yield f"Each turn counts as {kind.min_exec_us} us or more."
     yield f"Weighs {min(10_000, kind.weight or 100)} against the other layers where CPUs are short (100 is usual)."
+
+
+_ORDER: Final[Mapping[str, str]] = {
+    "Linear": "in the order of their numbers",
+    "Reverse": "from the highest number down",
+    "Random": "in no order",
+    "Topo": "of its own caches and nodes first",
+    "RoundRobin": "in turn from all caches, as many on each NUMA node as are free",
+    "BigLittle": "of fast cores first",
+    "LittleBig": "of slow cores first",
+    "NodeSpread": "equally many of each NUMA node, in the order of their numbers",
+    "NodeSpreadReverse": "equally many of each NUMA node, from the highest number down",
+    "NodeSpreadRandom": "equally many of each NUMA node, in no order",
+    "CpuSetSpread": "in turn from all groups of cores, in the order of their numbers",
+    "CpuSetSpreadReverse": "in turn from all groups of cores, from the highest number down",
+    "CpuSetSpreadRandom": "in turn from all groups of cores, in no order",
+    "RandomTopo": "of a cache drawn by lot, then of another",
+    "StickyDynamic": "by whole caches, which it keeps",
+}
+"""In which order each growth_algo but the default takes CPUs (layer_core_growth.rs)."""
 
 
 def _growth(kind: Confined | Grouped) -> str:
