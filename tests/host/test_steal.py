@@ -66,9 +66,7 @@ def test_what_was_not_taken_from_it_is_no_finding(tmp_path, steal):
 
 
 def test_who_waited_for_the_cpu_lost_it_too(tmp_path):
-    text = (
-        Text().switch(0, 0, IDLE, HOG).wake(0, 0, T, by=HOG).switch(900, 0, HOG, T).switch(1000, 0, T, IDLE)
-    )
+    text = Text().switch(0, 0, IDLE, HOG).wake(0, 0, T, by=HOG).switch(900, 0, HOG, T).switch(1000, 0, T, IDLE)
     (found,) = stolen.find(view_of(text.trace(tmp_path), steal=Steal(1.0, {0: 0.3})))
     assert found.cost_ms == pytest.approx(300)
     assert found.severity is Severity.ERROR

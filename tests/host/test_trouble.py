@@ -12,7 +12,7 @@ from host_traces import IDLE, Text, read
 from strata.host.report import report_of
 from strata.host.trace.events import Kind
 from strata.host.trouble.kernel import SLICE_NS, Act, Does, Kernel, Task
-from strata.host.trouble.live import TroubleMissing
+from strata.host.trouble.live import TroubleMissing, settle
 from strata.host.trouble.scenes import LENGTH_NS, Trouble, scene
 from strata.host.trouble.score import TRAINER, Outcome, Trial, outcome_of, score
 from strata.host.trouble.trials import TRIES, live, live_trial, simulated
@@ -202,3 +202,38 @@ def test_where_a_trainer_was_only_born_others_do_not_disturb_it(tmp_path):
     found = live_trial(Trouble.PINNED_HOG, seed=1, trace=tmp_path / "t", record=record)
     assert (found.tries, found.is_right) == (1, True)
     assert found.others < 0.1 < found.culprit
+
+
+def test_the_start_of_a_live_trace_is_left_out_but_not_what_was_lost(tmp_path):
+    text = Text().switch(0, 0, IDLE, ("hog", 12))
+    for step in range(1, 100):
+        text.switch(10.0 * step, 0, ("hog", 12), (TRAINER, 11)).switch(
+            10.0 * step + 5, 0, (TRAINER, 11), ("hog", 12)
+        )
+    trace = tmp_path / "trace.txt"
+    trace.write_text("\n".join(["CPU:0 [LOST 7 EVENTS]", *text.lines]) + "\n")
+    settle(trace, TRAINER)
+    kept = trace.read_text().splitlines()
+    assert kept[0] == "CPU:0 [LOST 7 EVENTS]"
+    assert kept[1:] == text.lines[-len(kept) + 1 :]
+    assert " 0.310000000: " in kept[1]
+    settle(trace, "nobody")
+    assert trace.read_text().splitlines() == kept
+
+
+def test_who_keeps_a_quiet_trainer_off_the_cpu_it_then_leaves_disturbs_it(tmp_path):
+    trainer, strong = (TRAINER, 11), ("realtime", 12)
+
+    def record(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
+        text = Text().switch(0, 0, IDLE, strong).switch(0, 1, IDLE, trainer)
+        for step in range(1, 20):
+            now = 10.0 * step
+            text.switch(now, 1, trainer, IDLE).wake(now + 1, 0, trainer, by=strong)
+            text.migrate(now + 3, trainer, 0, 1).switch(now + 3, 1, IDLE, trainer)
+        lines = "\n".join(text.switch(200, 0, strong, IDLE).lines)
+        trace.write_text(lines.replace("next_pid=12 next_prio=120", "next_pid=12 next_prio=89") + "\n")
+        return Trial(trouble, seed)
+
+    found = live_trial(Trouble.QUIET, seed=1, trace=tmp_path / "t", record=record)
+    assert (found.tokens, found.is_disturbed) == (("cpu-wait", "idle-cpu-beside"), True)
+    assert found.others == pytest.approx(0.5, abs=0.01)

@@ -6,8 +6,10 @@ they would alone.
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import re
 import string
 import subprocess
 import sys
@@ -24,6 +26,8 @@ from strata.host.trouble.scenes import Trouble
 from strata.host.trouble.score import Trial
 
 SECONDS: Final = 2.0
+SETTLE_S: Final = 0.3
+"""From a trainer's first event: until then threads look for CPUs, and a session's weight is spread over these."""
 NICE: Final = -20
 """87 times the weight of a usual process (sched_prio_to_weight of the kernel): kernel priority 100."""
 _ACT: Final = {
@@ -36,6 +40,9 @@ _ACT: Final = {
 }
 _ON_ONE_CPU: Final = (Trouble.PINNED_HOG, Trouble.IRQ_LOAD)
 """Trouble for one CPU, on which the trainer stays."""
+
+
+_TIME: Final = re.compile(rb"\s(\d+\.\d{6,9}): ")
 
 
 class TroubleMissing(MissingPart):
@@ -59,7 +66,24 @@ def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     if work.problem:
         raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
     injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
+    settle(trace, trainer)
     return Trial(trouble, seed, frozenset(injected), trainer, work.steal)
+
+
+def settle(trace: Path, trainer: str) -> None:
+    """Leave out the start of a trace: all before `SETTLE_S` after a thread was first named, but what was lost."""
+    lines = trace.read_bytes().splitlines(keepends=True)
+    name = trainer.encode()
+    until_s, skipped = math.inf, []
+    for kept, line in enumerate(lines):
+        at = _TIME.search(line)
+        if at is None:
+            skipped.append(line)  # how many events were lost
+        elif until_s == math.inf and name in line:
+            until_s = float(at[1]) + SETTLE_S
+        elif float(at[1]) >= until_s:
+            trace.write_bytes(b"".join([*skipped, *lines[kept:]]))
+            return
 
 
 class Running(Work):

@@ -97,15 +97,17 @@ def _strong(trace: Path) -> set[int]:
 
 
 def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
-    """Return who had the CPUs that the trainer ran on, for which share of the time: threads and interrupts.
+    """Return who had the CPUs that the trainer ran on or waited for, for which share of the time.
 
-    only: threads of these ids, and no interrupts.
+    Threads and interrupts; `only`: threads of these ids alone.
     """
-    runs, interrupts = view.runs, view.interrupts
+    runs, waits, interrupts = view.runs, view.waits, view.interrupts
     trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
     lengths_ns = runs.end_ns - runs.start_ns
     mine = np.isin(runs.life, trainers)
     there_ns = np.bincount(runs.cpu[mine], weights=lengths_ns[mine], minlength=len(runs.cpus))
+    queued = np.isin(waits.life[waits.part_wait], trainers) & (waits.part_cpu >= 0)
+    np.add.at(there_ns, waits.part_cpu[queued], (waits.part_end_ns - waits.part_start_ns)[queued])
     # Not where it was born, before it went to the CPU it is pinned to.
     cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
     all_ns = view.wall_ns * max(len(cpus), 1)
