@@ -71,8 +71,7 @@ def damaged(packed: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", [cut, damaged, lambda packed: packed + b"more", lambda packed: packed[:-6]])
-def test_of_gzip_that_breaks_off_what_is_before_is_read_and_the_break_told(spoil, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "PACKED_BYTES", 100)
+def test_of_gzip_that_breaks_off_what_is_before_is_read_and_the_break_told(spoil, tmp_path):
     text = Text()
     for i in range(2000):
         text.switch(i + random.Random(i).random(), 0, *((IDLE, A) if i % 2 else (A, IDLE)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +58,7 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
                 break
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (EOFError, zlib.error):  # of a recording that was killed, or a copy that broke off, there is the start
+    except EOFError:  # of a recording that was killed, or a copy that broke off, there is the start
         reader.is_broken = True
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
@@ -71,7 +72,7 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
 def _pieces(path: str | Path) -> Iterator[bytes]:
     """Yield the text of a plain or gzip file.
 
-    Raises UsageError for what is no text, OSError; zlib.error and EOFError where gzip data break off.
+    Raises UsageError for what is no text, OSError, and EOFError where gzip data break off.
     """
     with open(path, "rb") as stream:
         raw = stream.read(16)
@@ -87,15 +88,28 @@ def _pieces(path: str | Path) -> Iterator[bytes]:
 
 
 def _unpacked(raw: bytes, more: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what gzip data hold; an error comes after all that is before it."""
+    """Yield what gzip data hold. Raises EOFError after all that is before an early end, or before damage."""
     unpack = None
     while raw:
         unpack = unpack or zlib.decompressobj(wbits=31)
-        yield unpack.decompress(raw)
+        before = unpack.copy()
+        try:
+            yield unpack.decompress(raw)
+        except zlib.error:
+            yield _until_damage(before, raw)
+            raise EOFError from None
         raw = unpack.unused_data or next(more, b"")
         unpack = None if unpack.eof else unpack
     if unpack is not None:
         raise EOFError
+
+
+def _until_damage(unpack: zlib._Decompress, raw: bytes) -> bytes:
+    text = bytearray()
+    with suppress(zlib.error):
+        for i in range(len(raw)):
+            text += unpack.decompress(raw[i : i + 1])
+    return bytes(text)
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
