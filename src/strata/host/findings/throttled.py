@@ -10,6 +10,7 @@ import numpy as np
 from strata.host.findings.finding import WORTH_SHARE, Finding, of_thread, worst_span
 from strata.host.spans import within
 from strata.host.view import View
+from strata.host.waits import Cause
 
 LONG_NS: Final = 2_000_000
 """No idle CPU needs so long to wake up and switch (assumed; it is microseconds, in a virtual machine 0.2 ms)."""
@@ -29,6 +30,8 @@ def find(view: View) -> Iterator[Finding]:
     for life in view.critical_lives:
         mine = view.waits_by(life)
         mine = mine[is_held[mine]]
+        if np.all(waits.cause[mine] == Cause.WOKEN):
+            continue  # a hypervisor that is slow to run the CPU looks like this; only a limit takes a thread off
         cost_ms = float(idle_ns[mine].sum()) / 1e6
         if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[life]:
             continue
