@@ -13,16 +13,13 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from loopback_certificate import make_certificate
+from real_processes import LIMIT_S, until
 
 PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-LIMIT_S = 120.0
-"""For a loaded machine; it is up in a few seconds."""
-
 CONTROLLERS = (
     "job-controller",
     "replicaset-controller",
@@ -54,15 +51,6 @@ def find() -> Path | None:
 
 def _go_mod() -> str:
     return (Path(__file__).parents[1] / "tools" / "controlplane" / "go.mod").read_text()
-
-
-def until(condition, what, limit_s=LIMIT_S):
-    """Return the first true answer of `condition`; `what` returns what was waited for."""
-    end = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < end, f"waited {limit_s:g} s for {what()}"
-        time.sleep(0.02)
-    return found
 
 
 class Part:

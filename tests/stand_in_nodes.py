@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import NODE, POD, meta, name_of, namespace_of
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.kube.watch import Listed, Watcher

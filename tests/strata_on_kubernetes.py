@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
 import cluster_objects as objects
 from cluster_builders import A100
-from control_plane import LIMIT_S, until
 from loopback_certificate import make_certificate
+from real_processes import Process, until
 from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, JOB, NODE, POD, annotations_of, meta, name_of
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -24,33 +19,17 @@ SYSTEM = "strata-system"
 HOOK = "strata-webhook"
 
 
-class Part:
+class Part(Process):
     """One `strata kube ...` process; `url` once it listens."""
 
     def __init__(self, log: Path, *arguments: str, scheme: str = "http") -> None:
-        self._log, self._scheme = log.open("w+"), scheme
-        self.popen = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "strata", "kube", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        super().__init__(log, "kube", *arguments)
+        self._scheme = scheme
 
     @property
     def url(self) -> str:
-        """Its address, by the port in its first line."""
-        if not hasattr(self, "_url"):
-            readable, _, _ = select.select([self.popen.stdout], [], [], LIMIT_S)
-            line = self.popen.stdout.readline() if readable else ""
-            assert " answers at port " in line, f"{line!r}: {self.log}"
-            self._url = f"{self._scheme}://127.0.0.1:{line.split()[-1]}"
-        return self._url
-
-    @property
-    def log(self) -> str:
-        """What it wrote to stderr."""
-        return Path(self._log.name).read_text()
+        """Where it answers."""
+        return f"{self._scheme}://127.0.0.1:{self.address}"
 
     def is_ready(self) -> bool:
         """Whether it says so."""
@@ -60,18 +39,6 @@ class Part:
                 return answer.status == 200
         except OSError:
             return False
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Signal it, and return its exit code."""
-        self.popen.send_signal(number)
-        return self.popen.wait(LIMIT_S)
-
-    def close(self) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.wait(LIMIT_S)
-        self.popen.stdout.close()
-        self._log.close()
 
 
 class Strata(ExitStack):

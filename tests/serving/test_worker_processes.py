@@ -9,7 +9,8 @@ from itertools import count
 import httpx
 import pytest
 
-from serve_processes import LIMIT_S, Processes, until
+from real_processes import LIMIT_S, until
+from serve_processes import Processes
 from strata.serving.tokens import EOS, decode, encode
 from strata.serving.worker.shape import Shape
 
@@ -33,14 +34,14 @@ class Live:
             self.add(name)
         self.until_lengths(3)
 
-    def add(self, name, memory="16MB"):
+    def add(self, name, memory="15MB"):
         self.workers[name] = self.processes.start(
-            "worker", "--gateway", self.gateway.url, "--id", name, "--memory", memory
+            "worker", "--gateway", self.gateway.address, "--id", name, "--memory", memory
         )
 
     @property
     def status(self):
-        return self.client.get(f"{self.gateway.url}/status").json()["tiny"]
+        return self.client.get(f"{self.gateway.address}/status").json()["tiny"]
 
     @property
     def nodes(self):
@@ -60,12 +61,12 @@ class Live:
     def ask(self, prompt, **fields):
         """Return the id and the text of a completion."""
         body = {"model": "tiny", "prompt": prompt, "temperature": 0.0} | fields
-        answer = self.client.post(f"{self.gateway.url}/v1/completions", json=body)
+        answer = self.client.post(f"{self.gateway.address}/v1/completions", json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()["id"], answer.json()["choices"][0]["text"]
 
     def attempts(self, request_id):
-        story = self.client.get(f"{self.gateway.url}/decisions/{request_id}").json()["story"]
+        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
         return max(entry.get("attempt", 0) for entry in story)
 
     def order(self, **fields):
@@ -75,7 +76,7 @@ class Live:
             {
                 "version": pipeline["version"],
                 "node_id": name,
-                "url": self.workers[name].url,
+                "url": self.workers[name].address,
                 "first": first,
                 "end": end,
             }
@@ -85,14 +86,14 @@ class Live:
         return stages[0]["url"], message | fields
 
     def gauge(self, name, metric):
-        page = self.client.get(f"{self.workers[name].url}/metrics").text
+        page = self.client.get(f"{self.workers[name].address}/metrics").text
         return float(page.split(f"\n{metric} ")[1].split()[0])
 
     @contextmanager
     def streaming(self, prompt, **fields):
         """Open a stream and wait for its first token; yields its id and what returns the rest, all as one text."""
         body = {"model": "tiny", "prompt": prompt, "temperature": 0.0, "stream": True} | fields
-        with self.client.stream("POST", f"{self.gateway.url}/v1/completions", json=body) as answer:
+        with self.client.stream("POST", f"{self.gateway.address}/v1/completions", json=body) as answer:
             assert answer.status_code == 200
             lines = answer.iter_lines()
             chunks = (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
@@ -105,7 +106,7 @@ class Live:
 
     def route(self, request_id):
         """Return the nodes that a request runs on now."""
-        story = self.client.get(f"{self.gateway.url}/decisions/{request_id}").json()["story"]
+        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
         return [stage[0] for stage in [entry for entry in story if "route" in entry][-1]["route"]]
 
     def is_free(self):
@@ -143,7 +144,7 @@ def test_an_abort_frees_keys_and_values_on_all_three(live):
     url, message = live.order(prompt=encode("hello"), max_tokens=2000)
     with live.client.stream("POST", f"{url}/generate", json=message) as answer:
         lines = answer.iter_lines()
-        next(lines)
+        assert "token" in json.loads(next(lines))
         assert all(live.gauge(name, "strata_worker_kv_bytes") > 0 for name in live.workers)
         live.client.post(f"{url}/abort", json={"request_id": message["request_id"], "attempt": 1})
         assert json.loads(list(lines)[-1]) == {"error": "aborted"}
@@ -169,7 +170,7 @@ def test_a_request_that_does_not_fit_is_refused_by_the_worker_and_blames_nobody(
 
 
 def test_a_worker_of_another_model_is_refused(live):
-    other = live.processes.start("worker", "--gateway", live.gateway.url, "--id", "x", "--seed", "5")
+    other = live.processes.start("worker", "--gateway", live.gateway.address, "--id", "x", "--seed", "5")
     assert other.popen.wait(LIMIT_S) == 2
     assert "error: the gateway refuses x: 409 other-model" in other.log
 
@@ -222,14 +223,14 @@ def test_a_worker_that_is_told_to_stop_under_load_loses_no_request_and_ends_well
     assert texts == [decode(expected(f"request {i}", max_tokens=48)) for i in range(6)]
     until(live.is_free, lambda: "free memory")
     assert busy not in live.nodes
-    live.add(busy, memory="64MB" if busy == "whole" else "16MB")
+    live.add(busy, memory="64MB" if busy == "whole" else "15MB")
 
 
 def test_workers_outlive_their_gateway_and_join_the_next(live):
-    port = live.gateway.url.rpartition(":")[2]
+    port = live.gateway.address.rpartition(":")[2]
     assert live.gateway.end() == 0
     live.gateway = live.processes.start("gateway", "--port", port, *BEATS)
-    assert live.gateway.url.endswith(port)
+    assert live.gateway.address.endswith(port)
     until(lambda: live.nodes == ["n0", "n1", "n2", "whole"], lambda: f"all workers: {live.status}")
     assert live.ask("again", max_tokens=32)[1] == decode(expected("again", max_tokens=32))
     assert [worker.end() for worker in live.workers.values()] == [0, 0, 0, 0]

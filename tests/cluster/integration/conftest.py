@@ -33,7 +33,7 @@ def plane(tmp_path_factory):
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def api(plane):
     """A client that may do all."""
     made = connect(kubeconfig=str(plane.kubeconfig()))

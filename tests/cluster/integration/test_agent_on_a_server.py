@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from agent_samples import sample
-from control_plane import until
+from real_processes import until
 from strata.cluster.agent.publish import MANAGER
 from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.crd.manifests import crds

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.kube.client import connect

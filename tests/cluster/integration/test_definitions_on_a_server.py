@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from cluster_builders import A100, B3, PROFILES, claim, cluster, node
-from control_plane import until
+from real_processes import until
 from strata.cluster.crd.compute_claim import claim_of, claim_status
 from strata.cluster.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.crd.manifests import crds, profiles

@@ -9,22 +9,13 @@ import pytest
 
 import cluster_objects as objects
 from cluster_builders import A100, B3
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import EVENT, JOB, LEASE, POD, annotations_of, meta
 from strata.cluster.kinds import MUTATING_WEBHOOK as MUTATING
 from strata.fleet import slices
 from strata_on_kubernetes import SYSTEM, Strata
 
 OPTIONS = ("--drain", "all", "--isolate-at-most", "0.5", "--slow-window", "4")
-
-
-@pytest.fixture(scope="module")
-def api(plane):
-    from strata.cluster.kube.client import connect
-
-    made = connect(kubeconfig=str(plane.kubeconfig()))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import yaml
 
 import cluster_objects as objects
 from cluster_builders import A100, B3
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import POD
 from strata_on_kubernetes import Strata
 

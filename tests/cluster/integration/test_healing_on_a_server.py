@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_builders import node
-from control_plane import until
+from real_processes import until
 from strata.cluster.act import Actor
 from strata.cluster.actions import Note
 from strata.cluster.agent.publish import MANAGER as AGENT

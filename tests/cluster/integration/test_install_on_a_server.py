@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from cluster_builders import A100, B3, node
 from cluster_objects import RESOURCE, job
-from control_plane import until
+from real_processes import until
 from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
 from strata.cluster.agent.publish import publish

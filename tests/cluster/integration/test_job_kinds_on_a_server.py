@@ -10,7 +10,7 @@ import pytest
 
 import cluster_objects as objects
 from cluster_builders import A100
-from control_plane import until
+from real_processes import until
 from strata.cluster import jobs, kinds
 from strata.cluster.kinds import CRD, POD, annotations_of, labels_of
 from strata_on_kubernetes import Strata
@@ -33,15 +33,6 @@ def definition(kind):
             "versions": [{**version, "subresources": {"status": {}}}],
         },
     }
-
-
-@pytest.fixture(scope="module")
-def api(plane):
-    from strata.cluster.kube.client import connect
-
-    made = connect(kubeconfig=str(plane.kubeconfig()))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import LEASE
 from strata.cluster.kube.lease import DURATION_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from control_plane import until
+from real_processes import until
 from strata.cluster.kinds import JOB, POD
 
 
