@@ -7,6 +7,7 @@ import fcntl
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -239,35 +240,38 @@ def test_where_few_files_are_allowed_the_slice_is_held_all_the_same(make, monkey
     assert os.get_inheritable(launch.file)
 
 
-class Nvml:
-    """An NVML with devices of some sizes, or none at all."""
+@pytest.mark.parametrize(
+    ("missing", "sizes"),
+    [("", [5, 7]), ("nvmlInit_v2", []), ("nvmlDeviceGetMemoryInfo", [])],
+    ids=["two devices", "another library", "an old one"],
+)
+def test_sizes_of_devices_are_known_where_nvml_tells_them(monkeypatch, missing, sizes):
+    def get_count(count):
+        count._obj.value = 2
+        return 0
 
-    class NVMLError(Exception):
-        pass
+    def get_handle(number, device):
+        device._obj.value = number
+        return 0
 
-    def __init__(self, *sizes: int, works: bool = True) -> None:
-        self.sizes, self.works = sizes, works
+    def get_memory(device, memory):
+        memory[0] = [5, 7][device.value or 0]
+        return 0
 
-    def nvmlInit(self):
-        if not self.works:
-            raise self.NVMLError
-
-    def nvmlDeviceGetCount(self):
-        return len(self.sizes)
-
-    def nvmlDeviceGetHandleByIndex(self, number):
-        return number
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return type("Memory", (), {"total": self.sizes[handle]})
-
-
-@pytest.mark.parametrize(("nvml", "sizes"), [(Nvml(5, 7), [5, 7]), (Nvml(works=False), []), (None, [])])
-def test_sizes_of_devices_are_known_where_nvml_tells_them(monkeypatch, nvml, sizes):
-    def find(name):
-        if nvml is None:
-            raise ModuleNotFoundError(name)
-        return nvml
-
-    monkeypatch.setattr(run.importlib, "import_module", find)
+    functions = {
+        "nvmlInit_v2": lambda: 0,
+        "nvmlDeviceGetCount_v2": get_count,
+        "nvmlDeviceGetHandleByIndex_v2": get_handle,
+        "nvmlDeviceGetMemoryInfo": get_memory,
+    }
+    functions.pop(missing, None)
+    monkeypatch.setattr(run.ctypes, "CDLL", lambda name: SimpleNamespace(**functions))
     assert device_bytes() == sizes
+
+
+def test_where_there_is_no_nvml_no_size_is_known(monkeypatch):
+    def refuse(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(run.ctypes, "CDLL", refuse)
+    assert device_bytes() == []

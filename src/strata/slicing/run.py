@@ -5,9 +5,9 @@ No process of ours stays behind, so that signals, exit codes and the terminal ar
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
-import importlib
 import os
 import shutil
 import signal
@@ -159,16 +159,23 @@ def own_environment() -> dict[str, str]:
 
 def device_bytes() -> list[int]:
     """Return the memory of each NVIDIA device, without starting one; empty where that cannot be known."""
+    count = ctypes.c_uint()
     try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return []
+        sizes = [_size_of(nvml, number) for number in range(count.value)]
+    except (OSError, AttributeError):  # no driver, or one without these
         return []
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        return [int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
-    except nvml.NVMLError:  # no driver, or one without this figure
-        return []
+    return [size for size in sizes if size]
+
+
+def _size_of(nvml: ctypes.CDLL, number: int) -> int:
+    """Return a device's memory; 0 where it does not tell, as one that shares the host's."""
+    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
+    if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)):
+        return 0
+    return 0 if nvml.nvmlDeviceGetMemoryInfo(device, memory) else memory[0]
 
 
 def _above(file: int) -> int:
