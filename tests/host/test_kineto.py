@@ -203,6 +203,16 @@ def test_each_gap_is_laid_to_who_launched_the_kernel_after_it(tmp_path, seed):
     )
 
 
+def test_a_rank_s_share_is_of_its_own_accelerator_s_idle_time(tmp_path):
+    trace, files = scheduler().switch(100, 1, IDLE, ("python3", 31)).trace(tmp_path), []
+    for rank, tid in enumerate((11, 31)):
+        (tmp_path / str(rank)).mkdir()
+        files.append(profile(tmp_path / str(rank), tid=tid))
+    (finding,) = gpu_idle.find(view_of(trace, accelerator=read_kineto(files, trace)))
+    assert finding.tid == 11
+    assert "50% of the accelerator's idle time" in str(finding.reason)
+
+
 def test_launchers_that_the_scheduler_never_saw_are_told(tmp_path):
     (finding,) = gpu_idle.find(view(tmp_path, profile(tmp_path, tid=999, pid=998)))
     assert finding.token == "launcher-unknown"

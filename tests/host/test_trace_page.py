@@ -90,7 +90,17 @@ def test_with_a_profiler_s_trace_the_accelerator_has_a_lane(tmp_path):
         quiet(),
         tmp_path,
         accelerator=Accelerator(
-            times[::2], times[1::2] - times[::2], times[:0], times[:0], times[:0], 1, times, (11,), times, times
+            times[::2],
+            times[1::2] - times[::2],
+            times[:0],
+            times[:0],
+            times[:0],
+            times[:0],
+            1,
+            times,
+            (11,),
+            times,
+            times,
         ),
     )
     assert "any kernel runs" in shown

@@ -36,8 +36,9 @@ class Accelerator:
     """What accelerators did [ns, the trace's clock].
 
     `busy_*`: stretches, apart, in which any of them ran something. `idle_*`: each one's gaps between its kernels,
-    and the thread that launched what ended the gap. `wall_ns`: from each one's first kernel to its last, all added
-    up. `launchers`: the threads that launched, most launches first; `launch_*`: when each launch began, and whose.
+    whose they are (a number), and the thread that launched what ended the gap. `wall_ns`: from each one's first
+    kernel to its last, all added up. `launchers`: the threads that launched, most launches first; `launch_*`: when
+    each launch began, and whose.
     """
 
     busy_start_ns: Ints
@@ -45,6 +46,7 @@ class Accelerator:
     idle_start_ns: Ints
     idle_end_ns: Ints
     idle_tid: Ints
+    idle_device: Ints
     wall_ns: int
     step_ns: Ints
     launchers: tuple[int, ...]
@@ -71,7 +73,8 @@ def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0
         steps.append(end - begin)
     start, length = union(*(np.concatenate([one[i] for one in devices]) for i in (0, 1)))
     launch_ns, launch_tid = (np.concatenate(column) for column in zip(*launched, strict=True))
-    gap_start, gap_end, gap_tid = (np.concatenate(column) for column in zip(*map(_gaps, devices), strict=True))
+    gaps = [_gaps(device) for device in devices]
+    gap_start, gap_end, gap_tid = (np.concatenate(column) for column in zip(*gaps, strict=True))
     # Only what both traces saw.
     ends = [(max(int(a.min()), trace.start_ns), min(int(b.max()), trace.end_ns)) for a, b, _ in devices]
     ids = tuple(one for one, _ in Counter(launch_tid.tolist()).most_common() if one)
@@ -81,6 +84,7 @@ def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0
         gap_start,
         gap_end,
         gap_tid,
+        np.repeat(np.arange(len(gaps)), [len(start) for start, _, _ in gaps]),
         sum(max(last - first, 0) for first, last in ends),
         np.concatenate(steps),
         ids,

@@ -81,7 +81,7 @@ def page(report: Report, *, title: str) -> str:
             f"<h1>{escape(title)}: who waited for a CPU</h1>",
             f'<p class="verdict">{escape(verdict(report))}</p>',
             *pictures,
-            _key(colours),
+            _key(colours, has_accelerator=view.accelerator is not None),
             _hidden(view),
             "<h2>Findings</h2>",
             "<ol>",
@@ -111,9 +111,10 @@ def _colours(report: Report) -> dict[str, str]:
     return dict(zip(names, _CULPRITS, strict=False))
 
 
-def _key(colours: dict[str, str]) -> str:
+def _key(colours: dict[str, str], *, has_accelerator: bool) -> str:
     threads = [("runs", _CRITICAL), *((_SAID[cause], colour) for cause, colour in _CAUSES.items())]
     cpus = [("critical thread", _CRITICAL), *colours.items(), ("other threads", _OTHER), ("interrupt", _INTERRUPT)]
+    threads += [("any kernel runs", _KERNELS)] if has_accelerator else []
     lines = []
     for of, entries in (("Threads", threads), ("CPUs", cpus)):
         shown = (f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in entries)

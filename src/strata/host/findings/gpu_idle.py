@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,44 @@ from strata.host.view import View
 
 
 @dataclass(frozen=True, slots=True)
+class Launcher:
+    """What a launching thread (a life) did in the gaps that are laid to it [ms].
+
+    `waited_ms` and `ran_ms` count each device's gap, `own_ms` is its own time that it waited; `idle_ms` is how
+    long the devices it launched on were idle.
+    """
+
+    life: int
+    waited_ms: float
+    ran_ms: float
+    own_ms: float
+    idle_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Idleness:
     """What launching threads did while no kernel ran on a device [ms]; what is left of `idle_ms`, they slept.
 
     Each gap is laid to the thread that launched the kernel after it; times are those of all devices added up.
-    `waited_by` is how long each thread (a life) waited in its gaps: of all devices added up, and of its own time.
     `fit` is the share of launches that began while their thread ran: all of them, if the clocks agree.
     """
 
     wall_ms: float
     idle_ms: float
-    waited_ms: float
-    ran_ms: float
     num_steps: int
     step_ms: float
     fit: float
-    waited_by: dict[int, tuple[float, float]] = field(default_factory=dict)
+    launchers: tuple[Launcher, ...]
+
+    @property
+    def waited_ms(self) -> float:
+        """Return how long the launching threads waited for a CPU meanwhile."""
+        return sum(one.waited_ms for one in self.launchers)
+
+    @property
+    def ran_ms(self) -> float:
+        """Return how long they ran meanwhile."""
+        return sum(one.ran_ms for one in self.launchers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -55,7 +77,7 @@ def idleness(view: View) -> Idleness | None:
         return None
     start = np.maximum(gpu.idle_start_ns, view.trace.start_ns)  # only what both traces saw
     end = np.maximum(np.minimum(gpu.idle_end_ns, view.trace.end_ns), start)
-    ran, by = 0.0, {}
+    launchers = []
     num_seen, on_cpu = 0, 0
     for tid, life in lives.items():
         waits, runs = view.waits_by(life), view.runs.life == life
@@ -63,21 +85,26 @@ def idleness(view: View) -> Idleness | None:
         queued = union(view.waits.start_ns[waits], view.waits.end_ns[waits])
         running = union(view.runs.start_ns[runs], view.runs.end_ns[runs])
         began, lasted = union(start[gaps], end[gaps])
-        own = within(*queued, began, began + lasted)
-        by[life] = float(within(*queued, start[gaps], end[gaps]).sum()) / 1e6, float(own.sum()) / 1e6
-        ran += float(within(*running, start[gaps], end[gaps]).sum()) / 1e6
+        served = np.isin(gpu.idle_device, gpu.idle_device[gaps])
+        launchers.append(
+            Launcher(
+                life,
+                float(within(*queued, start[gaps], end[gaps]).sum()) / 1e6,
+                float(within(*running, start[gaps], end[gaps]).sum()) / 1e6,
+                float(within(*queued, began, began + lasted).sum()) / 1e6,
+                float((end - start)[served].sum()) / 1e6,
+            )
+        )
         seen = launches[(launches >= view.trace.start_ns) & (launches <= view.trace.end_ns)]
         num_seen += len(seen)
         on_cpu += int(within(*running, seen, seen + 1).sum())
     return Idleness(
         gpu.wall_ns / 1e6,
         float((end - start).sum()) / 1e6,
-        sum(waited for waited, _ in by.values()),
-        ran,
         len(gpu.step_ns),
         float(gpu.step_ns.mean()) / 1e6 if len(gpu.step_ns) else 0.0,
         on_cpu / max(num_seen, 1),
-        by,
+        tuple(launchers),
     )
 
 
@@ -94,27 +121,26 @@ def find(view: View) -> Iterator[Finding]:
         if view.accelerator is not None:
             yield _stranger(view.accelerator)
         return
-    for life, (waited_ms, cost_ms) in idle.waited_by.items():
-        if waited_ms < WORTH_SHARE * idle.wall_ms:
+    for one in idle.launchers:
+        if one.waited_ms < WORTH_SHARE * idle.wall_ms:
             continue
-        waits = view.waits_by(life)
-        culprits = view.blamed(life)
-        slept = idle.idle_ms - idle.waited_ms - idle.ran_ms
-        steps = f"; about {cost_ms / idle.step_ms:.1f} steps of {idle.step_ms:.1f} ms lost" if idle.step_ms else ""
+        culprits = view.blamed(one.life)
+        steps = (
+            f"; about {one.own_ms / idle.step_ms:.1f} steps of {idle.step_ms:.1f} ms lost" if idle.step_ms else ""
+        )
         yield of_thread(
             view,
-            life,
+            one.life,
             "gpu-idle-cpu-wait",
-            {"share": waited_ms / idle.idle_ms, "culprit": to_blame(culprits) or "nobody"},
-            cost_ms=cost_ms,
+            {"share": one.waited_ms / one.idle_ms, "culprit": to_blame(culprits) or "nobody"},
+            cost_ms=one.own_ms,
             evidence=(
-                f"idle for {idle.idle_ms:,.1f} of {idle.wall_ms:,.1f} ms; who launched next meanwhile "
-                f"waited for a CPU {idle.waited_ms:,.1f} ms, ran {idle.ran_ms:,.1f} ms, "
-                f"slept {slept:,.1f} ms{steps}"
+                f"idle for {one.idle_ms:,.1f} ms between kernels; before those that it launched it waited "
+                f"for a CPU {one.waited_ms:,.1f} ms and ran {one.ran_ms:,.1f} ms{steps}"
             ),
             confidence=0.9 * idle.fit,
             culprit=to_blame(culprits),
-            span_ns=worst_span(view, waits),
+            span_ns=worst_span(view, view.waits_by(one.life)),
             blame=culprits,
         )
 
