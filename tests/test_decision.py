@@ -3,12 +3,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from strata.decision import Reason, Trust, digest, worst
 from strata.reasons import REASONS
+
+SOURCES = Path(__file__).parents[1] / "src" / "strata"
 
 SAMPLES = {
     "chosen": {"objective": "time", "considered": 812},
@@ -34,7 +37,6 @@ SAMPLES = {
     "needs-devices": {"count": 3, "memory": "80GiB", "kind": "A100-SXM4-80GB"},
     "needs-limit": {"limit": "cost", "value": "$2"},
     "tokens-penalty": {"steps": 50, "eta": 1.05},
-    "schedule-memory": {"need": "91GiB", "have": "74.5GiB"},
     "time-limit": {"elapsed": "10s", "evaluated": 3000},
     "layers-do-not-fit": {"have": 31, "need": 32, "nodes": 4},
     "nodes-apart": {"nodes": 4},
@@ -249,6 +251,12 @@ def test_every_reason_says_what_it_means_and_what_to_do(token):
     assert token == token.lower()
     assert meaning.means.endswith(".")
     assert meaning.remedy.endswith(".")
+
+
+def test_every_reason_is_given_somewhere():
+    rooms = [path for path in SOURCES.rglob("*.py") if path.parent.name != "reasons"]
+    text = "".join(path.read_text(encoding="utf-8") for path in rooms)
+    assert [token for token in REASONS if f'"{token}"' not in text] == []
 
 
 def test_a_reason_nobody_explained_is_our_bug():

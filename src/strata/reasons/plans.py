@@ -112,11 +112,6 @@ PLANS: Final[Meanings] = {
         "DiLoCo trades wide-area traffic for extra tokens; the factor is a declared table, not a law.",
         "Compare with the synchronous plans shown beside it.",
     ),
-    "schedule-memory": Meaning(
-        "latency-aware warm-up would need {need} per device where {have} is usable",
-        "Hiding the wide-area latency needs more activations in flight than memory allows.",
-        "Use recomputation or a smaller microbatch.",
-    ),
     "time-limit": Meaning(
         "search stopped after {elapsed}: {evaluated} plans examined",
         "The time limit passed before the search could close the gap; the best plan so far is shown.",
