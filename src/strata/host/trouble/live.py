@@ -6,6 +6,7 @@ they would alone.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import random
@@ -13,7 +14,8 @@ import re
 import string
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ from strata.host.trouble.scenes import Trouble
 from strata.host.trouble.score import Trial
 
 SECONDS: Final = 2.0
+MOST_CPUS: Final = 4
+"""Of those that we may use, the last: storms on all of a large machine would be more than a recorder follows."""
 SETTLE_S: Final = 0.3
 """From a trainer's first event: until then threads look for CPUs, and a session's weight is spread over these."""
 NICE: Final = -20
@@ -55,19 +59,31 @@ def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
     Raises MissingPart where the scheduler cannot be traced, TroubleMissing where the trouble cannot be made.
     """
     rng = random.Random(f"{trouble} {seed}")
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = sorted(os.sched_getaffinity(0))[-MOST_CPUS:]
     pin = rng.choice(cpus) if trouble in _ON_ONE_CPU else -1
     # Names of their own, so that trials at the same time do not take each other's threads for theirs.
     own = "".join(random.Random(f"{trouble} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
     name, trainer = f"noise-{own}", f"trainer_{own}"
     count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
-    work = Running([f"train {trainer} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
-    record(work, trace)
+    work = Running(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
+    with _alone():
+        record(work, trace)
     if work.problem:
         raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
     injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
     settle(trace, trainer)
     return Trial(trouble, seed, frozenset(injected), trainer, work.steal)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no one else on this machine makes trouble: all lock the tracing folder, of which it has one."""
+    folder = os.open(tracing.find(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def settle(trace: Path, trainer: str) -> None:
@@ -89,17 +105,23 @@ def settle(trace: Path, trainer: str) -> None:
 class Running(Work):
     """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
 
-    def __init__(self, acts_: Sequence[str]) -> None:
+    def __init__(self, cpus: Sequence[int], acts_: Sequence[str]) -> None:
         super().__init__(seconds=acts.LONGEST_S)
+        self._cpus = cpus
         self._acts = acts_
         self.problem = ""
 
     def start(self) -> None:
         """Start the acts, and return once they all run."""
         command = [sys.executable, "-S", "-E", acts.__file__, str(NICE), *self._acts]
-        self.process = subprocess.Popen(
-            command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        ours = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cpus)  # which they inherit
+        try:
+            self.process = subprocess.Popen(
+                command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        finally:
+            os.sched_setaffinity(0, ours)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{SECONDS}\n".encode())
