@@ -17,6 +17,8 @@ from strata.files import read_text
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BOM: Final = b"\xef\xbb\xbf"
+MAX_BYTES: Final = 2**20
+"""All conditions there can be, 16 layers x 32 blocks x 26, are half of that where names are usual."""
 DEEPEST: Final = 127
 """Lists and objects in each other; serde_json stops at more."""
 LONGEST_INT: Final = 40
@@ -45,7 +47,7 @@ class Text:
 
 def load(path: str) -> Text:
     """Read a file. Raises UsageError (no such file) or BadFile (nothing that serde_json takes)."""
-    text = read_text(path)
+    text = read_text(path, max_bytes=MAX_BYTES)
     with Path(path).open("rb") as stream:
         if stream.read(len(_BOM)) == _BOM:
             raise BadFile([Fault(path, "begins with a byte order mark, at which scx_layered stops", 1, 1)])
