@@ -26,6 +26,7 @@ from strata.host.bench import gains, neighbours
 from strata.host.bench.neighbours import Trial
 from strata.host.bench.overhead import Run, cost_of
 from strata.host.bench.policies import POLICIES, NotHere, Scene
+from strata.host.bench.session import TooSlow
 from strata.host.bench.turns import Patience, turns
 from strata.host.cpus import Cpu, Cpus
 from strata.host.findings.finding import Finding, Severity
@@ -151,6 +152,19 @@ def test_a_policy_that_is_not_to_be_had_is_tried_once_and_has_no_number():
     assert (weight["wait_ms_mean"], weight["ratio_to_quiet"], weight["trust"]) == (None, None, None)
     assert (weight["reason"], fifo["reason"]) == ("no cgroups", "no rights")
     assert (calls.count("weight"), calls.count("fifo")) == (1, 1)
+
+
+def test_a_trial_that_took_too_long_is_left_out_and_said_where_there_is_no_other():
+    outcomes = iter([TooSlow("busy"), Trial(4.0), TooSlow("busy"), TooSlow("busy")])
+
+    def trial(name):
+        one = next(outcomes)
+        if isinstance(one, TooSlow):
+            raise one
+        return one
+
+    table = neighbours.measure(2, patience=Patience(), trial=trial, policies=("nice", "fifo"))
+    assert [(row.waits_ms, row.reason) for row in table.rows] == [([], "busy"), ([4.0], "")]
 
 
 def test_ctrl_c_keeps_the_trials_that_are_done():

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.errors import StrataError
 from strata.host.bench.policies import POLICIES, QUIET, NotHere
-from strata.host.bench.session import applied, look, running, some_cpus
+from strata.host.bench.session import TooSlow, applied, look, running, some_cpus
 from strata.host.bench.turns import Patience, turns
 
 WINDOW_S: Final = 0.4
@@ -103,11 +103,14 @@ def measure(
 ) -> Table:
     """Try every policy `rounds` times. One that is not to be had here is tried once, and its row says why.
 
+    A trial that took too long is left out.
+
     trial: runs one policy; by default on this kernel.
     """
     run = trial or one_trial
     trials: dict[str, list[Trial]] = {name: [] for name in policies}
     reasons: dict[str, str] = {}
+    late: dict[str, str] = {}
     with patience:
         for done, name in enumerate(turns(policies, 0 if patience.is_over else rounds)):
             if name not in reasons:
@@ -115,18 +118,22 @@ def measure(
                     trials[name].append(run(name))
                 except (NotHere, StrataError) as error:
                     reasons[name] = str(error)
+                except TooSlow as error:
+                    late[name] = str(error)
             advance((done + 1) / (rounds * len(policies)))
-    return Table(tuple(_row(name, trials[name], reasons) for name in policies))
+    return Table(
+        tuple(_row(name, trials[name], reasons.get(name) or late.get(name, "not tried")) for name in policies)
+    )
 
 
-def _row(name: str, trials: Sequence[Trial], reasons: Mapping[str, str]) -> Row:
-    return Row(name, tuple(trials), reasons.get(name, "" if trials else "not tried"))
+def _row(name: str, trials: Sequence[Trial], why_none: str) -> Row:
+    return Row(name, tuple(trials), "" if trials else why_none)
 
 
 def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
     """Return what a policy comes to on this kernel.
 
-    Raises NotHere or StrataError for one that cannot be had here.
+    Raises NotHere or StrataError for one that cannot be had here, TooSlow.
     """
     on = some_cpus()
     noise = [] if policy in QUIET else ["hog noise -1"] * (HOGS_PER_CPU * len(on))

@@ -30,6 +30,10 @@ SETTLE_S: Final = 0.1
 """From the start of the acts to the first look: they find their CPUs."""
 
 
+class TooSlow(Exception):
+    """The acts had ended before they were looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """Counters of the trainer: its waits for a CPU [s], and how often it slept. And of the CPUs [s]:
@@ -97,10 +101,10 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
 
 
 def look(scene: Scene) -> Look:
-    """Return how it stands. Raises MissingPart where the kernel counts no waits, StrataError for what ended."""
+    """Return how it stands. Raises MissingPart where the kernel counts no waits, TooSlow for what ended."""
     trainer, *noise = threads_of([scene.trainer.pid, *(one.pid for one in scene.noise)]) or (None,)
     if trainer is None or len(noise) < len(scene.noise):
-        raise StrataError(f"a trial took more than {acts.LONGEST_S:.0f} s", hint="try on a machine less busy")
+        raise TooSlow(f"a trial took more than {acts.LONGEST_S:.0f} s: the machine is too busy")
     if trainer.wait_s is None:
         raise MissingPart("this kernel counts no waits: no /proc/PID/schedstat")
     ours_s = sum(one.run_s or 0.0 for one in (trainer, *noise))
