@@ -17,6 +17,7 @@ from strata.errors import StrataError
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Gone, Machine
 from strata.host.apply.refuse import residents
+from strata.host.cpus import show
 from strata.host.layers.step import Step
 
 
@@ -53,6 +54,19 @@ def test_nice_and_affinity_of_a_real_thread_come_and_go(tmp_path, sleeper):
         assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
 
 
+@pytest.mark.parametrize(("given", "before"), [("mine", "0-7"), ("0-1,3", "mine")], ids=["none-of-its-own", "own"])
+def test_an_affinity_that_is_all_its_cpuset_gives_comes_back_as_none(tmp_path, sleeper, given, before):
+    # As found on Linux 7.2: put back what was there within our cpuset, and it stays when that is gone.
+    mine = show(os.sched_getaffinity(sleeper))
+    files = {f"proc/{sleeper}/cgroup": "0::/job/strata-pipeline\n", "sys/devices/system/cpu/online": "0-7\n"}
+    files["sys/fs/cgroup/job/cpuset.cpus.effective"] = f"{given.replace('mine', mine)}\n"
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    found = Machine(tmp_path).before("affinity", f"/proc/{sleeper}/task/{sleeper}", "0")
+    assert found == before.replace("mine", mine)
+
+
 def test_a_number_that_belongs_to_another_thread_now_is_left_alone(tmp_path, sleeper):
     found = applied(tmp_path, Machine(), real_steps(sleeper, start_ticks=ticks(sleeper) - 1))
     assert {one.why for one in found} == {"its number belongs to another thread now"}
@@ -78,6 +92,36 @@ class Dying(machine.Machine):
 with journal.opened(Path(sys.argv[2])) as kept:
     act.apply(policy.load(sys.argv[1]), Dying(), kept)
 """
+
+
+TERMINATED_CODE = """
+import os, signal, sys
+from strata.cli.main import main
+from strata.host.apply.machine import Machine
+change, sent = Machine.set, []
+def dying(self, what, path, value):
+    change(self, what, path, value)
+    if what == "affinity" and not sent:
+        sent.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+Machine.set = dying
+sys.argv = ["strata", "host", "apply", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a nice value again")
+def test_apply_that_is_told_to_end_takes_back_what_it_did(tmp_path, sleeper):
+    everywhere = os.sched_getaffinity(sleeper)
+    file = written(tmp_path, [one.to_dict() for one in real_steps(sleeper)])
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINATED_CODE, file],
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        check=False,
+    )
+    assert ended.returncode == 130
+    assert (os.getpriority(os.PRIO_PROCESS, sleeper), os.sched_getaffinity(sleeper)) == (0, everywhere)
+    assert not (tmp_path / "strata/host/undo.jsonl").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a nice value again")

@@ -43,13 +43,14 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
     from strata.host.apply.machine import Machine
     from strata.host.apply.policy import load
     from strata.host.apply.refuse import refusals, residents
+    from strata.host.signals import stoppable
 
     steps, machine = load(policy), Machine()
     refused = refusals(steps, residents())
     if dry_run or refused:
         outcomes = preview(steps, machine)
     else:
-        with opened(folder_of(os.environ, user=os.geteuid())) as journal:
+        with stoppable(), opened(folder_of(os.environ, user=os.geteuid())) as journal:
             if journal.off.exists():
                 raise Infeasible(f"the kill switch is set: {journal.off}", hint=f"rm {journal.off}")
             outcomes = take(steps, machine, journal)
