@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import control_plane
 import fake_accelerators
@@ -15,7 +15,7 @@ import guest
 import host_traces
 
 # A loaded machine is slow now and then; how fast something is benchmarks say.
-settings.register_profile("strata", deadline=None)
+settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strata")
 
 PARTS = {
