@@ -57,13 +57,20 @@ def find() -> Path | None:
 
 
 class Guest:
-    """A machine that runs until it is closed. log: its console."""
+    """A machine that runs until it is closed. log: its console.
 
-    def __init__(self, image: Path, *, cpus: int = 2, nodes: int = 1, memory_mb: int = 2048) -> None:
+    is_traced: tracing patches code that other CPUs run meanwhile, over which QEMU 7.2 stumbles ("Oops: int3")
+    unless it emulates one CPU at a time.
+    """
+
+    def __init__(
+        self, image: Path, *, cpus: int = 2, nodes: int = 1, memory_mb: int = 2048, is_traced: bool = False
+    ) -> None:
         folder = image.parent
         self.log = folder / f"console-{time.monotonic_ns()}.log"
         self._socket, theirs = socket.socketpair()
-        command = ["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-nodefaults", "-display", "none"]
+        accelerator = f"tcg,thread={'single' if is_traced else 'multi'}"
+        command = ["qemu-system-x86_64", "-accel", accelerator, "-cpu", "max", "-nodefaults", "-display", "none"]
         command += ["-no-reboot", "-m", str(memory_mb), *_topology(cpus, nodes, memory_mb)]
         command += ["-kernel", str(folder / "vmlinuz"), "-initrd", str(image)]
         command += [
@@ -152,6 +159,12 @@ class Guest:
         return answer
 
 
+INIT = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import guest_side
+guest_side.main()
+"""
 STRATA = Path(sys.executable).with_name("strata")
 
 
@@ -183,7 +196,7 @@ def image(parts: Path, target: Path, more: Mapping[str, Path]) -> Path:
             archive.copy(there, path)
         for link in Path(sys.executable).parent.glob("python*"):
             archive.link(str(link), os.path.realpath(link))
-        archive.add("/init", f"#!{sys.executable}\n{Path(guest_side.__file__).read_text()}".encode(), mode=0o755)
+        archive.add("/init", INIT.encode(), mode=0o755)
         for folder in ("proc", "sys", "dev", "tmp", "run", "root", "var/run", "var/lib"):
             archive.folder(folder)
         archive.add("TRAILER!!!", b"", mode=0)

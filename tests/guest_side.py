@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import importlib
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
 import traceback
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 MOUNTS = {
@@ -31,6 +36,7 @@ def main():
     for path, kind in MOUNTS.items():
         if ctypes.CDLL(None).mount(kind.encode(), path.encode(), kind.encode(), 0, None):
             sys.stderr.write(f"not mounted: {path}\n")
+    _loopback_up()
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME="/root", TERM="dumb", COLUMNS="115")
     if child := os.fork():
         while os.wait()[0] != child:  # orphans are ours
@@ -39,7 +45,6 @@ def main():
         time.sleep(60)
     # Answers come however busy the machine is; what is started from here is as all else.
     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(50))
-    sys.modules["guest_side"] = sys.modules["__main__"]
     while not (ports := list(Path("/dev").glob("vport*"))):
         time.sleep(0.05)
     port = os.open(ports[0], os.O_RDWR)
@@ -52,6 +57,15 @@ def main():
         while not call.endswith(b"\n"):
             call += os.read(port, 2**16)
         answer = _answered(json.loads(call))
+
+
+def _loopback_up():
+    get_flags, set_flags, up = 0x8913, 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        name, flags = struct.unpack(
+            "16sh", fcntl.ioctl(any_socket, get_flags, struct.pack("16sh22x", b"lo", 0))[:18]
+        )
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", name, flags | up))
 
 
 def _answered(call):
@@ -68,7 +82,7 @@ def _answered(call):
 def run(command, seconds=None):
     """Run a command to its end; one that takes longer is killed, and its code is None."""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
             out, err = process.communicate(timeout=seconds)
@@ -83,7 +97,7 @@ def run(command, seconds=None):
 def start(command, log="/dev/null"):
     """Start a command that goes on, and return its process number."""
     with open(log, "wb") as to:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=to, stderr=to, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=to, stderr=to)
     started[process.pid] = process
     return process.pid
 
@@ -106,16 +120,34 @@ def text(path):
         return ""
 
 
-def write(path, what):
+def write(path, what, mode=0o644):
     """Write a file."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(what)
+    if not path.startswith(("/proc", "/sys")):
+        Path(path).chmod(mode)
 
 
-def threads(name):
-    """Return the threads of a name as [process, thread], oldest first."""
-    paths = Path("/proc").glob("[0-9]*/task/[0-9]*")
-    return sorted([int(path.parts[2]), int(path.parts[4])] for path in paths if text(path / "comm") == name)
+def leaders(name):
+    """Return the numbers of processes of a name, oldest first."""
+    paths = (path for path in Path("/proc").glob("[0-9]*/comm") if text(path) == name)
+    return sorted(int(path.parent.name) for path in paths)
+
+
+def kill(number, *pids):
+    """Send any processes a signal."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def until_named(pid, name, seconds):
+    """Wait until a process has a thread of that name; return whether it has."""
+    until_s = time.monotonic() + seconds
+    while not (found := name in [text(path) for path in Path(f"/proc/{pid}/task").glob("*/comm")]):
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.05)
+    return found
 
 
 def waits(tid, seconds):
@@ -138,5 +170,78 @@ def until(path, wanted, seconds):
     return time.monotonic() - begin_s
 
 
-if __name__ == "__main__":
-    main()
+def page(url):
+    """Return a page's status and text."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return [answer.status, answer.read().decode()]
+    except urllib.error.HTTPError as error:
+        return [error.code, error.read().decode()]
+
+
+def ended(pid, seconds):
+    """Wait until a process is gone; return whether it is."""
+    until_s = time.monotonic() + seconds
+    while (is_there := Path(f"/proc/{pid}").exists()) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    return not is_there
+
+
+def kill_at(command, path, lines):
+    """Start a command and kill it as soon as a file has so many lines; return its exit code."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and text(path).count("\n") + 1 < lines:
+            time.sleep(0.0005)
+        process.kill()
+    return process.returncode
+
+
+def group(path, *pids):
+    """Make a cgroup of some processes."""
+    folder = Path("/sys/fs/cgroup") / path
+    folder.mkdir(exist_ok=True)
+    for pid in pids:
+        (folder / "cgroup.procs").write_text(str(pid))
+
+
+def settings(*pids):
+    """Return all that a plain policy may have changed: cgroups, interrupts, and each thread of some processes."""
+    root, found = Path("/sys/fs/cgroup"), {}
+    controls = ("type", "subtree_control", "procs", "threads")
+    names = [*(f"cgroup.{one}" for one in controls), "cpu.weight", "cpu.idle", "cpuset.cpus", "cpuset.mems"]
+    for path in root.rglob("*"):
+        # Whose home is the root comes and goes.
+        if path.name in names and (path.parent != root or path.name == "cgroup.subtree_control"):
+            found[str(path)] = " ".join(sorted(text(path).split()))
+    for path in Path("/proc/irq").glob("[0-9]*/smp_affinity_list"):
+        found[str(path)] = text(path)
+    for pid in pids:
+        for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+            mine = sorted(os.sched_getaffinity(tid)), os.getpriority(os.PRIO_PROCESS, tid)
+            found[f"thread {tid}"] = str(mine)
+    return found
+
+
+def fake_gpu(node):
+    """Show a GPU beside a NUMA node, in sysfs and as /dev/nvidia0; there is neither a card nor a driver."""
+    card = Path("/run/pci/0000:3b:00.0")
+    card.mkdir(parents=True)
+    for name, what in (
+        ("vendor", "0x10de"),
+        ("device", "0x2330"),
+        ("class", "0x030200"),
+        ("numa_node", str(node)),
+    ):
+        (card / name).write_text(what + "\n")
+    bind = 4096
+    assert ctypes.CDLL(None).mount(b"/run/pci", b"/sys/bus/pci/devices", None, bind, None) == 0
+    null = os.stat("/dev/null")
+    os.mknod("/dev/nvidia0", null.st_mode, null.st_rdev)
+
+
+def start_with(path, command):
+    """Start a command that holds a file open, and return its process number."""
+    with open(path) as held:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[held.fileno()])
+    started[process.pid] = process
+    return process.pid

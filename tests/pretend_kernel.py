@@ -55,6 +55,9 @@ class Kernel(Machine):
             raise Gone("it is not there any more")
         return self.state[key]
 
+    def before(self, act, path, value):
+        return self.read(act, path, value)
+
     def set(self, act, path, value):
         if path in self.refuses:
             raise self.refuses[path]

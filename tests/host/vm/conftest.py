@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,29 @@ def pytest_runtest_makereport(item):
     if report.failed and machine is not None:
         report.sections.append(("the guest's console", machine.console))
     return report
+
+
+CURVES = pytest.StashKey[dict[str, list[dict[str, object]]]]()
+
+
+@pytest.fixture(scope="session")
+def curves(request):
+    """Rows of what a thread waited in each state, by the table's title: printed at the end of the run."""
+    return request.config.stash.setdefault(CURVES, {})
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    parts = virtual.find()
+    for title, rows in config.stash.get(CURVES, {}).items():
+        kernel = (parts / "release").read_text().strip() if parts is not None else ""
+        terminalreporter.section(f"waits of the trainer: {title}, Linux {kernel}")
+        line = "{:24} {:>10} {:>10} {:>8} {:>10}".format
+        terminalreporter.line(line("state", "waited ms", "% of wall", "turns", "us a turn"))
+        for row in rows:
+            wait_ms, turns = row["wait_ms"], row["turns"]
+            share, each = 100 * wait_ms / row["wall_ms"], 1e3 * wait_ms / max(1, turns)
+            terminalreporter.line(line(row["state"], f"{wait_ms:.0f}", f"{share:.1f}", turns, f"{each:.0f}"))
+        terminalreporter.line(json.dumps({"kernel": kernel, "policy": title, "waits": rows}))
 
 
 @pytest.fixture(scope="session")

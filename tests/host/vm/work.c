@@ -1,6 +1,8 @@
-/* work NAME:RUN_US:SLEEP_US...: a thread of each name that runs so long, sleeps so long, and again. Sleep 0: never. */
+/* work NAME:RUN_US:SLEEP_US[:CPU[:CPU]]...: a thread of each name that runs so long, sleeps so long, and again.
+   Sleep 0: never. With a CPU it stays there; with two it goes from one to the other each time. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +16,22 @@ static long cpu_us(void) {
   return now.tv_sec * 1000000L + now.tv_nsec / 1000;
 }
 
+static void go_to(int cpu) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(cpu, &cpus);
+  sched_setaffinity(0, sizeof cpus, &cpus);
+}
+
 static void *work(void *said) {
   char name[64];
   long run_us = 0, sleep_us = 0;
-  sscanf(said, "%63[^:]:%ld:%ld", name, &run_us, &sleep_us);
+  int cpu[2];
+  int count = sscanf(said, "%63[^:]:%ld:%ld:%d:%d", name, &run_us, &sleep_us, &cpu[0], &cpu[1]) - 3;
   prctl(PR_SET_NAME, name);
-  for (;;) {
+  if (count > 0) go_to(cpu[0]);
+  for (int turn = 0;; turn ^= 1) {
+    if (count == 2) go_to(cpu[turn]);
     for (long end = cpu_us() + run_us; cpu_us() < end;)
       for (volatile int i = 0; i < 5000; i++) {
       }

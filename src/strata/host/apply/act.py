@@ -84,7 +84,7 @@ def _take(step: Step, machine: Machine, journal: Journal) -> Outcome:
         if _is_done(step, before):
             return Outcome(step, "already", before)
         others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
-        record = journal.announce(meant, before, others)
+        record = journal.announce(meant, machine.before(step.act, step.path, step.value), others)
         machine.set(step.act, step.path, step.value)
         journal.confirm(record, machine.read(step.act, step.path, step.value))
     except Gone as gone:

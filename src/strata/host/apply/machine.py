@@ -78,6 +78,17 @@ class Machine:
             raise Gone("the thread has ended") from None
         return self._text(path)
 
+    def before(self, act: Act, path: str, value: str) -> str:
+        """Return what undoing a step has to bring back: what `read` says, but for an affinity nobody chose.
+
+        A thread without one may use what its cpuset gives. Steps before may have made that less, and it would keep
+        to that when they are undone: it gets all CPUs back instead, of which the kernel takes its cpuset's.
+        """
+        now = self.read(act, path, value)
+        if act != "affinity" or cpu_list(now) != cpu_list(self._cpuset(str(_number(path)))):
+            return now
+        return self._text("/sys/devices/system/cpu/online").strip()
+
     def set(self, act: Act, path: str, value: str) -> None:
         """Change one thing. Raises Gone for what is not there, and OSError."""
         try:
@@ -122,6 +133,13 @@ class Machine:
         lines = [line.split(":", 2) for line in self._text(f"/proc/{tid}/cgroup").splitlines()]
         group = next((line[2] for line in lines if len(line) == 3 and line[0] == "0"), "/")
         return f"{CGROUPS}{group.rstrip('/')}/cgroup.threads"
+
+    def _cpuset(self, tid: str) -> str:
+        """Return the CPUs its cgroup gives a thread; "" where no cgroup says."""
+        for folder in self._at(self._list_of("", tid)).parents:
+            if (file := folder / "cpuset.cpus.effective").exists():
+                return file.read_text(encoding="ascii").strip()
+        return ""
 
     def _at(self, path: str) -> Path:
         return self.root / path.removeprefix("/")
