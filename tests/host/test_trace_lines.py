@@ -33,6 +33,15 @@ def test_perf_and_tracefs_lines_say_the_same(header):
     assert (names[row.comm], names[row.other_comm]) == ("trainer_main", "migration/1")
 
 
+@pytest.mark.parametrize("head", [b"[001] ", b"4035 [001] ", b"  4035 [001] ", b"4035/4035 [001] "])
+def test_lines_that_begin_without_a_name_or_an_id_are_read_as_well(head):
+    for time in (b" 1371.207000: ", b" 1371.207000000:      "):
+        row = read_line(head + time + b"sched:" + SWITCH % (b"a", b"b"), Names())
+        assert row is not None
+        assert (row.time_ns, row.cpu, row.kind) == (1371_207_000_000, 1, Kind.SWITCH)
+        assert (row.tid, row.other, row.arg) == (4035, 18, State.PREEMPTED)
+
+
 @pytest.mark.parametrize(
     "name", [b"Web Content", b"a ==> b", b"caf\xe9", b"memfd:sealed-91", b"[x] 1.5: a=b", b" prev_pid=7", b""]
 )

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from strata.host.trace.events import Kind, Names, State
 
 HEADER: Final = re.compile(
-    # `comm pid/tid`, `comm tid` or `comm-tid`; perf shows the 64 bytes of a kernel worker with its work
-    rb"(?P<comm>.{0,64}?)(?:[ ]++(?:-?\d++/)?|-)(?P<tid>-?\d++)"
-    rb"[ ]++(?:\([ \d-]+\)[ ]+)?\[(?P<cpu>\d+)\]"  # the thread group, where tracefs records it
+    # `comm pid/tid`, `comm tid` or `comm-tid`; perf shows the 64 bytes of a kernel worker with its work. Where it
+    # was told to leave these out (-F) they are not missed: the fields say them again.
+    rb"(?:(?:(?P<comm>.{0,64}?)(?:[ ]++(?:-?\d++/)?|-)|(?:\d++/)?)(?P<tid>-?\d++)[ ]++)?"
+    rb"(?:\([ \d-]+\)[ ]+)?\[(?P<cpu>\d+)\]"  # the thread group, where tracefs records it
     rb"[ ]+(?:[^ \d]\S*[ ]+|\S{4,6}[ ]+)?"  # irq flags of tracefs
     rb"(?P<seconds>\d+)\.(?P<fraction>\d{6}|\d{9}):[ ]+"
     rb"(?:\d+[ ]+)?(?:\w+:)?(?P<event>\w+)(?P<call>\(|:|$| ->)[ ]*(?P<rest>.*)",
@@ -74,7 +75,7 @@ def read_line(line: bytes, names: Names) -> Row | None:
         return None
     fraction = header["fraction"]
     time_ns = int(header["seconds"]) * 10**9 + int(fraction) * (1000 if len(fraction) == 6 else 1)
-    cpu, tid = int(header["cpu"]), int(header["tid"])
+    cpu, tid = int(header["cpu"]), int(header["tid"] or -1)
     if time_ns >= 2**63 or max(cpu, tid) > MAX_ID:
         return None
     event = header["event"].decode()

@@ -32,6 +32,8 @@ LOST: Final = re.compile(
 _WRITTEN: Final = re.compile(rb"#\s*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
 _ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_\w{4}")
 """Lines that are no events and need not be: comments, the frames of a call chain, headers, perf's own records."""
+_CPU: Final = re.compile(rb"\[\d+\] ")
+"""What lines begin with that perf was told to print without names and ids."""
 _GZIP: Final = b"\x1f\x8b"
 _MAGIC: Final = {
     b"PERFILE2": ("a binary trace", "perf script -F comm,pid,tid,cpu,time,event,trace --ns -i {path} > trace.txt"),
@@ -77,7 +79,7 @@ def _pieces(path: str | Path) -> Iterator[bytes]:
     with open(path, "rb") as stream:
         raw = stream.read(16)
         for known, (what, command) in _MAGIC.items():
-            if raw.startswith(known):
+            if raw.startswith(known) and not _CPU.match(raw):
                 raise UsageError(f"{path}: {what}, not a trace's text", hint=command.format(path=path))
         if raw.startswith(_GZIP):
             yield from _unpacked(raw, iter(lambda: stream.read(PACKED_BYTES), b""))
