@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
 from strata.errors import need
 from strata.units import show_time
@@ -26,9 +27,7 @@ HEADS: Final = {
 
 
 @click.command()
-@click.option(
-    "--seconds", default=60.0, show_default=True, type=click.FloatRange(min=0), help="To train the ratios for."
-)
+@click.option("--seconds", default=60.0, show_default=True, type=Finite(min=0), help="To train the ratios for.")
 @click.option("--fleets", default=24, show_default=True, type=click.IntRange(min=1), help="To compare on.")
 @click.option("--seed", default=0, show_default=True, help="Of training; the fleets compared on stay the same.")
 @output_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
 from strata.units import show_time
 
@@ -20,7 +21,7 @@ CANDIDATES: Final = 96
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="Of the random fleets.")
 @click.option("--job", default="llama-3.1-70b", show_default=True, help="A job file, or a bundled job's name.")
-@click.option("--time-limit", default=30.0, show_default=True, type=click.FloatRange(min=0), help="Seconds each.")
+@click.option("--time-limit", default=30.0, show_default=True, type=Finite(min=0), help="Seconds each.")
 @output_option
 def planning(seed: int, job: str, time_limit: float, output: str) -> None:
     """Time the planner on bundled fleets and on random ones of 4 to 32 domains.

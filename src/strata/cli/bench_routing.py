@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ PEER: Final = {
     "--decisions", default=5000, show_default=True, type=click.IntRange(min=1), help="Timed in each row."
 )
 @click.option(
-    "--horizon", default=1800.0, show_default=True, type=click.FloatRange(min=1), metavar="SECONDS",
+    "--horizon", default=1800.0, show_default=True, type=Finite(min=1), metavar="SECONDS",
     help="Virtual time of the load test.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of layouts and requests.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ INTERRUPTED: Final = 130
 )  # fmt: skip
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0.0),
+    type=Finite(min=0.0),
     metavar="SECONDS",
     help="Stop each search after so long; the best plan so far is given.",
 )

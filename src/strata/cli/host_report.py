@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, rows
 from strata.errors import GoalMissed
 
@@ -39,7 +40,7 @@ _MOST_THREADS: Final = 12
 )
 @click.option(
     "--kineto-offset",
-    type=float,
+    type=Finite(),
     metavar="SECONDS",
     help="How far the profiler's clock (the epoch's) is ahead of TRACE's. Default: 0; with --here it is known.",
 )

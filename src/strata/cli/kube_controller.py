@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.errors import need
 
 
@@ -26,14 +27,14 @@ from strata.errors import need
 )
 @click.option(
     "--isolate-at-most",
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     default=0.1,
     show_default=True,
     help="Share of the nodes that may be out at a time; one always may.",
 )
 @click.option(
     "--slow-window",
-    type=click.FloatRange(1, 86400),
+    type=Finite(1, 86400),
     default=300.0,
     show_default=True,
     metavar="SECONDS",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.errors import need
 
 
@@ -28,7 +29,13 @@ from strata.errors import need
     metavar="N",
     help="Take the API server for a 1.N; asked unless said. From 34 on image volumes are used.",
 )
-@click.option("--drain", default=10.0, show_default=True, help="Seconds that running reviews have after SIGTERM.")
+@click.option(
+    "--drain",
+    type=Finite(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds that running reviews have after SIGTERM.",
+)
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def webhook(**told: Any) -> None:
     """Answer the API server's questions about pods and jobs with the label ai.compute/managed.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import console, emit, output_option, progress, rows
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def learn() -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's.")
 @click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", show_default=True, help="Folder.")
 @click.option("--resume", is_flag=True, help="Go on with the checkpoint in --out.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this time.")
+@click.option("--minutes", type=Finite(min=0, min_open=True), help="Stop after this time.")
 @click.option("--updates", type=click.IntRange(min=1), help="Stop after this many, instead of the file's.")
 @click.option(
     "--device",

@@ -17,3 +17,7 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+    def _describe_range(self) -> str:
+        """Return the range as help shows it: click has words only for ranges that end somewhere."""
+        return super()._describe_range() if self.min is not None or self.max is not None else ""

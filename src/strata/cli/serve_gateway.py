@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.errors import UsageError, need
 
 
@@ -41,14 +42,14 @@ from strata.errors import UsageError, need
 )
 @click.option(
     "--heartbeat-timeout",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     default=60.0,
     show_default=True,
     help="Seconds of silence after which a node is out; nodes beat twelve times as often.",
 )
 @click.option("--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Requests that wait.")
 @click.option(
-    "--drain", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    "--drain", type=Finite(min=0), default=30.0, show_default=True,
     help="Seconds that running requests have after SIGTERM.",
 )  # fmt: skip
 @click.option("--token-file", type=click.Path(), help="What clients must show; or STRATA_TOKEN.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
 from strata.errors import Infeasible, UsageError
 
@@ -31,12 +32,22 @@ WARM_UP: Final = 0.1
 @click.option(
     "--trace", type=click.Path(), help="Requests of a file: Azure's LLM inference trace, or BurstGPT (CSV)."
 )
-@click.option("--speed", default=1.0, show_default=True, help="With --trace: how many times as fast it is played.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second; the job's by default."
+    "--speed",
+    type=Finite(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="With --trace: how many times as fast it is played.",
 )
+@click.option("--rate", type=Finite(min=0, min_open=True), help="Requests a second; the job's by default.")
 @click.option("--seconds", default="5min", show_default=True, help="How long requests come; of a trace: at most.")
-@click.option("--burst", default=1.0, show_default=True, help="Coefficient of variation of gaps; 1 is Poisson.")
+@click.option(
+    "--burst",
+    type=Finite(min=0),
+    default=1.0,
+    show_default=True,
+    help="Coefficient of variation of gaps; 1 is Poisson.",
+)
 @click.option("--swing", default="0%", show_default=True, help="The rate rises and falls by this share ...")
 @click.option(
     "--period", default="24h", show_default=True, help="... over so long, a sine that starts at its mean."
