@@ -55,8 +55,6 @@ def drawn(
     rate_per_s = rate or job.demand.rate_per_s
     if not rate_per_s:
         raise UsageError(f"{job.name} says no rate", hint="--rate 10")
-    if not rate_per_s < math.inf:
-        raise UsageError(f"--rate {rate_per_s} is not a number of requests", hint="--rate 10")
     share = _share(swing)
     if not 0 <= burst <= MOST_CV:
         raise UsageError(f"--burst {burst} is not between 0 and {MOST_CV:g}", hint="--burst 3")
