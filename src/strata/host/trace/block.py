@@ -83,18 +83,17 @@ class KnownNames:
 
     def _learn(self, hashes: Words, first: Words, second: Words) -> None:
         new, at = np.unique(hashes, return_index=True)
-        is_new = ~np.isin(new, self._hashes)
-        new, at = new[is_new], at[is_new]
+        place = np.searchsorted(self._hashes, new)
+        is_new = np.append(self._hashes, np.uint64(0))[place] != new
+        is_new |= place == len(self._hashes)
+        new, at, place = new[is_new], at[is_new], place[is_new]
         raw = (np.stack([first[at], second[at]], axis=1).tobytes()[i : i + 16] for i in range(0, 16 * len(at), 16))
         indices = np.array([self._names.index(one.rstrip(b"\0")) for one in raw], np.int32)
-        order = np.argsort(np.concatenate([self._hashes, new]))
-        for name, more in (
-            ("_hashes", new),
-            ("_indices", indices),
-            ("_first", first[at]),
-            ("_second", second[at]),
-        ):
-            setattr(self, name, np.concatenate([getattr(self, name), more])[order])
+        # Put in place, not sorted again: of a storm of processes every block brings new names.
+        self._hashes = np.insert(self._hashes, place, new)
+        self._indices = np.insert(self._indices, place, indices)
+        self._first = np.insert(self._first, place, first[at])
+        self._second = np.insert(self._second, place, second[at])
 
 
 def read_block(raw: bytes, known: KnownNames) -> Block:
