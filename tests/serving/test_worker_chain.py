@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.serving.live.events import Sample
 from strata.serving.wire import RangeMessage, TokenMessage
 from strata.serving.worker.holder import Key
 from worker_builders import SHAPE, Cluster, load
@@ -324,6 +325,23 @@ def test_what_was_measured_is_told_once():
         ("decode", 2, 4, 1, 4.0),
     ]
     assert again == ()
+
+
+def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
+    async def story():
+        async with Cluster() as cluster:
+            (worker,) = cluster.workers
+            samples = worker.stage.samples
+
+            class Meanwhile(Sample):
+                def _asdict(self):
+                    samples.append(Sample(*self))
+                    return super()._asdict()
+
+            samples.extend(Meanwhile("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
+            return worker.take_samples(), worker.take_samples(), worker.take_samples()
+
+    assert [[one.units for one in samples] for samples in run(story())] == [[1, 2], [1, 2], []]
 
 
 def test_sequences_decoded_together_are_one_measurement():

@@ -68,9 +68,8 @@ class Worker:
 
     def take_samples(self) -> tuple[SampleMessage, ...]:
         """Return what was measured since the last call."""
-        samples = tuple(SampleMessage(**sample._asdict()) for sample in self.stage.samples)
-        self.stage.samples.clear()
-        return samples
+        samples = self.stage.samples  # the thread that computes goes on adding to them
+        return tuple(SampleMessage(**samples.popleft()._asdict()) for _ in range(len(samples)))
 
     def load(self, wanted: RangeMessage) -> None:
         """Have layers loaded beside those that serve. Raises Refused where they do not fit."""
