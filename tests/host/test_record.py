@@ -432,7 +432,9 @@ def test_threads_that_were_seen_to_feed_an_accelerator_are_critical_whatever_the
 def test_no_snapshot_is_no_fault_and_a_wrong_one_is(tmp_path):
     trace = tmp_path / "trace.txt"
     assert snapshot.read(trace) is None
-    for wrong in ("[]", "{}", "not json", '{"form": "other"}'):
+    head = '{"form": "strata-host-snapshot/1", "cpus": [], "critical": [], '
+    endless, steal = head + '"epoch_ahead_ns": 1e999}', head + '"epoch_ahead_ns": 0, "steal": "much"}'
+    for wrong in ("[]", "{}", "not json", '{"form": "other"}', endless, steal):
         snapshot.beside(trace).write_text(wrong)
         with pytest.raises(BadFile):
             snapshot.read(trace)

@@ -102,7 +102,7 @@ def read(trace: Path) -> Machine | None:
         critical = tuple(int(tid) for tid in data["critical"])
         stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
         return Machine(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 
 
