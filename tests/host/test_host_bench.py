@@ -227,11 +227,23 @@ def test_a_recording_is_looked_at_from_when_the_trainer_first_runs(tmp_path):
     assert [int(ns) for ns in cut.events.time_ns] == [30_000_000, 40_000_000]
 
 
+@pytest.fixture
+def real_time():
+    """Skip where the kernel gives no real-time priority, as in some control groups."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        pytest.skip("no real-time priority is to be had here")
+    os.sched_setscheduler(0, *before)
+
+
 @pytest.mark.real("tracing")
+@pytest.mark.usefixtures("real_time")
 def test_what_a_policy_wins_on_this_kernel_is_more_than_nothing_and_less_than_predicted():
     # Real-time priority, since it wins however many others are at work here.
-    before = [gains.one_trial("cpu-hogs", "none") for _ in range(3)]
-    after = [gains.one_trial("cpu-hogs", "fifo") for _ in range(3)]
+    before = [gains.one_trial("cpu-hogs", "none", seconds=0.7) for _ in range(2)]
+    after = [gains.one_trial("cpu-hogs", "fifo", seconds=0.7) for _ in range(2)]
     gain = gains.Gain("cpu-hogs", "fifo", tuple(before), tuple(after))
     assert gain.achieved is not None
     assert gain.achieved > 0
@@ -242,6 +254,7 @@ def test_what_a_policy_wins_on_this_kernel_is_more_than_nothing_and_less_than_pr
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.usefixtures("real_time")
 def test_a_trial_of_neighbours_on_this_kernel_counts_waits_and_leaves_no_trace(tmp_path):
     policy = neighbours.one_trial("batch", window_s=0.2)
     assert policy.wait_ms > neighbours.one_trial("fifo", window_s=0.2).wait_ms
