@@ -1,4 +1,4 @@
-"""The plain-kernel policy on a kernel that has all it asks for: cgroup v2, two NUMA nodes, a GPU beside one."""
+"""Policies where the kernel has all they ask for: cgroup v2, two NUMA nodes, a GPU beside one, which is pretended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import guest as virtual
 import guest_side
 from guest import STRATA
-from managed_scx import PLAIN, work
+from managed_scx import PLAIN, POLICY, Managed, work, write_policy
 
 GPU_NODE = 1
 JOURNAL = "/var/lib/strata/host/undo.jsonl"
@@ -92,3 +92,21 @@ def test_undo_restores_everything_after_a_crash_in_the_middle(guest, job, policy
     undone = [change["result"] for change in guest.json("host", "undo")["changes"]]
     assert "restored" in undone
     assert guest.call(guest_side.settings, *job) == before
+
+
+def test_threads_that_hold_a_gpu_belong_to_its_node(guest, job):
+    found = guest.json("host", "threads", "--pid", job[0])
+    assert [(gpu["address"], gpu["numa_node"]) for gpu in found["gpus"]] == [("0000:3b:00.0", GPU_NODE)]
+    assert {thread["numa_node"] for thread in found["threads"]} == {GPU_NODE}
+    [critical] = [thread for thread in found["threads"] if thread["layer"] == "critical"]
+    assert critical["name"] == "trainer_main"
+
+
+def test_the_policy_of_scx_layered_keeps_critical_threads_beside_the_gpu_and_loads(guest, job):
+    layers = write_policy(guest)
+    linted = guest.strata("host", "lint", POLICY)
+    assert linted["code"] == 0, linted["out"]
+    assert layers[0]["kind"]["Grouped"]["nodes"] == [GPU_NODE]
+    manager = Managed(guest).attached()
+    assert guest.call(guest_side.waits, job[0], 1.0)["run_ms"] > 0
+    assert manager.ended(signal.SIGINT) == 0, manager.said
