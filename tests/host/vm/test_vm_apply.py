@@ -1,4 +1,4 @@
-"""Policies where the kernel has all they ask for: cgroup v2, two NUMA nodes, a GPU beside one, which is pretended."""
+"""Policies where the kernel has all they ask for: cgroup v2, two NUMA nodes, a pretended GPU beside one."""
 
 from __future__ import annotations
 
