@@ -164,6 +164,12 @@ def test_what_is_no_text_is_told_from_its_first_bytes_with_what_to_do(raw, says,
     assert hint in raised.value.hint
 
 
+def test_a_trace_that_begins_with_the_number_of_a_cpu_is_no_json(tmp_path):
+    raw = b"".join(line[line.index(b"[") :] + b"\n" for line in short().raw().splitlines())
+    assert raw.startswith(b"[000]")
+    assert read(raw, tmp_path).num_events == 80
+
+
 def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         read_trace(tmp_path / "none")

@@ -43,7 +43,7 @@ _MAGIC: Final = {
     b"BZh": ("compressed", "bzip2 -dc {path} > trace.txt"),
     b"PK\x03\x04": ("compressed", "unzip -p {path} > trace.txt"),
     b"{": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
-    b"[": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
+    b"[{": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
 }
 """What files begin with that are no text of a trace: what they are, and what makes one of them."""
 
