@@ -16,11 +16,9 @@ def find(view: View) -> Iterator[Finding]:
     length_ns = interrupts.end_ns - interrupts.start_ns
     for life in view.critical_lives:
         mine = interrupts.life == life
-        culprits = {
-            cause: float(length_ns[mine & (interrupts.cause == i)].sum()) / 1e6
-            for i, cause in enumerate(interrupts.causes)
-        }
-        for cause, ms in view.culprits(view.waits_by(life)).items():
+        held_ns = np.bincount(interrupts.cause[mine], length_ns[mine], len(interrupts.causes))
+        culprits = dict(zip(interrupts.causes, (held_ns / 1e6).tolist(), strict=True))
+        for cause, ms in view.blamed(life).items():
             if cause in culprits:
                 culprits[cause] += ms
         culprits = dict(sorted(culprits.items(), key=lambda item: -item[1]))
