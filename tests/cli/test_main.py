@@ -141,3 +141,17 @@ def test_a_word_is_completed_for_the_shell():
     environment = {**os.environ, "_STRATA_COMPLETE": "bash_complete", "COMP_WORDS": "strata ch", "COMP_CWORD": "1"}
     shown = subprocess.run(STRATA, env=environment, capture_output=True, text=True, check=True)
     assert shown.stdout == "plain,check\n"
+
+
+def test_a_terminal_of_few_letters_gets_the_others_escaped(tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_text(
+        "trainer-\u00e4 7/7 [000] 1.000000000: sched:sched_switch: prev_comm=trainer-\u00e4 "
+        "prev_pid=7 prev_prio=120 prev_state=R ==> next_comm=hog next_pid=8 next_prio=120\n"
+        "hog 8/8 [000] 1.500000000: sched:sched_switch: prev_comm=hog prev_pid=8 prev_prio=120 prev_state=R ==> "
+        "next_comm=trainer-\u00e4 next_pid=7 next_prio=120\n"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run([*STRATA, "host", "report", trace], env=environment, capture_output=True)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"trainer-\\xe4" in shown.stdout
