@@ -59,8 +59,8 @@ def find() -> Path | None:
 class Guest:
     """A machine that runs until it is closed. log: its console.
 
-    is_traced: tracing patches code that other CPUs run meanwhile, over which QEMU 7.2 stumbles ("Oops: int3")
-    unless it emulates one CPU at a time.
+    is_traced: one CPU is emulated at a time. Tracing, and sched_ext as it comes and goes, patch code that other
+    CPUs run meanwhile, over which QEMU 7.2 stumbles now and then ("Oops: int3").
     """
 
     def __init__(

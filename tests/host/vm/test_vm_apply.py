@@ -11,7 +11,7 @@ import pytest
 import guest as virtual
 import guest_side
 from guest import STRATA
-from managed_scx import PLAIN, POLICY, Managed, work, write_policy
+from managed_scx import PLAIN, work
 
 GPU_NODE = 1
 JOURNAL = "/var/lib/strata/host/undo.jsonl"
@@ -100,13 +100,3 @@ def test_threads_that_hold_a_gpu_belong_to_its_node(guest, job):
     assert {thread["numa_node"] for thread in found["threads"]} == {GPU_NODE}
     [critical] = [thread for thread in found["threads"] if thread["layer"] == "critical"]
     assert critical["name"] == "trainer_main"
-
-
-def test_the_policy_of_scx_layered_keeps_critical_threads_beside_the_gpu_and_loads(guest, job):
-    layers = write_policy(guest)
-    linted = guest.strata("host", "lint", POLICY)
-    assert linted["code"] == 0, linted["out"]
-    assert layers[0]["kind"]["Grouped"]["nodes"] == [GPU_NODE]
-    manager = Managed(guest).attached()
-    assert guest.call(guest_side.waits, job[0], 1.0)["run_ms"] > 0
-    assert manager.ended(signal.SIGINT) == 0, manager.said

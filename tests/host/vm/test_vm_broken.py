@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import guest as virtual
 import guest_side
 from managed_scx import PLAIN, POLICY, STATE, Managed, nice, work, write_policy
 
@@ -27,6 +28,13 @@ while True:
     pass
 """
 """A thread that must run on CPU 1, where one of a higher class always does."""
+
+
+@pytest.fixture(scope="module")
+def guest(files):
+    """A machine with two CPUs, whose kernel patches itself again and again."""
+    with virtual.Guest(files, is_traced=True) as machine:
+        yield machine
 
 
 @pytest.fixture(scope="module")

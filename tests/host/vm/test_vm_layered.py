@@ -7,17 +7,36 @@ import signal
 
 import pytest
 
+import guest as virtual
 import guest_side
 from managed_scx import POLICY, Managed, noise, work, write_policy
 
 PORT = 9750
+ATTEMPTS = 4
 
 
 @pytest.fixture(scope="module")
-def course(guest, curves):
-    """What the trainer waited: free, with noise, layered, stopped, layered again; and what was seen meanwhile."""
+def course(files, curves):
+    """What the trainer waited: free, with noise, layered, stopped, layered again; and what was seen meanwhile.
+
+    CPUs that are emulated one at a time wait for each other, so these are not: see Guest. What QEMU then stumbles
+    over is nothing of ours, and is tried again.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            with virtual.Guest(files) as guest:
+                rows, seen = taken(guest)
+                break
+        except virtual.GuestFailed as failed:
+            if not left or "Oops: int3" not in str(failed):
+                raise
+    curves["scx_layered"] = rows
+    return {"waits": {row["state"]: row["wait_ms"] / row["wall_ms"] for row in rows}, **seen}
+
+
+def taken(guest):
     pid = work(guest, "trainer_main:500:1500", "st-load:1000:3000", "st-launch:300:5000")
-    rows, seen = curves.setdefault("scx_layered", []), {}
+    rows, seen = [], {}
 
     def measure(state):
         rows.append({"state": state, **guest.call(guest_side.quietest, pid)})
@@ -40,7 +59,7 @@ def course(guest, curves):
         measure("layered again, noise")
     guest.call(guest_side.write, "/proc/sysrq-trigger", "S")
     seen["switched"] = again.ended(), again.said
-    return {"waits": {row["state"]: row["wait_ms"] / row["wall_ms"] for row in rows}, **seen}
+    return rows, seen
 
 
 def test_the_policy_loads_and_ends_as_it_is_told_to(course):

@@ -1,12 +1,14 @@
-"""Two NUMA nodes with a cache each: moves between them are recorded and said."""
+"""Two NUMA nodes with a cache each: moves between them are found, a policy for a GPU on one loads."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
 import guest as virtual
 import guest_side
-from managed_scx import work
+from managed_scx import POLICY, Managed, work, write_policy
 
 TRACE = "/root/trace.txt.gz"
 
@@ -38,3 +40,15 @@ def test_moves_between_the_nodes_are_found_for_the_thread_that_moves_alone(repor
     [found] = [one for one in report["findings"] if one["token"] == "crosses-numa"]
     assert found["thread"] == "trainer_main"
     assert not [one for one in report["findings"] if one["token"] == "crosses-llc"]
+
+
+def test_the_policy_keeps_critical_threads_beside_their_gpu_and_loads(guest):
+    guest.call(guest_side.fake_gpu, 1)
+    trainer = work(guest, "trainer_main:500:1500", "st-load:1000:3000", holding="/dev/nvidia0")
+    layers = write_policy(guest)
+    linted = guest.strata("host", "lint", POLICY)
+    assert linted["code"] == 0, linted["out"]
+    assert layers[0]["kind"]["Grouped"]["nodes"] == [1]
+    manager = Managed(guest).attached()
+    assert guest.call(guest_side.waits, trainer, 1.0)["run_ms"] > 0
+    assert manager.ended(signal.SIGINT) == 0, manager.said
