@@ -52,6 +52,15 @@ def test_one_bad_layer_does_not_hide_the_others_faults():
     assert [finding.reason.token for finding in lint(read(policy))] == ["policy-unreadable", "key-unknown"]
 
 
+def test_a_misspelt_key_is_told_beside_the_missing_one_it_was_meant_for():
+    wrong = {"name": "a", "matches": [[]], "kind": {"Grouped": {"util_rnge": [0.1, 0.2]}}, "weigth": 3}
+    assert [(one["token"], one["path"]) for one in (finding.to_dict() for finding in lint(read([wrong])))] == [
+        ("policy-unreadable", "[0].kind.Grouped.util_range"),
+        ("key-unknown", "[0].weigth"),
+        ("key-unknown", "[0].kind.Grouped.util_rnge"),
+    ]
+
+
 def test_findings_stand_in_the_order_of_the_file_errors_first():
     policy = [layer(None, grouped(idle_smt=True, perf=4096)), layer([[]], name="two"), REST]
     assert [finding.reason.token for finding in lint(read(policy))] == [

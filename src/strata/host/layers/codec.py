@@ -22,14 +22,25 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """A key that scx_layered drops without a word. `kind`: whose body it stands in; "" for the layer itself."""
+
+    path: str
+    key: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """A policy as far as it could be read; None stands for a layer that could not.
 
+    unknown: also of layers that could not be read: a misspelt key is why a required one is missing.
     place: line and column of a path in the file; (0, 0) where it was read from none.
     """
 
     layers: tuple[Layer | None, ...]
     troubles: tuple[Trouble, ...]
+    unknown: tuple[Unknown, ...] = ()
     place: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
 
 
@@ -53,8 +64,9 @@ def read(data: Any) -> Read:
     if not isinstance(data, list):
         return Read((), (Trouble("", "a policy should be a list of layers"),))
     troubles: list[Trouble] = []
-    layers = tuple(_layer(item, f"[{index}]", troubles) for index, item in enumerate(data))
-    return Read(layers, tuple(troubles))
+    unknown: list[Unknown] = []
+    layers = tuple(_layer(item, f"[{index}]", troubles, unknown) for index, item in enumerate(data))
+    return Read(layers, tuple(troubles), tuple(unknown))
 
 
 def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
@@ -62,7 +74,7 @@ def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
     return [_dump_layer(layer) for layer in layers]
 
 
-def _layer(data: Any, path: str, troubles: list[Trouble]) -> Layer | None:
+def _layer(data: Any, path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Layer | None:
     if not isinstance(data, dict):
         troubles.append(Trouble(path, "a layer should be an object"))
         return None
@@ -74,11 +86,12 @@ def _layer(data: Any, path: str, troubles: list[Trouble]) -> Layer | None:
     if data.get("template") is not None:
         template = _match(data["template"], f"{path}.template", troubles)
     matches = _matches(data, path, troubles)
-    kind = _kind(data, path, troubles)
+    extra = {key: value for key, value in data.items() if key not in LAYER_KEYS}
+    unknown.extend(Unknown(f"{path}.{key}", key) for key in extra)
+    kind = _kind(data, path, troubles, unknown)
     if len(troubles) > before or kind is None:
         return None
-    unknown = {key: value for key, value in data.items() if key not in LAYER_KEYS}
-    return Layer(name, matches, kind, comment, template, unknown)
+    return Layer(name, matches, kind, comment, template, extra)
 
 
 def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tuple[tuple[Match, ...], ...]:
@@ -114,7 +127,7 @@ def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
         return None
 
 
-def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> Kind | None:
+def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Kind | None:
     said = data.get("kind")
     if not isinstance(said, dict) or len(said) != 1 or _doubled(said):
         message = "should be an object of one key: Confined, Grouped or Open"
@@ -136,8 +149,9 @@ def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> Kind |
         for key, one in known.items()
         if key in body or one.default is MISSING
     }
-    unknown = {key: value for key, value in body.items() if key not in known}
-    return made(**values, unknown=unknown) if len(troubles) == before else None
+    extra = {key: value for key, value in body.items() if key not in known}
+    unknown.extend(Unknown(f"{where}.{key}", key, name) for key in extra)
+    return made(**values, unknown=extra) if len(troubles) == before else None
 
 
 def _value(

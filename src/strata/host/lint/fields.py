@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from strata.host.layers.codec import LAYER_KEYS
+from strata.host.layers.codec import LAYER_KEYS, Unknown
 from strata.host.layers.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, Kind, Open, Sized
 from strata.host.lint.finding import At, Finding, found
 
@@ -24,7 +24,9 @@ _ANYWHERE: Final = set().union(*_OF.values())
 def keys(layers: Sequence[At]) -> Iterator[Finding]:
     """Yield what is wrong with layers' fields, each by itself."""
     for at in layers:
-        yield from _unread(at)
+        for key in ("idle_smt", "allow_node_aligned"):
+            if getattr(at.layer.kind, key) is not None:
+                yield found("key-deprecated", at.key(key), key=key)
         size = len(at.layer.name.encode())
         room = MAX_NAME - (TEMPLATE_BYTES if at.layer.template is not None else 0)
         if size >= room or "\0" in at.layer.name:
@@ -38,18 +40,16 @@ def keys(layers: Sequence[At]) -> Iterator[Finding]:
         yield from _preemption(at, kind)
 
 
-def _unread(at: At) -> Iterator[Finding]:
-    for key in at.layer.unknown:
-        where = "kind" if key in _ANYWHERE else ""
-        yield from _dropped(f"{at.path}.{key}", key, LAYER_KEYS, where=where)
-    name = type(at.layer.kind).__name__
-    for key in at.layer.kind.unknown:
-        others = [kind for kind, known in _OF.items() if key in known]
-        where = " and ".join(others) if others else "the layer itself" if key in LAYER_KEYS else ""
-        yield from _dropped(at.key(key), key, sorted(_OF[name]), where=where)
-    for key in ("idle_smt", "allow_node_aligned"):
-        if getattr(at.layer.kind, key) is not None:
-            yield found("key-deprecated", at.key(key), key=key)
+def dropped(unknown: Sequence[Unknown]) -> Iterator[Finding]:
+    """Yield what is wrong with keys that scx_layered drops."""
+    for one in unknown:
+        if not one.kind:
+            where = "kind" if one.key in _ANYWHERE else ""
+            yield from _dropped(one.path, one.key, LAYER_KEYS, where=where)
+            continue
+        others = [kind for kind, known in _OF.items() if one.key in known]
+        where = " and ".join(others) if others else "the layer itself" if one.key in LAYER_KEYS else ""
+        yield from _dropped(one.path, one.key, sorted(_OF[one.kind]), where=where)
 
 
 def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import re
 
 from strata.host.layers.codec import Read
 from strata.host.lint.conditions import conditions
-from strata.host.lint.fields import keys
+from strata.host.lint.fields import dropped, keys
 from strata.host.lint.finding import At, Finding, found
 from strata.host.lint.order import order
 from strata.host.lint.room import Site, room
@@ -25,6 +25,7 @@ def lint(policy: Read, *, site: Site | None = None) -> tuple[Finding, ...]:
         *(found("policy-unreadable", trouble.path, fault=trouble.message) for trouble in policy.troubles),
         *(order(layers, count=len(policy.layers)) if is_list else ()),
         *conditions(layers),
+        *dropped(policy.unknown),
         *keys(layers),
         *room(layers, site),
     ]
