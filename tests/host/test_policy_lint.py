@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import fields
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from strata.cli.main import cli
 from strata.host.layers import forms
@@ -59,6 +62,47 @@ def test_a_misspelt_key_is_told_beside_the_missing_one_it_was_meant_for():
         ("key-unknown", "[0].weigth"),
         ("key-unknown", "[0].kind.Grouped.util_rnge"),
     ]
+
+
+def test_what_cannot_be_read_hides_no_fault_beside_it():
+    matches = [
+        [{"CommPrefix": "sixteen_bytes_xx"}],
+        [{"UserIDEquals": 3}],
+        [{"UsedGpuTid": True}, {"NiceAbove": "x"}],
+    ]
+    wrong = layer(matches, {"Confined": {"util_range": [40, 85], "cpus_range": [4, 2], "weight": "high"}})
+    found = [finding.to_dict() for finding in lint(read([wrong, REST]))]
+    assert {(one["token"], one["path"]) for one in found} == {
+        ("match-text-panics", "[0].matches[0][0].CommPrefix"),
+        ("policy-unreadable", "[0].matches[1][0].UserIDEquals"),
+        ("policy-unreadable", "[0].matches[2][1].NiceAbove"),
+        ("policy-unreadable", "[0].kind.Confined.weight"),
+        ("util-range-percent", "[0].kind.Confined.util_range"),
+        ("cpus-range-wrong", "[0].kind.Confined.cpus_range"),
+    }
+
+
+JUNK = st.sampled_from([None, "x", -1, 1.5, True, [], {}, [[]], [None], {"CommPrefix": 1}])
+
+
+@given(st.sampled_from(WRONG), JUNK, st.data())
+def test_whatever_a_part_is_the_rest_is_looked_at(wrong, junk, data):
+    policy = copy.deepcopy(wrong.policy)
+    assume(isinstance(policy, list))
+    places = [(box, key) for box in _boxes(policy) for key in (box if isinstance(box, dict) else range(len(box)))]
+    assume(places)
+    box, key = data.draw(st.sampled_from(places))
+    box[key] = junk
+    said = read(policy)
+    found = lint(said, site=wrong.site)
+    assert sum(one.reason.token == "policy-unreadable" for one in found) == len(said.troubles)
+
+
+def _boxes(value):
+    if isinstance(value, (dict, list)):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _boxes(inner)
 
 
 def test_findings_stand_in_the_order_of_the_file_errors_first():

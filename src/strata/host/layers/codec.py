@@ -11,6 +11,9 @@ from strata.host.layers import forms, text
 from strata.host.layers.policy import KINDS, MATCHERS, Kind, Layer, Match
 
 LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
+UNREAD: Final = Match("", None)
+ANY_RANGE: Final = (0.0, 1.0)
+"""What stands in a layer for a condition, and for a util_range, that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,17 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A policy as far as it could be read; None stands for a layer that could not.
+    """A policy as far as it could be read.
 
+    layers: those that scx_layered would read; None stands for one that it would not.
+    partial: these too, with a placeholder for each part that is among the troubles; None where little is left.
     unknown: also of layers that could not be read: a misspelt key is why a required one is missing.
     place: line and column of a path in the file; (0, 0) where it was read from none.
     """
 
     layers: tuple[Layer | None, ...]
     troubles: tuple[Trouble, ...]
+    partial: tuple[Layer | None, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     place: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
 
@@ -65,8 +71,13 @@ def read(data: Any) -> Read:
         return Read((), (Trouble("", "a policy should be a list of layers"),))
     troubles: list[Trouble] = []
     unknown: list[Unknown] = []
-    layers = tuple(_layer(item, f"[{index}]", troubles, unknown) for index, item in enumerate(data))
-    return Read(layers, tuple(troubles), tuple(unknown))
+    layers: list[Layer | None] = []
+    partial: list[Layer | None] = []
+    for index, item in enumerate(data):
+        before = len(troubles)
+        partial.append(_layer(item, f"[{index}]", troubles, unknown))
+        layers.append(partial[-1] if len(troubles) == before else None)
+    return Read(tuple(layers), tuple(troubles), tuple(partial), tuple(unknown))
 
 
 def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
@@ -78,7 +89,6 @@ def _layer(data: Any, path: str, troubles: list[Trouble], unknown: list[Unknown]
     if not isinstance(data, dict):
         troubles.append(Trouble(path, "a layer should be an object"))
         return None
-    before = len(troubles)
     _told_twice(data, path, LAYER_KEYS, troubles)
     name = _value(data, "name", forms.text, path, troubles)
     comment = _value(data, "comment", forms.optional(forms.text), path, troubles, default=None)
@@ -89,7 +99,7 @@ def _layer(data: Any, path: str, troubles: list[Trouble], unknown: list[Unknown]
     extra = {key: value for key, value in data.items() if key not in LAYER_KEYS}
     unknown.extend(Unknown(f"{path}.{key}", key) for key in extra)
     kind = _kind(data, path, troubles, unknown)
-    if len(troubles) > before or kind is None:
+    if name is None or kind is None:
         return None
     return Layer(name, matches, kind, comment, template, extra)
 
@@ -100,14 +110,16 @@ def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tup
         said = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
         troubles.append(Trouble(f"{path}.matches", said))
         return ()
-    found = []
+    found: list[tuple[Match, ...]] = []
     for index, block in enumerate(blocks):
         where = f"{path}.matches[{index}]"
         if not isinstance(block, list):
             troubles.append(Trouble(where, "should be a list of conditions"))
+            found.append((UNREAD,))
             continue
-        some = [_match(one, f"{where}[{number}]", troubles) for number, one in enumerate(block)]
-        found.append(tuple(one for one in some if one is not None))
+        found.append(
+            tuple(_match(one, f"{where}[{number}]", troubles) or UNREAD for number, one in enumerate(block))
+        )
     return tuple(found)
 
 
@@ -141,17 +153,20 @@ def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble], unknown: 
     if not isinstance(body, dict):
         troubles.append(Trouble(where, "should be an object"))
         return None
-    before = len(troubles)
     known = {one.name: one for one in _known(made)}
     _told_twice(body, where, known, troubles)
-    values = {
-        key: _value(body, key, one.metadata["form"], where, troubles)
-        for key, one in known.items()
-        if key in body or one.default is MISSING
-    }
+    values = {}
+    for key, one in known.items():
+        if key in body or one.default is MISSING:
+            before = len(troubles)
+            value = _value(body, key, one.metadata["form"], where, troubles)
+            if len(troubles) == before:
+                values[key] = value
+            elif one.default is MISSING:
+                values[key] = ANY_RANGE  # util_range, the only one that has to be there
     extra = {key: value for key, value in body.items() if key not in known}
     unknown.extend(Unknown(f"{where}.{key}", key, name) for key in extra)
-    return made(**values, unknown=extra) if len(troubles) == before else None
+    return made(**values, unknown=extra)
 
 
 def _value(
