@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -63,12 +65,18 @@ def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does
 
 @pytest.mark.real("tracing")
 def test_waits_are_as_long_as_the_kernel_counts_them(tmp_path):
-    # A process that says, at a time, how long it could run and had no CPU (schedstat of the kernel).
+    # A process that says each turn how long it had no CPU until then: the kernel's schedstat, which has to be the
+    # same before and after the clock is read.
     says = (
-        "import threading, time; from pathlib import Path\n"
-        "for i in range(40): sum(range(300_000)); time.sleep(0.005)\n"
-        "Path({answer!r}).write_text(f'{{threading.get_native_id()}} {{time.monotonic_ns()}} '\n"
-        "    + Path('/proc/self/schedstat').read_text())"
+        "import json, threading, time; from pathlib import Path\n"
+        "def waited(): return int(Path('/proc/self/schedstat').read_text().split()[1])\n"
+        "def moment():\n"
+        "    while True:\n"
+        "        before, now_ns, after = waited(), time.monotonic_ns(), waited()\n"
+        "        if before == after: return now_ns, after\n"
+        "moments = [moment()]\n"
+        "for i in range(40): sum(range(300_000)); time.sleep(0.005); moments.append(moment())\n"
+        "Path({answer!r}).write_text(json.dumps([threading.get_native_id(), moments]))\n"
     )
     answer, trace = tmp_path / "answer", tmp_path / "trace.txt"
     hogs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(3)]
@@ -78,10 +86,16 @@ def test_waits_are_as_long_as_the_kernel_counts_them(tmp_path):
         for hog in hogs:
             hog.kill()
             hog.wait()
-    tid, until_ns, _, waited_ns, _ = map(int, answer.read_text().split())
+    tid, moments = json.loads(answer.read_text())
     view = view_of(read_trace(trace))
     (life,) = np.flatnonzero(view.lives.tid == tid)
-    waits = view.waits_by(int(life))
-    waits = waits[view.waits.end_ns[waits] <= until_ns]
-    assert waited_ns > 10_000_000
-    assert int(view.waits.length_ns[waits].sum()) == pytest.approx(waited_ns, rel=0.02, abs=1e6)
+    of_it = view.waits_by(int(life))
+    start_ns, end_ns = view.waits.start_ns[of_it], view.waits.end_ns[of_it]
+    wrong = 0
+    for (since_ns, before_ns), (until_ns, after_ns) in itertools.pairwise(moments):
+        is_within = (start_ns >= since_ns) & (end_ns <= until_ns)
+        wrong += abs(int(np.sum((end_ns - start_ns)[is_within])) - (after_ns - before_ns)) > 1_000_000
+    assert moments[-1][1] - moments[0][1] > 10_000_000
+    # A kernel may hide what happens while a thread runs that nobody may look into, as the agent of a virtual
+    # machine: a wait that such a thread's end ends is missing.
+    assert wrong <= 2
