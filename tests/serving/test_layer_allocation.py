@@ -7,7 +7,7 @@ from itertools import combinations, count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from serving_pools import most_tokens_per_s, node, pool, random_pool
@@ -174,6 +174,7 @@ def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, 
     assert values[0] >= values[1] - 1e-6
 
 
+@example(134, 10)
 @given(seeds, st.integers(9, 16))
 @settings(max_examples=15, deadline=None)
 def test_a_plan_with_a_floor_gives_most_of_the_tokens_of_the_seeds_programme(seed, n):

@@ -33,7 +33,10 @@ POLISHED = 1e-6
 SMALL_SHARE = 0.98
 """Of the most tokens/s a small pool gives, what a plan with a floor gives at least."""
 MID_NODES, MID_SHARE = 16, 0.8
-"""The same of pools of so many nodes, and of the best start's tokens/s; SMALL_SHARE where that is one pipeline."""
+"""The same of pools of so many nodes, and of the tokens/s of the best start and of the seed's programme.
+
+SMALL_SHARE where that start is one pipeline.
+"""
 
 
 def auto(
@@ -70,6 +73,8 @@ def _not_below_seed(pool: Pool, goal: Goal, found: list[Pipeline], *, has_floor:
     weighing = Weighing.of(goal, has_floor=has_floor)
     if not other or (has_floor and seed_rate < rate):  # what is above the floor stays there
         return found
+    if has_floor and len(pool.nodes) <= MID_NODES and rate < MID_SHARE * seed_rate:
+        return other
     value, seed_value = weighing.value(rate, rate * decode_s), weighing.value(seed_rate, seed_rate * seed_decode_s)
     return other if seed_value > value + POLISHED else found
 
