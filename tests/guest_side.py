@@ -160,7 +160,7 @@ def waits(tid, seconds):
     return {"wall_ms": 1e3 * wall_s, "run_ms": ran / 1e6, "wait_ms": waited / 1e6, "turns": turns}
 
 
-def quietest(tid, windows=5, seconds=2.0):
+def quietest(tid, windows=8, seconds=2.0):
     """Return `waits` of the window in which a thread waited least; others have what the machine below took."""
     time.sleep(3)  # a scheduler gets to know what runs
     return min((waits(tid, seconds) for _ in range(windows)), key=lambda one: one["wait_ms"] / one["wall_ms"])
