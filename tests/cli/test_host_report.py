@@ -135,3 +135,9 @@ def test_the_bench_has_its_keys(tmp_path):
     result = CliRunner().invoke(cli, [*bench, "--seeds", "0", "--trace", str(troubled(tmp_path))])
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_bench_host_refuses_a_trace_that_is_not_there(tmp_path):
+    done = CliRunner().invoke(cli, ["bench", "host", "--trace", str(tmp_path / "none.txt"), "--rounds", "0"])
+    assert done.exit_code == 2
+    assert "does not exist" in done.output

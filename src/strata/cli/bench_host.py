@@ -29,7 +29,11 @@ PLAIN_LINES: Final = 20_000
     show_default=True,
     help="How long the made-up trace is.",
 )
-@click.option("--trace", type=click.Path(path_type=Path), help="Read this trace instead of a made-up one.")
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read this trace instead of a made-up one.",
+)
 @click.option(
     "--seeds",
     type=click.IntRange(min=0),
