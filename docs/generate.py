@@ -15,10 +15,10 @@ from strata import errors
 from strata.cli.kinds import KINDS
 from strata.cli.main import cli
 from strata.errors import StrataError
+from strata.evaluation.kpi.page import markdown
 from strata.files import FileModel, json_schema
 from strata.fleet.schema import SeedNetworkFile
 from strata.reasons import REASONS
-from strata.training.kpi.page import markdown
 
 FOLDER = Path(__file__).parent
 WIDTH = 80

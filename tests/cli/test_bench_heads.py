@@ -18,7 +18,7 @@ from strata.training.hi_ppo.policy import safe_policy
 
 
 def _case():
-    from strata.training.hi_ppo.heads import Case
+    from strata.evaluation.allocation_heads.heads import Case
 
     return Case(fleet(domain("a", 16), domain("b", 8), gbps=50.0, ms=1.0), job(layers(22)))
 
@@ -30,8 +30,8 @@ def test_without_torch_the_command_says_what_is_missing(monkeypatch):
 
 @pytest.mark.real("torch")
 def test_the_command_answers_one_row_a_head(monkeypatch):
-    from strata.training.hi_ppo import heads
-    from strata.training.hi_ppo.dirichlet import DirichletHead
+    from strata.evaluation.allocation_heads import heads
+    from strata.evaluation.allocation_heads.dirichlet import DirichletHead
 
     monkeypatch.setattr(heads, "train", lambda *_, **__: (DirichletHead(), DirichletHead()))
     monkeypatch.setattr(heads, "cases", lambda *_: [_case()])
@@ -45,8 +45,8 @@ def test_the_command_answers_one_row_a_head(monkeypatch):
 
 @pytest.mark.real("torch")
 def test_no_head_is_faster_than_exact_and_all_are_measured_against_the_best_single_domain():
-    from strata.training.hi_ppo.dirichlet import DirichletHead
-    from strata.training.hi_ppo.heads import compare, row
+    from strata.evaluation.allocation_heads.dirichlet import DirichletHead
+    from strata.evaluation.allocation_heads.heads import compare, row
 
     found = compare(_case(), {"dirichlet": DirichletHead()}, policy=safe_policy(), clock=time.perf_counter)
     assert found is not None
@@ -57,7 +57,7 @@ def test_no_head_is_faster_than_exact_and_all_are_measured_against_the_best_sing
 
 @pytest.mark.real("torch")
 def test_an_answer_without_a_plan_counts_as_twice_the_baseline():
-    from strata.training.hi_ppo.heads import Outcome, row
+    from strata.evaluation.allocation_heads.heads import Outcome, row
 
     outcome = Outcome(10.0, {"exact": 5.0, "ratios": float("inf")}, {"exact": 0.1, "ratios": 0.2}, "pp", False)
     figures = row([outcome], "ratios")
@@ -66,7 +66,7 @@ def test_an_answer_without_a_plan_counts_as_twice_the_baseline():
 
 @pytest.mark.real("torch")
 def test_a_job_that_fits_no_domain_alone_is_left_out():
-    from strata.training.hi_ppo.heads import compare
+    from strata.evaluation.allocation_heads.heads import compare
 
     huge = replace(_case(), job=job(layers(22, mparams=10000.0)))
     assert compare(huge, {}, policy=safe_policy(), clock=time.perf_counter) is None
@@ -76,9 +76,9 @@ def test_a_job_that_fits_no_domain_alone_is_left_out():
 def test_the_ratios_of_a_plan_are_its_shares_of_layers_or_of_the_batch():
     import numpy as np
 
+    from strata.evaluation.allocation_heads.allocation import Allocator
+    from strata.evaluation.allocation_heads.heads import ratios_of
     from strata.training.exact.problem import Problem
-    from strata.training.hi_ppo.allocation import Allocator
-    from strata.training.hi_ppo.heads import ratios_of
 
     case = _case()
     problem = Problem.of(case.fleet, case.job)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.serving.routing.overload import overload
+from strata.evaluation.bench.routing_overload import overload
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.decision import Trust
+from strata.evaluation.kpi import page, table
+from strata.evaluation.kpi.kpi import NAMES, Kpi
+from strata.evaluation.kpi.study import Study
 from strata.training.hi_ppo.policy import safe_policy
-from strata.training.kpi import page, table
-from strata.training.kpi.kpi import NAMES, Kpi
-from strata.training.kpi.study import Study
 
 
 def kpi(name: str, value: float | str, *, guards: dict[str, Any] | None = None) -> Kpi:

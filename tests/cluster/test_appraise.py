@@ -9,7 +9,7 @@ from cluster_builders import A100, B3, PROFILES, claim, cluster, node
 from strata.cluster.appraise import TOKENS, appraise
 from strata.cluster.index import Index
 from strata.cluster.router import choose
-from strata.cluster.synthetic import synthetic_cluster
+from strata.evaluation.placement.synthetic import synthetic_cluster
 
 
 def said(asked, *nodes):

@@ -25,8 +25,8 @@ from strata.cluster.extender_wire import (
 )
 from strata.cluster.index import Index
 from strata.cluster.snapshot import Placement, PodPlace
-from strata.cluster.synthetic import synthetic_cluster
 from strata.errors import BadFile, UsageError
+from strata.evaluation.placement.synthetic import synthetic_cluster
 
 INDEX = Index.of(
     cluster(

@@ -6,13 +6,13 @@ import pytest
 
 from builders import domain, fleet, job
 from strata.errors import UsageError
+from strata.evaluation.astra_reference.pipeline_slots import astra_compatible_step
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra import chakra
 from strata.simulate.astra.chakra import Node, NodeType
 from strata.simulate.astra.files import GIB, Dimension, Scenario
 from strata.simulate.astra.lower import Refused, lower
 from strata.simulate.compat.network import Backend
-from strata.simulate.compat.pipeline_slots import astra_compatible_step
 from strata.simulate.compat.plan_step import astra_compatible_plan, finish_ns
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan

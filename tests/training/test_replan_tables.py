@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
+from strata.evaluation.published.replan_scenario import read_scenarios
 from strata.training.replan import rules
 from strata.training.replan.chain import LinkChains
 from strata.training.replan.ladder import climb, gaps
 from strata.training.replan.random_tables import random_table
-from strata.training.replan.scenario import read_scenarios
 from strata.training.replan.table import ReplanTable
 from strata.training.replan.table_env import TableEnv
 from strata.training.replan.value_iteration import clairvoyant, solve

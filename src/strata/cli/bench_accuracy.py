@@ -13,7 +13,7 @@ from strata.cli.output import emit, output_option, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.cases.accuracy import AccuracyRow
+    from strata.evaluation.published.accuracy import AccuracyRow
 
 Answer = dict[str, Any]
 
@@ -27,10 +27,10 @@ def accuracy(cases: str, output: str) -> None:
     Rows with a note are doubtful ("?"): they count in the means, which are given without them too.
     Left-out errors come from constants fitted again without the run, or without its whole set.
     """
-    from strata.simulate.calibrated import CALIBRATION, FITTED_ON
-    from strata.training.cases.accuracy import accuracy_rows, mean_errors
-    from strata.training.cases.calibrate import fit_table
-    from strata.training.cases.file import read_cases
+    from strata.evaluation.published.accuracy import accuracy_rows, mean_errors
+    from strata.evaluation.published.calibrate import fit_table
+    from strata.evaluation.published.calibrated import CALIBRATION, FITTED_ON
+    from strata.evaluation.published.file import read_cases
 
     file = read_cases(cases)
     found = accuracy_rows(file)
@@ -70,7 +70,7 @@ def accuracy(cases: str, output: str) -> None:
 
 
 def _means(found: Sequence[AccuracyRow]) -> Answer:
-    from strata.training.cases.accuracy import mean_errors
+    from strata.evaluation.published.accuracy import mean_errors
 
     ours = mean_errors(found, lambda row: row.error)
     sailor = mean_errors(found, lambda row: row.sailor_error)

@@ -26,7 +26,7 @@ def astra(table: str, output: str) -> None:
     is. Nor are llm runs: they show ASTRA-sim's scale, their rows say little of them. Pipelines are shown beside
     our default model too.
     """
-    from strata.simulate.compat.reference import SCALE_ONLY, answers, read_rows, score
+    from strata.evaluation.astra_reference.reference import SCALE_ONLY, answers, read_rows, score
 
     found = answers(read_rows(table))
     counted = [answer for answer in found if answer.family != SCALE_ONLY]

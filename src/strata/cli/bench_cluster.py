@@ -49,11 +49,11 @@ def cluster(decisions: int, seed: int, output: str) -> None:
     import numpy as np
 
     from strata.cluster.index import Index
-    from strata.cluster.loopback import round_trips
-    from strata.cluster.pace import pace
-    from strata.cluster.quality import policies, replay
     from strata.cluster.schema import bundled_profiles
-    from strata.cluster.synthetic import synthetic_cluster, synthetic_trace
+    from strata.evaluation.placement.loopback import round_trips
+    from strata.evaluation.placement.quality import policies, replay
+    from strata.evaluation.placement.rate import pace
+    from strata.evaluation.placement.synthetic import synthetic_cluster, synthetic_trace
 
     profiles = bundled_profiles()
     has_server = all(map(find_spec, ("starlette", "uvicorn")))

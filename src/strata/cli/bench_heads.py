@@ -44,7 +44,7 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     need("torch", extra="train")
     import torch
 
-    from strata.training.hi_ppo import heads as room
+    from strata.evaluation.allocation_heads import heads as room
     from strata.training.hi_ppo.policy import load_policy
     from strata.workload.presets import job_names
     from strata.workload.schema import load_job

@@ -66,12 +66,12 @@ def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, o
     import tempfile
 
     from strata.cli.bench_host_kernel import measured
-    from strata.host.bench.turns import Patience
+    from strata.evaluation.noisy_neighbours.turns import Patience
 
     if trace is not None:
         answer = _measured(trace)
     else:
-        from strata.host.synthetic import perf_text
+        from strata.evaluation.bench.host_trace import perf_text
 
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "trace.txt"
@@ -89,7 +89,7 @@ def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, o
 
 def _diagnosis(seeds: int, *, live: bool) -> dict[str, Any]:
     from strata.cli.output import progress
-    from strata.host.trouble import trials
+    from strata.evaluation.fault_injection import trials
 
     if live:
         with progress("trials", total=1.0) as advance:

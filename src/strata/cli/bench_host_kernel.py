@@ -10,7 +10,7 @@ from strata.cli.output import rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.bench.turns import Patience
+    from strata.evaluation.noisy_neighbours.turns import Patience
 
 
 def measured(rounds: int, patience: Patience, *, gains: bool) -> dict[str, Any]:
@@ -18,8 +18,8 @@ def measured(rounds: int, patience: Patience, *, gains: bool) -> dict[str, Any]:
     import os
 
     from strata.cli.output import progress
-    from strata.host.bench import neighbours, overhead
-    from strata.host.bench.gains import measure as measure_gains
+    from strata.evaluation.noisy_neighbours import neighbours, overhead
+    from strata.evaluation.noisy_neighbours.gains import measure as measure_gains
     from strata.host.signals import stoppable
 
     load = os.getloadavg()[0]

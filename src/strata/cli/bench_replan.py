@@ -31,9 +31,9 @@ def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None
     """
     import numpy as np
 
+    from strata.evaluation.published.replan_scenario import read_scenarios
     from strata.training.hi_ppo.policy import load_policy, other_seeds
     from strata.training.replan.ladder import climb_all, gaps
-    from strata.training.replan.scenario import read_scenarios
 
     found = read_scenarios(scenarios)
     chosen = load_policy(policy)

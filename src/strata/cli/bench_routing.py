@@ -46,9 +46,9 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
     """
     import numpy as np
 
+    from strata.evaluation.bench.routing_overload import overload
+    from strata.evaluation.bench.routing_rate import decision_times, random_layout
     from strata.serving.routing.make import RoutingStrategy, make_router
-    from strata.serving.routing.overload import overload
-    from strata.serving.routing.pace import decision_times, random_layout
     from strata.workload.huggingface import model
     from strata.workload.inference import ModelInfo
 

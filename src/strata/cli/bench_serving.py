@@ -14,8 +14,8 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from strata.evaluation.published.serving_cases import Case
     from strata.serving.allocation import Allocation
-    from strata.serving.cases import Case
 
 INTERRUPTED: Final = 130
 
@@ -49,8 +49,8 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     names, and in pools of up to 8 nodes 98 % of the most. A pool that cannot hold the model has no pipelines, and
     reasons. Ctrl-C prints the cases that are done.
     """
+    from strata.evaluation.published.serving_cases import read_cases
     from strata.serving.allocate import allocate
-    from strata.serving.cases import read_cases
     from strata.serving.goal import Goal
 
     found, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True

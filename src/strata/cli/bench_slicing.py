@@ -12,7 +12,7 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.slicing.bench import Cost, SlicingCost
+    from strata.evaluation.bench.slicing import Cost, SlicingCost
 
 TURNS: Final = 5
 PROCESSES: Final = 200
@@ -32,7 +32,7 @@ def slicing(rounds: int, output: str) -> None:
     started together have all allocated. Then what share of its device's time a program gets that asks for all of
     it and may have some; the device is one that only keeps time.
     """
-    from strata.slicing.bench import measure
+    from strata.evaluation.bench.slicing import measure
 
     with progress("slicing", total=TURNS + len(SHARES)) as advance:
         cost = measure(

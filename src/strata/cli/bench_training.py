@@ -12,7 +12,7 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.cases.file import Case, CaseFile, CasePoint
+    from strata.evaluation.published.file import Case, CaseFile, CasePoint
 
 
 @click.command()
@@ -24,7 +24,7 @@ def training(cases: str, output: str) -> None:
     Plans are scored with the neutral formulas all planners are compared by; search_s counts reading the
     file, building all tables and the search. A point whose limits nothing meets has no plan, and a reason.
     """
-    from strata.training.cases.file import read_cases
+    from strata.evaluation.published.file import read_cases
 
     started = time.perf_counter()
     file = read_cases(cases)
@@ -39,8 +39,8 @@ def training(cases: str, output: str) -> None:
 
 
 def _answer(file: CaseFile, case: Case, point: CasePoint, reading_s: float) -> dict[str, Any]:
-    from strata.training.cases.neutral import Scorer
-    from strata.training.cases.search import plan_point
+    from strata.evaluation.published.neutral import Scorer
+    from strata.evaluation.published.search import plan_point
 
     started = time.perf_counter()
     found = plan_point(Scorer(file, case.model, case.global_batch), point)

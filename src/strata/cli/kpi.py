@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from strata.training.kpi.kpi import Kpi
+    from strata.evaluation.kpi.kpi import Kpi
 
 INTERRUPTED = 130
 GOAL_MISSED = 4
@@ -33,10 +33,10 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
     stronger baselines, searches of the same budget, the cases where it loses. Ctrl-C prints the rows so far.
     """
     from strata.errors import UsageError
+    from strata.evaluation.kpi.kpi import NAMES
+    from strata.evaluation.kpi.study import Study
+    from strata.evaluation.kpi.table import answer, measure_all
     from strata.training.hi_ppo.policy import load_policy
-    from strata.training.kpi.kpi import NAMES
-    from strata.training.kpi.study import Study
-    from strata.training.kpi.table import answer, measure_all
 
     unknown = [name for name in names if name not in NAMES]
     if unknown:

@@ -10,7 +10,7 @@ from strata.cli.output import emit, output_option, rows
 from strata.units import Dimension, parse, show_bandwidth, show_time
 
 if TYPE_CHECKING:
-    from strata.training.testbed.run import Answer
+    from strata.evaluation.testbed.run import Answer
 
 
 @click.command()
@@ -44,8 +44,8 @@ def testbed(
     process; links are shaped by the kernel (tc tbf; latency by netem, or by a relay process where the kernel has
     none). Nothing outside these namespaces is touched, and they are removed however the command ends.
     """
-    from strata.training.testbed.namespaces import Shape
-    from strata.training.testbed.run import run
+    from strata.evaluation.testbed.namespaces import Shape
+    from strata.evaluation.testbed.run import run
 
     shape = Shape(
         _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)

@@ -1,0 +1,1 @@
+"""Bodies of `strata bench` that have no room of their own."""

@@ -1,0 +1,108 @@
+"""What the quota library costs: a driver that does nothing, with it and without, in turns.
+
+The calls go the way CUDA's run time goes: dlopen, dlsym, cuGetProcAddress. A real driver's allocation takes
+microseconds to milliseconds, which this leaves out: what is added to it is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from strata.errors import StrataError
+from strata.fleet.slices import PRELOAD, Slice, slice_environment
+from strata.slicing.build import compiler, library
+
+SOURCES: Final = Path(__file__).parent / "slicing_native"
+LIMIT_BYTES: Final = 64 * 2**30
+_FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra")
+_DRIVER: Final = ("-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A figure without the library and with it."""
+
+    without: float
+    with_library: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of a device's time: what was asked for, and what launches of kernels and of graphs got."""
+
+    asked: float
+    kernels: float
+    graphs: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlicingCost:
+    """ns an allocation and its free; ns a call the library leaves alone; ms until all processes have allocated."""
+
+    alloc_free_ns: Cost
+    untouched_call_ns: Cost
+    startup_ms: Cost
+    shares: tuple[Share, ...]
+
+
+def measure(
+    *,
+    turns: int,
+    rounds: int,
+    processes: int,
+    shares: Sequence[float],
+    share_ms: int,
+    environment: Mapping[str, str] = os.environ,
+    advance: Callable[[float], None] = lambda done: None,
+) -> SlicingCost:
+    """Run the bench program `turns` times each way, in turns. A figure is the least: what else runs only adds.
+
+    rounds: timed loops a turn. processes: started together, once a turn. shares: of the cores, each tried for
+    share_ms with kernels of 0.1 ms and with graphs of ten. advance: told the turns and shares done.
+    Raises MissingPart without a compiler, StrataError where a program fails.
+    """
+    # The ledger lies where that of `strata run` does.
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir=shared) as ledgers:
+        folder, command = Path(name), compiler(environment)
+        _run([*command, *_FLAGS, *_DRIVER, "-o", f"{folder}/libcuda.so.1", f"{SOURCES}/driver.c"], environment)
+        _run([*command, *_FLAGS, "-o", f"{folder}/bench", f"{SOURCES}/bench.c", "-ldl"], environment)
+        own = {key: value for key, value in environment.items() if not key.startswith((PRELOAD, "STRATA_"))}
+        plain = {**own, "LD_LIBRARY_PATH": name}
+        where = str(library(environment))
+        limited = slice_environment({0: Slice(LIMIT_BYTES)}, ledger=f"{ledgers}/memory", library=where)
+        figures: dict[bool, list[list[float]]] = {False: [], True: []}
+        startups: dict[bool, list[float]] = {False: [], True: []}
+        for turn in range(turns):
+            for has_library, env in ((False, plain), (True, plain | limited)):
+                lines = _run([f"{folder}/bench", "calls", str(rounds)], env).splitlines()
+                figures[has_library] += [[float(figure) for figure in line.split()] for line in lines]
+                startups[has_library].append(float(_run([f"{folder}/bench", "start", str(processes)], env)))
+            advance(turn + 1)
+        got = []
+        for share in shares:
+            env = plain | slice_environment(
+                {0: Slice(cores_share=share)}, ledger=f"{ledgers}/{share:g}", library=where
+            )
+            lines = _run([f"{folder}/bench", "share", str(share_ms)], env).splitlines()
+            got.append(Share(share, *map(float, lines)))
+            advance(turns + len(got))
+    alloc_free, untouched = (
+        Cost(*(min(row[at] for row in figures[way]) for way in (False, True))) for at in (0, 1)
+    )
+    return SlicingCost(alloc_free, untouched, Cost(min(startups[False]), min(startups[True])), tuple(got))
+
+
+def _run(arguments: list[str], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, errors="replace", env=dict(environment), timeout=300
+    )
+    if done.returncode:
+        raise StrataError(f"{Path(arguments[0]).name} ended with {done.returncode}: {done.stderr.strip()[:500]}")
+    return done.stdout

@@ -1,0 +1,151 @@
+"""Trouble with a known culprit on the kernel that runs here: real processes, recorded by perf or tracefs.
+
+Everything runs at `NICE`, so that what else runs on the machine hardly counts: trainer and culprit compete as
+they would alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import random
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from strata.errors import MissingPart
+from strata.evaluation.fault_injection import acts
+from strata.evaluation.fault_injection.scenes import Trouble
+from strata.evaluation.fault_injection.score import Trial
+from strata.host.record import perf, tracefs, tracing
+from strata.host.record.sink import sink
+from strata.host.record.work import Work
+
+SECONDS: Final = 2.0
+MOST_CPUS: Final = 4
+"""Of those that we may use, the last: storms on all of a large machine would be more than a recorder follows."""
+SETTLE_S: Final = 0.3
+"""From a trainer's first event: until then threads look for CPUs, and a session's weight is spread over these."""
+NICE: Final = -20
+"""87 times the weight of a usual process (sched_prio_to_weight of the kernel): kernel priority 100."""
+_ACT: Final = {
+    Trouble.CPU_HOGS: "hog",
+    Trouble.FORK_STORM: "forks",
+    Trouble.YIELD_STORM: "yields",
+    Trouble.PIPE_STORM: "pipe",
+    Trouble.PINNED_HOG: "hog",
+    Trouble.IRQ_LOAD: "flood",
+}
+_ON_ONE_CPU: Final = (Trouble.PINNED_HOG, Trouble.IRQ_LOAD)
+"""Trouble for one CPU, on which the trainer stays."""
+
+
+_TIME: Final = re.compile(rb"\s(\d+\.\d{6,9}): ")
+
+
+class TroubleMissing(MissingPart):
+    """A trouble that cannot be made here."""
+
+
+def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
+    """Make one trouble beside a trainer, record it into `trace`, and end all of it.
+
+    Raises MissingPart where the scheduler cannot be traced, TroubleMissing where the trouble cannot be made.
+    """
+    rng = random.Random(f"{trouble} {seed}")
+    cpus = sorted(os.sched_getaffinity(0))[-MOST_CPUS:]
+    pin = rng.choice(cpus) if trouble in _ON_ONE_CPU else -1
+    # Names of their own, so that trials at the same time do not take each other's threads for theirs.
+    own = "".join(random.Random(f"{trouble} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
+    name, trainer = f"noise-{own}", f"trainer_{own}"
+    count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
+    work = Running(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
+    with _alone():
+        record(work, trace)
+    if work.problem:
+        raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
+    injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
+    settle(trace, trainer)
+    return Trial(trouble, seed, frozenset(injected), trainer, work.steal)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no one else on this machine makes trouble: all lock the tracing folder, of which it has one."""
+    folder = os.open(tracing.find(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def settle(trace: Path, trainer: str) -> None:
+    """Leave out the start of a trace: all before `SETTLE_S` after a thread was first named, but what was lost."""
+    lines = trace.read_bytes().splitlines(keepends=True)
+    name = trainer.encode()
+    until_s, skipped = math.inf, []
+    for kept, line in enumerate(lines):
+        at = _TIME.search(line)
+        if at is None:
+            skipped.append(line)  # how many events were lost
+        elif until_s == math.inf and name in line:
+            until_s = float(at[1]) + SETTLE_S
+        elif float(at[1]) >= until_s:
+            trace.write_bytes(b"".join([*skipped, *lines[kept:]]))
+            return
+
+
+class Running(Work):
+    """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
+
+    def __init__(self, cpus: Sequence[int], acts_: Sequence[str]) -> None:
+        super().__init__(seconds=acts.LONGEST_S)
+        self._cpus = cpus
+        self._acts = acts_
+        self.problem = ""
+
+    def start(self) -> None:
+        """Start the acts, and return once they all run."""
+        command = [sys.executable, "-S", "-E", acts.__file__, str(NICE), *self._acts]
+        ours = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cpus)  # which they inherit
+        try:
+            self.process = subprocess.Popen(
+                command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        finally:
+            os.sched_setaffinity(0, ours)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{SECONDS}\n".encode())
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def wait(self) -> None:
+        """Wait until they end, or end them. `problem` is then what one of them had to say."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self.process:
+            super().wait()
+            self.process.stdin.close()
+            self.problem = self.process.stdout.read().decode().strip()
+
+
+def record(work: Work, trace: Path) -> None:
+    """Record some work into `trace` by what is here. Raises MissingPart where the scheduler cannot be traced."""
+    folder = tracing.find()
+    events, num_cpus = tracing.available(folder), os.cpu_count() or 1
+    found = perf.find()
+    with sink(trace) as out:
+        if found is not None:
+            perf.record(found, work, out, events=events, num_cpus=num_cpus, folder=trace.parent)
+        else:
+            tracefs.record(folder, work, out, events=events, num_cpus=num_cpus)

@@ -1,0 +1,125 @@
+"""All troubles by some seeds, each recorded, reported and scored; on this kernel, or on the simulated one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from strata.evaluation.fault_injection.live import NICE, TroubleMissing, record_trial
+from strata.evaluation.fault_injection.scenes import Trouble, scene
+from strata.evaluation.fault_injection.score import Outcome, Score, Trial, outcome_of, score
+from strata.host.report import report_of
+from strata.host.trace.read import read_trace
+from strata.host.view import View, view_of
+
+Recorder = Callable[..., Trial]
+"""Makes a trouble and records it: `record_trial`."""
+STRONG: Final = 120 + NICE + 10
+"""Kernel priority (less is more) of who has a tenth of the weight of a trial's threads."""
+TRIES: Final = 2
+"""Of a trial that others disturb; then it is left out of the score, and counted."""
+
+
+def simulated(seeds: int) -> Score:
+    """Return how often the culprit is named in traces of the simulated kernel: the same each time."""
+    outcomes = []
+    with _trace_file() as trace:
+        for seed in range(seeds):
+            for trouble in Trouble:
+                trial, text = scene(trouble, seed=seed)
+                trace.write_bytes(text)
+                outcomes.append(outcome_of(trial, report_of(_view(trace, trial))))
+    return score(outcomes)
+
+
+def live(
+    seeds: int, *, advance: Callable[[float], None] = lambda _done: None, record: Recorder = record_trial
+) -> Score:
+    """Return how often the culprit is named on this kernel, where it can be told who it was.
+
+    A trial in which someone else had the CPUs for longer than the culprit is made again, `TRIES` times at most. A
+    trouble that cannot be made here is left out, and said. Raises MissingPart where the kernel cannot be traced.
+    """
+    outcomes: list[Outcome] = []
+    skipped: dict[str, str] = {}
+    with _trace_file() as trace:
+        for done in range(seeds * len(Trouble)):
+            seed, trouble = done // len(Trouble), list(Trouble)[done % len(Trouble)]
+            if trouble not in skipped:
+                try:
+                    outcomes.append(live_trial(trouble, seed=seed, trace=trace, record=record))
+                except TroubleMissing as error:
+                    skipped[trouble] = str(error)
+            advance((done + 1) / (seeds * len(Trouble)))
+    return score(outcomes, skipped=skipped)
+
+
+def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = record_trial) -> Outcome:
+    """Return what a report says of one trouble on this kernel; leaves its trace.
+
+    Raises MissingPart where it cannot be traced, TroubleMissing where the trouble cannot be made.
+    """
+    for tries in range(1, TRIES + 1):
+        trial = record(trouble, seed=seed, trace=trace)
+        view = _view(trace, trial)
+        shares = _shares(view, trial.trainer, only=None if trial.injected else _strong(trace))
+        culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)
+        shares.pop(trial.trainer, None)
+        outcome = outcome_of(
+            trial, report_of(view), others=max(shares.values(), default=0.0), culprit=culprit, tries=tries
+        )
+        if not outcome.is_disturbed:
+            break
+    return outcome
+
+
+@contextmanager
+def _trace_file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "trace.txt"
+
+
+def _view(trace: Path, trial: Trial) -> View:
+    return view_of(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
+
+
+def _strong(trace: Path) -> set[int]:
+    """Return the ids of threads that ran at a priority that counts beside a trial's threads, or above it."""
+    ran = re.findall(rb" next_pid=([1-9]\d*) next_prio=(-?\d+)", trace.read_bytes())
+    return {int(tid) for tid, priority in set(ran) if int(priority) <= STRONG}
+
+
+def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[str, float]:
+    """Return who had the CPUs that the trainer ran on or waited for, for which share of the time.
+
+    Threads and interrupts; `only`: threads of these ids alone.
+    """
+    runs, waits, interrupts = view.runs, view.waits, view.interrupts
+    trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
+    lengths_ns = runs.end_ns - runs.start_ns
+    mine = np.isin(runs.life, trainers)
+    there_ns = np.bincount(runs.cpu[mine], weights=lengths_ns[mine], minlength=len(runs.cpus))
+    queued = np.isin(waits.life[waits.part_wait], trainers) & (waits.part_cpu >= 0)
+    np.add.at(there_ns, waits.part_cpu[queued], (waits.part_end_ns - waits.part_start_ns)[queued])
+    # Not where it was born, before it went to the CPU it is pinned to.
+    cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
+    all_ns = view.wall_ns * max(len(cpus), 1)
+    shares: dict[str, float] = defaultdict(float)
+    is_ours = (runs.life >= 0) & np.isin(runs.cpu, cpus)
+    if only is not None:
+        is_ours &= np.isin(view.lives.tid[runs.life], list(only))
+    ours = np.flatnonzero(is_ours)
+    for life, ns in zip(runs.life[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
+        shares[view.name(life)] += ns / all_ns
+    ours = np.flatnonzero(np.isin(interrupts.cpu, cpus) & (only is None))
+    held_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
+    for cause, ns in zip(interrupts.cause[ours].tolist(), held_ns.tolist(), strict=True):
+        shares[interrupts.causes[cause]] += ns / all_ns
+    return shares

@@ -1,0 +1,92 @@
+"""Row `intra_domain_latency_s`: wall time of a whole decision inside a domain, and what such decisions keep.
+
+A decision is everything from the state of the devices to their binding: candidates, features, network, guard.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+import numpy as np
+
+from strata.decision import Trust
+from strata.evaluation.kpi.instances import SITES_SEED, Series
+from strata.evaluation.kpi.kpi import Kpi, ends
+from strata.evaluation.kpi.study import Study
+from strata.simulate.analytic import StepModel
+from strata.stats import quantile_interval
+from strata.training.hi_ppo.assignment import Part, assignments
+from strata.training.hi_ppo.local_agent import Case, decide
+from strata.training.hi_ppo.site import advance, random_site
+from strata.training.hi_ppo.straggling import compare, history
+from strata.training.replan import rules
+
+TARGET_S: Final = 0.1
+SITES: Final = tuple(Series(SITES_SEED + 10_000 * n, (2, 3), devices=size, full=12, quick=1)
+                     for n, size in enumerate((32, 128, 512)))  # fmt: skip
+MOMENTS: Final = {True: 20, False: 60}
+KEPT_MOMENTS: Final = {True: 48, False: 200}
+
+
+def measure(study: Study) -> Kpi:
+    """Return the row; its value is the 99th percentile over all sites and moments."""
+    taken: dict[int, list[float]] = defaultdict(list)
+    kept: dict[str, list[float]] = defaultdict(list)
+    parts = [(series.devices, part, seed) for series in SITES for part, seed in _parts(study, series)]
+    for done, (_, part, seed) in enumerate(parts, 1):
+        rng = np.random.default_rng(seed)
+        site, current = random_site(part.domain, rng), None
+        for _ in range(MOMENTS[study.quick]):
+            started = study.clock()
+            answer = decide([Case(part, site, current)], study.policy.choose)[0]
+            taken[part.domain.num_devices].append(study.clock() - started)
+            site, current = advance(site, rng), answer.binding
+        if part.domain.num_devices <= 64:
+            sites = history(random_site(part.domain, rng), rng, steps=KEPT_MOMENTS[study.quick])
+            ways = {"hi_ppo": study.policy.choose, "fixed_rule": rules.hysteresis(), "keep": rules.keep}
+            for name, run in compare(part, sites, ways).items():
+                kept[name].append(run.throughput)
+        study.advance(done / len(parts))
+    every = [seconds for values in taken.values() for seconds in values]
+    return Kpi(
+        name="intra_domain_latency_s",
+        definition="99th percentile of the wall time of a whole decision inside a domain of 8 to 512 devices with "
+        "stragglers, lost and taken devices: candidates, features, network, guard; one thread",
+        baseline="none: a bound; what the decisions keep of the throughput stands beside the fixed rule",
+        value=float(np.quantile(every, 0.99)) if every else None,
+        target=TARGET_S,
+        sense="below",
+        ci95=ends(quantile_interval(every, 0.99)) if every else (None, None),
+        instances=len(every),
+        guards=_guards(taken, kept),
+        trust=Trust.MEASURED,
+    )
+
+
+def _parts(study: Study, series: Series) -> list[tuple[Part, int]]:
+    """Return the part of the fastest single domain of each instance that has one, and its seed."""
+    found = []
+    for instance in series.draw(quick=study.quick):
+        problem = instance.problem()
+        item = study.decide(problem)
+        if item is None:
+            continue
+        model = StepModel(instance.fleet, instance.job)
+        found += [(Part(model, part), instance.seed) for part in list(assignments(item.plan).values())[:1]]
+    return found
+
+
+def _guards(taken: dict[int, list[float]], kept: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        "by_devices": {
+            str(size): {
+                "p50_s": float(np.quantile(values, 0.5)),
+                "p99_s": float(np.quantile(values, 0.99)),
+                "most_s": max(values),
+                "decisions": len(values),
+            }
+            for size, values in sorted(taken.items())
+        },
+        "throughput_kept": {name: float(np.mean(values)) for name, values in kept.items()},
+    }

@@ -1,0 +1,115 @@
+"""Row `pareto_coverage`: how much of the exact front 64 preferences find, beside searches of the same budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Trust
+from strata.evaluation.kpi.fronts import measures, scaled
+from strata.evaluation.kpi.instances import FRONTS, Instance
+from strata.evaluation.kpi.kpi import Kpi, ends, summary
+from strata.evaluation.kpi.searches import nsga2_front, random_front
+from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Study
+from strata.stats import mean_interval
+from strata.training.baselines import nsga2
+from strata.training.exact.pareto import front, vector
+from strata.training.exact.search import Evaluated
+from strata.training.preferences import preferences
+
+TARGET: Final = 0.85
+HEADLINE: Final = "coverage_eps_1"
+
+Floats = NDArray[np.float64]
+
+
+def measure(study: Study) -> Kpi:
+    """Return the row over all instances whose exact front is known."""
+    instances = FRONTS.draw(quick=study.quick)
+    found: list[dict[str, dict[str, float]]] = []
+    sizes, unfinished = [], 0
+    for done, instance in enumerate(instances, 1):
+        exact, complete = front(instance.problem(), clock=study.clock, deadline=study.clock() + SEARCH_LIMIT_S)
+        if complete and exact:
+            found.append(_compare(study, instance, points(exact)))
+            sizes.append(len(exact))
+        unfinished += not complete
+        study.advance(done / len(instances))
+    rng = study.rng()
+    headline = [one["hi_ppo"][HEADLINE] for one in found]
+    interval = mean_interval(headline, rng=rng) if len(found) > 1 else None
+    return Kpi(
+        name="pareto_coverage",
+        definition=f"mean share of the exact front (step time, utilisation, money) within 1 % of its range of a "
+        f"plan found with {QUERIES} preferences, fleets of 5 to 8 domains",
+        baseline="the exact front, by branch and bound over the whole plan space",
+        value=float(np.mean(headline)) if headline else None,
+        target=TARGET,
+        sense="at least",
+        ci95=ends(interval),
+        instances=len(found),
+        guards=_guards(found, sizes, unfinished),
+        trust=Trust.ANALYTIC,
+    )
+
+
+def points(items: Sequence[Evaluated]) -> Floats:
+    """Return what the front minimises, [N, 3]."""
+    return np.array([vector(item.report) for item in items]).reshape(-1, 3)
+
+
+def linear_oracle(exact: Floats, *, queries: int) -> Floats:
+    """Return the front points that minimise some weighted sum: the most a linear reward could ever find."""
+    worth = preferences(queries) @ scaled(exact, exact).T
+    return np.asarray(exact[np.unique(worth.argmin(axis=1))])
+
+
+def _compare(study: Study, instance: Instance, exact: Floats) -> dict[str, dict[str, float]]:
+    answers: dict[str, dict[str, float]] = {}
+
+    def add(name: str, found: Floats, elapsed_s: float) -> None:
+        answers[name] = {**measures(found, exact), "plans": float(len(found)), "elapsed_s": elapsed_s}
+
+    started = study.clock()
+    problem = instance.problem()
+    items = study.candidates(problem)
+    listed_s = study.clock() - started
+    add("hi_ppo", points(study.front(problem, items)), study.clock() - started)
+    add("all_candidates", points(items), listed_s)
+    add("linear_weights_oracle", linear_oracle(exact, queries=QUERIES), 0.0)
+    started = study.clock()
+    context = study.context(seed=instance.seed)
+    drawn = random_front(instance.problem(), context, evaluations=MOST_PLANS)
+    add("random_search", points(drawn), study.clock() - started)
+    if nsga2.available():
+        started = study.clock()
+        context = study.context(seed=instance.seed)
+        evolved = nsga2_front(instance.problem(), context, evaluations=MOST_PLANS)
+        add("nsga2", points(evolved), study.clock() - started)
+    return answers
+
+
+def _guards(found: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], unfinished: int) -> dict[str, Any]:
+    methods = list(found[0]) if found else []
+    guards: dict[str, Any] = {
+        method: {name: float(np.mean([one[method][name] for one in found])) for name in found[0][method]}
+        for method in methods
+    }
+    if not nsga2.available():
+        guards["nsga2"] = "not installed: pip install 'strata-compute[dev]'"
+    guards["front_size"] = summary(sizes)
+    guards["fronts_not_finished"] = unfinished
+    guards["share_of_instances_that_reach_it"] = (
+        float(np.mean([one["hi_ppo"][HEADLINE] >= TARGET for one in found])) if found else None
+    )
+    guards["budget"] = {"preferences": QUERIES, "vectors_of_other_searches": MOST_PLANS}
+    if found:
+        ours = guards["hi_ppo"][HEADLINE]
+        guards["not_better_than"] = [
+            name for name in ("random_search", "nsga2")
+            if name in methods and guards[name][HEADLINE] >= ours
+        ]  # fmt: skip
+    return guards

@@ -1,0 +1,81 @@
+"""Row `training_time_reduction`: the policy's step against the best single domain, and against what is harder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from strata.decision import worst
+from strata.evaluation.kpi.compared import NAMED, Compared
+from strata.evaluation.kpi.kpi import Kpi, ends, summary
+from strata.evaluation.kpi.study import Study
+from strata.stats import mean_interval
+
+TARGET: Final = 0.25
+SINGLE: Final = "best_single_domain"
+STRONGER: Final = ("mast_like", "uniform_split", "sailor_like", "latency_blind")
+"""What else one could run. As many devices in one ideal domain is a bound, not a place: its gap stands beside."""
+
+SAME: Final = 1e-6
+
+
+def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
+    """Return the row over the instances that some single domain can run."""
+    usable = [one for one in compared if one.step_s(SINGLE) is not None]
+    reductions = _reductions(usable, SINGLE)
+    interval = mean_interval(reductions, rng=study.rng()) if len(reductions) > 1 else None
+    return Kpi(
+        name="training_time_reduction",
+        definition="mean of 1 - T / T_single, T the time of a step with DiLoCo's extra tokens in it; the plan is "
+        "what the policy picks when asked for time alone",
+        baseline="best single domain, planned exactly on its own devices",
+        value=float(np.mean(reductions)) if reductions else None,
+        target=TARGET,
+        sense="at least",
+        ci95=ends(interval),
+        instances=len(usable),
+        guards=_guards(compared, usable),
+        trust=worst(*(one.ours.report.trust for one in usable)),
+    )
+
+
+def _reductions(compared: Sequence[Compared], name: str) -> list[float]:
+    return [
+        1 - one.ours.report.step_time_s / other
+        for one in compared
+        if (other := one.step_s(name)) is not None
+    ]  # fmt: skip
+
+
+def _guards(compared: Sequence[Compared], usable: Sequence[Compared]) -> dict[str, Any]:
+    against = {name: summary(_reductions(compared, name)) for name in NAMED}
+    sync = [one for one in usable if one.instance.is_sync_only]
+    crossing = [one for one in usable if len(one.ours.plan.domains) > 1]
+    device_hours = [
+        (one.ours.report.step_time_s * one.ours.report.num_devices)
+        / (single.report.step_time_s * single.report.num_devices)
+        for one in usable
+        if (single := one.others[SINGLE]) is not None
+    ]
+    reached = [name for name in (SINGLE, *STRONGER) if (against[name]["mean"] or 0.0) >= TARGET]
+    return {
+        "reduction_against": against,
+        "sync_only": summary(_reductions(sync, SINGLE)),
+        "with_local_steps": summary(_reductions([one for one in usable if one not in sync], SINGLE)),
+        "device_hours_ratio": summary(device_hours),
+        "share_where_a_single_domain_is_best": _share(
+            [(one.step_s(SINGLE) or np.inf) <= one.optimum.report.step_time_s * (1 + SAME) for one in usable]
+        ),
+        "share_where_policy_stays_in_one_domain": _share([one not in crossing for one in usable]),
+        "share_slower_than_single": _share([value < -SAME for value in _reductions(usable, SINGLE)]),
+        "only_where_it_crosses": summary(_reductions(crossing, SINGLE)),
+        "instances_no_single_domain_can_run": len(compared) - len(usable),
+        "passes_only_against": reached if SINGLE in reached and len(reached) <= len(STRONGER) else [],
+        "misses_against": [name for name in STRONGER if name not in reached],
+    }
+
+
+def _share(flags: Sequence[bool]) -> float | None:
+    return float(np.mean(flags)) if flags else None

@@ -1,0 +1,98 @@
+"""The extender behind a real socket on loopback, asked as a scheduler asks it: what HTTP adds.
+
+It runs in a thread of this process; the client waits in the kernel meanwhile, so the two share a core but no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from strata.cluster.claim import Claim
+from strata.cluster.index import Index
+from strata.cluster.profile import RuntimeProfile
+from strata.cluster.verbs import Verbs
+from strata.evaluation.placement.rate import pod_of, question
+from strata.evaluation.placement.synthetic import synthetic_node_object
+
+FULL_REPEATS: Final = 3
+
+
+class RoundTrips(NamedTuple):
+    """Wall seconds of each filter with its prioritize, and of each filter alone that was sent whole nodes.
+
+    full_bytes: of such a question. full_decide_s: of the same without HTTP.
+    """
+
+    names_s: tuple[float, ...]
+    full_s: tuple[float, ...]
+    full_decide_s: tuple[float, ...]
+    full_bytes: int
+
+
+def round_trips(
+    index: Index, claims: Sequence[Claim], profiles: Sequence[RuntimeProfile], *, clock: Callable[[], float]
+) -> RoundTrips:
+    """Ask for a pod of every claim, on one connection that is kept; the cluster does not change meanwhile."""
+    names = [node.name for node in index.nodes]
+    found: list[float] = []
+    full: list[float] = []
+    decided: list[float] = []
+    with _served(index, profiles) as port:
+        client = http.client.HTTPConnection("127.0.0.1", port)
+        for claim in claims:
+            pod = pod_of(claim)
+            asked = question(pod, names)
+            started = clock()
+            answer = _post(client, "/v1/filter", asked)
+            filter_s = clock() - started
+            asked = question(pod, json.loads(answer)["NodeNames"])
+            started = clock()
+            _post(client, "/v1/prioritize", asked)
+            found.append(filter_s + clock() - started)
+        whole = _whole(pod_of(claims[0]), names)
+        verbs = Verbs(lambda: index, lambda: profiles)
+        for _ in range(FULL_REPEATS):
+            started = clock()
+            _post(client, "/v1/filter", whole)
+            full.append(clock() - started)
+            started = clock()
+            verbs.filter(whole)
+            decided.append(clock() - started)
+        client.close()
+    return RoundTrips(tuple(found), tuple(full), tuple(decided), len(whole))
+
+
+def _whole(pod: Any, names: Sequence[str]) -> bytes:
+    nodes = {"metadata": {}, "items": [synthetic_node_object(name) for name in names]}
+    return json.dumps({"Pod": pod, "Nodes": nodes, "NodeNames": None}, separators=(",", ":")).encode()
+
+
+def _post(client: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
+    client.request("POST", path, body, {"content-type": "application/json"})
+    answer = client.getresponse()
+    said = answer.read()
+    assert answer.status == 200, f"{path} answered {answer.status}"
+    return said
+
+
+@contextmanager
+def _served(index: Index, profiles: Sequence[RuntimeProfile]) -> Iterator[int]:
+    """Yield the port of an extender in a thread."""
+    from strata.cluster.extender_app import make_frame
+    from strata.server import listen, uvicorn_server
+
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn_server(make_frame(lambda: index, lambda: profiles))
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
