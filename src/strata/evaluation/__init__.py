@@ -1,1 +1,1 @@
-"""What only measures: KPIs, published runs, testbed, fault injection, bodies of benchmarks. Rooms import none of it."""
+"""What only measures: KPIs, published runs, testbed, faults, bodies of benchmarks. Rooms import none of it."""
