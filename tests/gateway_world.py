@@ -16,9 +16,10 @@ import httpx
 
 from strata.http import Frame, Limits, Realm
 from strata.prometheus import Registry
-from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, tiny_model
 from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig

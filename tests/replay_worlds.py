@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.live.events import Arrive, Cancelled, Failed, Finished, Planned
 from strata.serving.live.instructions import Dispatch
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Stage
 from strata.serving.replay.engine import Replay, Surroundings
 from strata.workload.requests import Request
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, Line, StageServer
+from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.make import make_router
 

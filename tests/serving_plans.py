@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from strata.decision import Trust
-from strata.serving.planfile import PlannedNode, PlannedPipeline, PlannedService, PlannedStage, ServingPlan
+from strata.serving.planning.planfile import (
+    PlannedNode,
+    PlannedPipeline,
+    PlannedService,
+    PlannedStage,
+    ServingPlan,
+)
 
 
 def planned(*pipelines: tuple[tuple[str, int, int], ...], heads: int = 64, **job: Any) -> ServingPlan:

@@ -8,8 +8,8 @@ from itertools import combinations, pairwise, permutations
 
 import numpy as np
 
-from strata.serving.pool import Capacity, Pool, PoolNode, equal_layers
-from strata.serving.split import capacities
+from strata.serving.planning.pool import Capacity, Pool, PoolNode, equal_layers
+from strata.serving.planning.split import capacities
 
 
 def node(

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
-from strata.serving.allocate import allocate
-from strata.serving.allocation import Allocation
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Allocation
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "serving_cases.json"
 
@@ -104,7 +104,7 @@ def test_an_interrupt_prints_the_cases_that_are_done_and_exits_130(
             raise KeyboardInterrupt
         return allocate(*arguments, **more)
 
-    monkeypatch.setattr("strata.serving.allocate.allocate", interrupted)
+    monkeypatch.setattr("strata.serving.planning.allocate.allocate", interrupted)
     file = write(tmp_path, entry("done"), entry("begun"), entry("not-begun"))
     for output in ("json", "table"):
         calls.clear()

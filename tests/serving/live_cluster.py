@@ -21,7 +21,7 @@ from strata.serving.live.instructions import (
     Reject,
     Release,
 )
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.node import Node
 from strata.serving.request import RequestSignal
 from strata.workload.huggingface import model

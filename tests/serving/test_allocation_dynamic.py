@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_pools import legal_splits, node, pool, random_pool
-from strata.serving.allocation import score
-from strata.serving.dynamic import least_latency, most_throughput, quickest_from
-from strata.serving.greedy import greedy
-from strata.serving.split import bottleneck_s, least_bottleneck, stages_s
+from strata.serving.planning.allocation import score
+from strata.serving.planning.dynamic import least_latency, most_throughput, quickest_from
+from strata.serving.planning.greedy import greedy
+from strata.serving.planning.split import bottleneck_s, least_bottleneck, stages_s
 
 
 @given(st.integers(0, 10_000), st.booleans())

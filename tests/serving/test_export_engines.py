@@ -13,7 +13,7 @@ from serving_plans import planned
 from strata.errors import Infeasible, UsageError
 from strata.serving.export import sglang, vllm
 from strata.serving.export.launch import ranks_of
-from strata.serving.gateway.engines import Backend, read_backend
+from strata.serving.gateway.discovery import Backend, read_backend
 
 EVEN = planned((("a/0", 8, 30), ("a/1", 8, 25), ("b/0", 8, 25)), (("c/0", 8, 80),), model="llama-3.1-70b")
 UNEQUAL = planned((("a/0", 8, 41), ("b/0", 4, 20)))

@@ -9,10 +9,12 @@ import pytest
 from gateway_world import FAST, FakeEngine, Wires, events_of, foretold, text_of
 from strata.errors import UsageError
 from strata.http import Limits
-from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, engine_model
+from strata.serving.gateway.discovery import Backend, read_backend, watch
 from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.engines import Backend, Engines, read_backend, watch
+from strata.serving.gateway.engines import Engines
+from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.meters import Meters
 from strata.serving.live.core import Core
 from strata.serving.live.events import Leave

@@ -5,7 +5,7 @@ import gc
 from dataclasses import replace
 
 from gateway_world import FAST, Caller, events_of, foretold, next_token, run, text_of
-from strata.serving.gateway.ticket import ROOM, Ticket
+from strata.serving.gateway.request_stream import ROOM, Ticket
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Planned
 

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from serving_pools import most_tokens_per_s, node, pool, random_pool
-from strata.serving.allocate import allocate
-from strata.serving.allocation import Stage, faults, score
-from strata.serving.appraisal import Appraiser
-from strata.serving.auto import MID_SHARE
-from strata.serving.bound import bound_tokens_per_s, fluid_bound
-from strata.serving.goal import Goal, Weighing
-from strata.serving.pool import Capacity, Pool
-from strata.serving.split import bottleneck_s, least_bottleneck
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Stage, faults, score
+from strata.serving.planning.auto import MID_SHARE
+from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
+from strata.serving.planning.evaluation import Appraiser
+from strata.serving.planning.goal import Goal, Weighing
+from strata.serving.planning.pool import Capacity, Pool
+from strata.serving.planning.split import bottleneck_s, least_bottleneck
 
 seeds = st.integers(0, 100_000)
 

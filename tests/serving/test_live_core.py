@@ -9,7 +9,7 @@ from live_cluster import Cluster, node, request
 
 from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Sample, Tick
 from strata.serving.live.instructions import Abort, Dispatch, Expel, Load, Plan, Refuse, Reject
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.live.rollout import Phase
 
 

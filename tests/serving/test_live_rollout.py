@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.allocation import Pipeline, Stage
 from strata.serving.live.instructions import Load, Release
 from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.planning.allocation import Pipeline, Stage
 
 
 def pipeline(*nodes: str, layers: int = 4) -> Pipeline:

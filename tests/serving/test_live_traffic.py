@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from live_cluster import DEMAND, Cluster, node, request
 
 from strata.serving.live.instructions import Plan
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.live.traffic import DRIFT, LEAST, Traffic
 from strata.workload.serving_job import Demand
 

@@ -16,9 +16,9 @@ from strata.serving.layout import Line
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.instructions import Load
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.replay.engine import Replay, Surroundings
-from strata.serving.replay.happening import Happening
+from strata.serving.replay.fault_events import Happening
 from strata.serving.replay.picture import picture
 from strata.serving.replay.record import OUTCOMES
 from strata.serving.replay.report import report

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay_worlds import pipeline, ran, replay
 from strata.serving.layout import Line
-from strata.serving.replay.happening import Happening
+from strata.serving.replay.fault_events import Happening
 from strata.workload.requests import Request
 
 

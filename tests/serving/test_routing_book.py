@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing_layouts import server
-from strata.serving.routing.book import Book
+from strata.serving.routing.reservations import Book
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_layouts import every_path, latency_s, layout, random_layout, request, router, server
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, Line
+from strata.serving.planning.allocation import Stage
 from strata.serving.routing import layered
 
 LATER_S = 1e6

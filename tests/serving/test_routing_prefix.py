@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.serving.allocation import Stage
+from strata.serving.planning.allocation import Stage
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex, block_hashes
 
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_pools import node, pool, random_pool
-from strata.serving.allocate import allocate
-from strata.serving.goal import Goal
-from strata.serving.pool import Pool
-from strata.serving.service import Service, goodput
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import goodput
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.service import Service
 
 
 def with_goals(one: Pool, *, ttft_s: float = math.inf, tpot_s: float = math.inf, prompt: float = 20.0) -> Pool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strata.serving.metrics import GONE_S, MetricsCollector
+from strata.serving.live.metrics import GONE_S, MetricsCollector
 
 KPIS = {"request_latency", "throughput", "resource_utilization", "load_balance", "network_efficiency"}
 

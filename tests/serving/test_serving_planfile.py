@@ -7,8 +7,8 @@ import pytest
 from serving_plans import planned
 from strata.errors import BadFile
 from strata.files import write_json
-from strata.serving.allocation import Stage
-from strata.serving.planfile import read_serving_plan
+from strata.serving.planning.allocation import Stage
+from strata.serving.planning.planfile import read_serving_plan
 
 PLAN = planned((("a/0", 8, 6), ("b/0", 4, 4)), (("c/0", 8, 10),), kv="fp8")
 

@@ -9,10 +9,10 @@ import pytest
 
 from builders import card, domain, fleet
 from strata.decision import Trust
-from strata.serving.allocation import score
-from strata.serving.goal import Goal
 from strata.serving.observe import nodes_of, pool_of
-from strata.serving.planner import plan_serving
+from strata.serving.planning.allocation import score
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.planner import plan_serving
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand, ServingJob

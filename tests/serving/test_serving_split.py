@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_pools import legal_splits, node, pool, random_pool
-from strata.serving.order import best_ring
-from strata.serving.pool import Capacity, Pool, PoolNode
-from strata.serving.split import bottleneck_s, capacities, fill_equal, least_bottleneck
+from strata.serving.planning.order import best_ring
+from strata.serving.planning.pool import Capacity, Pool, PoolNode
+from strata.serving.planning.split import bottleneck_s, capacities, fill_equal, least_bottleneck
 
 
 @st.composite

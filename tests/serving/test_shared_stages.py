@@ -9,9 +9,9 @@ from live_cluster import Cluster, request
 from live_cluster import node as machine
 
 from serving_pools import node, pool, random_pool
-from strata.serving.allocate import allocate
-from strata.serving.allocation import Stage, faults, score
-from strata.serving.goal import Goal
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Stage, faults, score
+from strata.serving.planning.goal import Goal
 
 
 @given(st.integers(0, 2000), st.integers(2, 10))

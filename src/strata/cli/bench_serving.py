@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from strata.evaluation.published.serving_cases import Case
-    from strata.serving.allocation import Allocation
+    from strata.serving.planning.allocation import Allocation
 
 INTERRUPTED: Final = 130
 
@@ -50,8 +50,8 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     reasons. Ctrl-C prints the cases that are done.
     """
     from strata.evaluation.published.serving_cases import read_cases
-    from strata.serving.allocate import allocate
-    from strata.serving.goal import Goal
+    from strata.serving.planning.allocate import allocate
+    from strata.serving.planning.goal import Goal
 
     found, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True
     with progress("planning", total=len(found)) as advance:

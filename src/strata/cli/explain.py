@@ -60,8 +60,8 @@ def _read(path: str) -> dict[str, Any]:
 
     data = read_json(path)
     if isinstance(data, dict) and data.get("kind") == "ServingPlan":
-        from strata.serving.planfile import read_serving_plan
-        from strata.serving.schema import ServingPlanFile
+        from strata.serving.planning.planfile import read_serving_plan
+        from strata.serving.planning.schema import ServingPlanFile
 
         read_serving_plan(path)  # tells what is wrong in the file, with its place
         return ServingPlanFile.model_validate(data).model_dump(mode="json", by_alias=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from strata.serving.planfile import ServingPlan
+    from strata.serving.planning.planfile import ServingPlan
     from strata.training.export.launch import LaunchFiles
     from strata.training.planfile import SavedPlan
 
@@ -61,7 +61,7 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
 def _read(path: Path, kind: str, target: str) -> Any:
     """Read a plan of a kind. Raises UsageError where it is one of the other kind, BadFile where it is none."""
     from strata.files import read_document
-    from strata.serving.planfile import read_serving_plan
+    from strata.serving.planning.planfile import read_serving_plan
     from strata.training.planfile import read_plan
 
     try:

@@ -59,8 +59,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "What is to be served, how much of it, and how fast.",
     ),
     "ServingPlan": Kind(
-        "strata.serving.planfile:read_serving_plan",
-        "strata.serving.schema:ServingPlanFile",
+        "strata.serving.planning.planfile:read_serving_plan",
+        "strata.serving.planning.schema:ServingPlanFile",
         "Which node holds which layers, as `strata plan serve` wrote it.",
     ),
 }

@@ -13,12 +13,12 @@ import click
 
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import remember, time_limit_s
-from strata.serving.goal import Goal
+from strata.serving.planning.goal import Goal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.serving.allocate import Strategy
+    from strata.serving.planning.allocate import Strategy
 
 
 @click.command()
@@ -55,8 +55,8 @@ def serve(
     Exits 3 where no plan fits (the reasons say what would help), 4 where the plan misses the job's goals or rate.
     """
     from strata.fleet.schema import load_fleet
-    from strata.serving.answer import serving_answer
-    from strata.serving.planner import plan_serving
+    from strata.serving.planning.answer import serving_answer
+    from strata.serving.planning.planner import plan_serving
     from strata.workload.serving_schema import load_serving_job
 
     limit_s, asked, hardware = time_limit_s(time_limit), load_serving_job(job), load_fleet(fleet)

@@ -73,7 +73,7 @@ def _serve(told: dict[str, Any]) -> None:
 
     from strata.server import listen, serve
     from strata.serving.gateway.build import Settings, build
-    from strata.serving.gateway.engines import read_backend
+    from strata.serving.gateway.discovery import read_backend
     from strata.serving.live.config import SchedulerConfig
     from strata.serving.worker.shape import Shape
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from strata.serving.live.config import SchedulerConfig
-    from strata.serving.replay.happening import Kind
+    from strata.serving.replay.fault_events import Kind
     from strata.workload.serving_job import ServingJob
 
 Data = dict[str, Any]
@@ -96,7 +96,7 @@ def simulate(
     from strata.cli.serve_arrivals import seconds as parse_s
     from strata.fleet.schema import load_fleet
     from strata.serving.observe import nodes_of, unusable
-    from strata.serving.replay.happening import parse
+    from strata.serving.replay.fault_events import parse
     from strata.serving.replay.report import report
     from strata.serving.replay.setup import replay_job
     from strata.workload.serving_schema import load_serving_job

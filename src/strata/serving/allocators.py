@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from strata.serving.allocate import Strategy, allocate
-from strata.serving.allocation import Allocation
-from strata.serving.goal import Goal
 from strata.serving.node import Node
 from strata.serving.observe import pool_of
+from strata.serving.planning.allocate import Strategy, allocate
+from strata.serving.planning.allocation import Allocation
+from strata.serving.planning.goal import Goal
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.serving.allocation import Pipeline
+from strata.serving.planning.allocation import Pipeline
 
 
 class Line(NamedTuple):

@@ -14,11 +14,11 @@ import numpy as np
 
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
-from strata.serving.allocation import Pipeline, Stage
 from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
-from strata.serving.pool import Array, Capacity, Pool, PoolNode
-from strata.serving.service import SPARE, Service
+from strata.serving.planning.allocation import Pipeline, Stage
+from strata.serving.planning.pool import Array, Capacity, Pool, PoolNode
+from strata.serving.planning.service import SPARE, Service
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms

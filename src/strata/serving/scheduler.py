@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from strata.decision import Reason
-from strata.serving.allocation import Pipeline
 from strata.serving.allocators import USUAL_DEMAND
 from strata.serving.layout import Route
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Cancelled, Event, Finished, Join, Leave, Loaded
 from strata.serving.live.instructions import Dispatch, Instruction, Load, Plan, Reject
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Pipeline
 from strata.serving.request import RequestSignal
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, Line, StageServer
+from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.router import Router
 

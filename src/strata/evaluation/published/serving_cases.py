@@ -12,10 +12,10 @@ import numpy as np
 
 from strata.errors import BadFile
 from strata.files import Document, read_json
-from strata.serving.allocation import Pipeline, Stage, Worth, faults, score
-from strata.serving.pool import Capacity, Pool, PoolNode, equal_layers
-from strata.serving.schema import CaseEntry, CaseFile
-from strata.serving.schema import faults as entry_faults
+from strata.serving.planning.allocation import Pipeline, Stage, Worth, faults, score
+from strata.serving.planning.pool import Capacity, Pool, PoolNode, equal_layers
+from strata.serving.planning.schema import CaseEntry, CaseFile
+from strata.serving.planning.schema import faults as entry_faults
 
 MAX_FILE_BYTES = 256 * 2**20
 """Round trips of 1000 nodes alone are 8 MB."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from strata.errors import Infeasible, UsageError
-from strata.serving.planfile import PlannedNode, PlannedPipeline, ServingPlan
+from strata.serving.planning.planfile import PlannedNode, PlannedPipeline, ServingPlan
 from strata.workload.script import comment, slugs
 
 

@@ -19,7 +19,7 @@ from strata.serving.export.launch import (
     script_name,
     shape_notes,
 )
-from strata.serving.planfile import ServingPlan
+from strata.serving.planning.planfile import ServingPlan
 
 PORT = 30000
 

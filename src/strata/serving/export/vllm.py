@@ -21,7 +21,7 @@ from strata.serving.export.launch import (
     shape_notes,
     visible_devices,
 )
-from strata.serving.planfile import PlannedService, ServingPlan
+from strata.serving.planning.planfile import PlannedService, ServingPlan
 
 PORT = 8000
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,37 +17,12 @@ from starlette.routing import Route
 from strata.http import Frame, Limits, Realm, error_body, kind_of
 from strata.prometheus import CONTENT_TYPE
 from strata.serving.gateway import nodes
-from strata.serving.gateway.answer import Answer, fault_body
-from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.meters import Meters
+from strata.serving.gateway.gateway import Gateway, why_not_ready
 from strata.serving.gateway.openai import Writer, goal_s, parse
-from strata.serving.gateway.ticket import Fault
+from strata.serving.gateway.request_stream import Fault
+from strata.serving.gateway.response import Answer, fault_body
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(slots=True)
-class Gateway:
-    """Drivers by the name of their model; `workers` is the one whose nodes join over HTTP, if there is one.
-
-    wall_clock: seconds since 1970, for clients to read. new_id: of a request.
-    fingerprint: of the workers' model; none is asked for where it is empty.
-    """
-
-    meters: Meters
-    drivers: dict[str, Driver] = field(default_factory=dict)
-    workers: Driver | None = None
-    fingerprint: str = ""
-    wall_clock: Callable[[], float] = time.time
-    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return what each model's scheduler says of itself."""
-        return {name: driver.core.status() for name, driver in self.drivers.items()}
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return the figures of each model's scheduler."""
-        return {name: driver.core.counts() for name, driver in self.drivers.items()}
 
 
 class GatewayFrame(Frame):
@@ -115,14 +88,6 @@ def make_frame(
     )
     frame.gateway = gateway
     return frame
-
-
-def why_not_ready(gateway: Gateway) -> str:
-    """Return why no model can be served; nothing where one can."""
-    if any(one["ready"] for one in gateway.counts().values()):
-        return ""
-    said = [reason["text"] for one in gateway.status().values() for reason in one["reasons"]]
-    return "; ".join(said) or "no pipeline serves yet"
 
 
 def _answering(gateway: Gateway, kind: Any) -> Endpoint:

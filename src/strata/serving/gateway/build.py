@@ -13,9 +13,11 @@ from typing import Any, Final
 import httpx
 
 from strata.http import Frame, Limits
-from strata.serving.gateway.app import Gateway, make_frame
+from strata.serving.gateway.app import make_frame
+from strata.serving.gateway.discovery import Backend, models_of, watch
 from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.engines import Backend, Engines, models_of, watch
+from strata.serving.gateway.engines import Engines
+from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig

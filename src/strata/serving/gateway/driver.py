@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strata.serving.gateway.hands import Ended, Hands
+from strata.serving.gateway.backend import Ended, Hands
 from strata.serving.gateway.meters import Meters
-from strata.serving.gateway.ticket import Ask, Fault, Ticket
+from strata.serving.gateway.request_stream import Ask, Fault, Ticket
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Cancelled, Event, Failed, Finished, FirstToken, Planned, Tick
 from strata.serving.live.instructions import (
@@ -24,7 +24,7 @@ from strata.serving.live.instructions import (
     Reject,
     Release,
 )
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 
 log = logging.getLogger(__name__)
 

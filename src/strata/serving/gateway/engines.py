@@ -11,67 +11,23 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 
-from strata.decision import Trust
-from strata.errors import UsageError
-from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.hands import Ended
-from strata.serving.gateway.ticket import Ask, Fault, Ticket, Usage
-from strata.serving.live.events import Beat, Join
-from strata.serving.live.instructions import Dispatch, Load, Refuse, Release
-from strata.serving.node import Node
+from strata.serving.gateway.backend import Ended
+from strata.serving.gateway.request_stream import Ask, Fault, Ticket, Usage
+from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES: Final = 4
-SLOTS: Final = 64
-"""Requests at once on an engine, where the user says nothing (assumed)."""
-CONTEXT_TOKENS: Final = 2**17
 POLL_TIMEOUT_S: Final = 5.0
-RETRY_S: Final = 1.0
 BUSY_S: Final = 0.1
 """Pause after an engine has said no, twice as long each time: at once it would say so again."""
 EVENT_BYTES: Final = 2**20
 DOCUMENT_BYTES: Final = 2**26
-CONTINUES: Final = "vllm"
-"""What engines call the owner of their models that go on with an answer of a chat, where they are told to
-(`continue_final_message` of vLLM's chat API; read in its documentation, not run here)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """An engine's address; `model` is asked for where the user did not say."""
-
-    url: str
-    model: str = ""
-    slots: int = SLOTS
-
-
-def read_backend(text: str) -> Backend:
-    """Read `URL[,model=NAME][,slots=N]`. Raises UsageError."""
-    url, *rest = text.split(",")
-    said = dict(part.partition("=")[::2] for part in rest)
-    slots = said.pop("slots", str(SLOTS))
-    model = said.pop("model", "")
-    if said or not url.startswith(("http://", "https://")) or not slots.isdigit() or not int(slots):
-        raise UsageError(
-            f"--backend {text} is not URL[,model=NAME][,slots=N]",
-            hint="--backend http://127.0.0.1:8001,model=my-model,slots=64",
-        )
-    return Backend(url.rstrip("/").removesuffix("/v1"), model, int(slots))
-
-
-class Model(NamedTuple):
-    """What an engine says it serves, and who it says owns it."""
-
-    name: str
-    owner: str = ""
 
 
 class Engines:
@@ -178,51 +134,6 @@ class Engines:
     async def release(self, order: Release) -> None:
         """Never asked of an engine."""
         raise AssertionError(f"{order.node_id} is never cut")
-
-
-async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines) -> None:
-    """Join an engine while it answers, and beat for it; runs until cancelled.
-
-    One that is not heard is expelled as any node is; one that broke a request off joins anew when it answers.
-    """
-    incarnation, is_joined, broken = 0, False, engines.broken[node_id]
-    # What is not asked is not known: like rates for all engines, and memory for any request that has a slot.
-    node = Node(
-        node_id,
-        compute_capability=1e14,
-        memory_bandwidth_bytes_per_s=1e12,
-        model=driver.name,
-        trust=Trust.ASSUMED,
-        slots=backend.slots,
-        kv_tokens=backend.slots * CONTEXT_TOKENS,
-    )
-    while True:
-        if broken.is_set():
-            broken.clear()
-            is_joined = False
-        if models := await models_of(backend, engines.client):
-            (engines.continues.add if models[0].owner == CONTINUES else engines.continues.discard)(node_id)
-            if is_joined:
-                said = driver.post(Beat(node_id, incarnation, driver.running_on(node_id)))
-            else:
-                incarnation += 1
-                engines.urls[node_id] = backend.url
-                said = driver.post(Join(node, incarnation))
-            is_joined = not any(isinstance(one, Refuse) for one in said)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(driver.core.config.heartbeat_interval_s if is_joined else RETRY_S):
-                await broken.wait()
-
-
-async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[Model]:
-    """Return what an engine says it serves; nothing where it does not answer."""
-    try:
-        answer = await client.get(f"{backend.url}/v1/models", timeout=POLL_TIMEOUT_S)
-        answer.raise_for_status()
-        return [Model(str(one["id"]), str(one.get("owned_by", ""))) for one in answer.json()["data"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.info("%s: %s: %s", backend.url, type(error).__name__, error)
-        return []
 
 
 def _body(ticket: Ticket) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from strata.decision import Trust
 from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.ticket import Fault
+from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.request_stream import Fault
 from strata.serving.live.events import Beat, Join, Leave, Loaded, Sample
 from strata.serving.live.instructions import Instruction, Refuse
 from strata.serving.node import Node
@@ -25,9 +26,6 @@ from strata.serving.wire import (
     Message,
     RangeMessage,
 )
-
-if TYPE_CHECKING:
-    from strata.serving.gateway.app import Gateway
 
 PEERS: Final = 16
 """Addresses a beat is answered with: in a large cluster the others come with later beats."""

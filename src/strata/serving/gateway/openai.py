@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from strata.serving.gateway.ticket import Ask, Fault, Usage
+from strata.serving.gateway.request_stream import Ask, Fault, Usage
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """As in OpenAI's API."""

@@ -11,8 +11,8 @@ from typing import Final
 
 import httpx
 
-from strata.serving.gateway.hands import Ended
-from strata.serving.gateway.ticket import Ask, Fault, Ticket
+from strata.serving.gateway.backend import Ended
+from strata.serving.gateway.request_stream import Ask, Fault, Ticket
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 from strata.serving.routing.prefix import block_hashes

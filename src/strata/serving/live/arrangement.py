@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, StageServer
 from strata.serving.live.events import Beat
-from strata.serving.live.flights import Flights
+from strata.serving.live.in_flight import Flights
 from strata.serving.live.members import Members
 from strata.serving.live.rollout import Phase, Rollout
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
+from strata.serving.planning.allocation import Stage
 from strata.simulate.inference.calibration import Calibration
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand

@@ -15,7 +15,7 @@ class SchedulerConfig:
     node is out, and the window over which arrivals are counted and foreseen.
     heartbeat_interval_s: how often nodes are asked to beat. queue_limit: requests that wait at most.
     max_attempts: how often an interrupted request is sent again before it is given up.
-    share_stages: whether nodes left idle may serve a stage beside another node (`serving/shared.py`).
+    share_stages: whether nodes left idle may serve a stage beside another node (`planning/shared_stages.py`).
     reload_bytes_per_s: how fast a node reads new weights, for the cost of moving layers (assumed: one NVMe disk).
     """
 

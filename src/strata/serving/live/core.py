@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from strata.decision import Reason
-from strata.serving.allocation import Pipeline, Stage
 from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import (
@@ -28,12 +27,13 @@ from strata.serving.live.events import (
     Planned,
     Tick,
 )
-from strata.serving.live.flights import Flights
+from strata.serving.live.in_flight import Flights
 from strata.serving.live.instructions import Expel, Instruction, Plan, Refuse
 from strata.serving.live.members import Members
+from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import LivePipeline, Phase, Rollout
-from strata.serving.metrics import MetricsCollector
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Pipeline, Stage
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from strata.decision import Reason
-from strata.serving.allocation import Pipeline
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Pipeline
 from strata.serving.request import RequestSignal
 
 Phase = Literal["prefill", "decode"]

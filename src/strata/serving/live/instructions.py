@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strata.decision import Reason
-from strata.serving.allocation import Pipeline
 from strata.serving.layout import Route
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Pipeline
 
 if TYPE_CHECKING:
     from strata.simulate.inference.calibration import Calibration

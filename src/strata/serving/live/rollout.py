@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from strata.serving.allocation import Pipeline
 from strata.serving.live.instructions import Instruction, Load, Release
+from strata.serving.planning.allocation import Pipeline
 
 
 class Phase(StrEnum):

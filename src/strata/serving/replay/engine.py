@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
-from strata.serving.allocation import Pipeline
 from strata.serving.layout import Layout
 from strata.serving.live.events import (
     Arrive,
@@ -41,8 +40,9 @@ from strata.serving.live.instructions import (
     Release,
 )
 from strata.serving.node import Node
+from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.clock import Clock
-from strata.serving.replay.happening import Happening
+from strata.serving.replay.fault_events import Happening
 from strata.serving.replay.record import Glance, Life, Mark, Record
 from strata.serving.replay.service import Attempt, Machine, Service
 from strata.serving.request import RequestSignal

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from strata.serving.allocation import Pipeline
+from strata.serving.planning.allocation import Pipeline
 from strata.workload.requests import Request
 
 Outcome = Literal["served", "rejected", "cancelled", "unfinished"]

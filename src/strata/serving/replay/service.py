@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from strata.serving.allocation import Pipeline, Stage
 from strata.serving.layout import Layout, Line, Route, StageServer
+from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.replay.clock import Clock
 
 CHUNK_TOKENS: Final = 512

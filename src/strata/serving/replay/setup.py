@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
-from strata.serving.allocation import Pipeline
 from strata.serving.layout import Layout
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Load, Plan
-from strata.serving.live.planning import answer
+from strata.serving.live.replan import answer
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
+from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.engine import Replay, Surroundings
-from strata.serving.replay.happening import Happening
+from strata.serving.replay.fault_events import Happening
 from strata.workload.inference import ModelInfo
 from strata.workload.requests import Request
 from strata.workload.serving_job import ServingJob

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strata.decision import Reason
-from strata.serving.allocation import Stage
 from strata.serving.layout import Layout, Route
+from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
-from strata.serving.routing.book import Book
 from strata.serving.routing.graph import Floats, graph_of
 from strata.serving.routing.pipelines import EXPLAINED, steps_left
+from strata.serving.routing.reservations import Book
 
 SWEEPS: Final = 4
 """Heads whose best ring is searched for exactly, at most. Where more might be best, `Found.least_s` still bounds

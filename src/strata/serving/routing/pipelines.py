@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.decision import Reason
-from strata.serving.allocation import Pipeline, Stage
 from strata.serving.layout import Layout, Line, Route, StageServer
+from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.request import RequestSignal
-from strata.serving.routing.book import Book
+from strata.serving.routing.reservations import Book
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

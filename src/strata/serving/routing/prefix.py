@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.serving.allocation import Pipeline
+from strata.serving.planning.allocation import Pipeline
 
 BLOCK_TOKENS: Final = 16
 """Tokens of a block, as engines keep their KV memory (vLLM's default)."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.serving.allocation import Pipeline
+from strata.serving.planning.allocation import Pipeline
 
 Floats = NDArray[np.float64]
 

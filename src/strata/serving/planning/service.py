@@ -13,13 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from strata.serving.pool import Pool
 
 TAIL: Final = math.log(20)
 """95th percentile of an exponential wait over its mean."""
@@ -81,21 +78,3 @@ class Service:
     def keeps_goals(self, members: Sequence[int], counts: Sequence[int], decode_s: float) -> bool:
         """Return whether an idle pipeline keeps both goals at all."""
         return self.prompt(members, counts)[0] < self.ttft_goal_s and decode_s <= self.tpot_goal_s
-
-
-def goodput(pool: Pool, pipelines: Sequence[Sequence[tuple[str, int, int]]]) -> float | None:
-    """Return the tokens/s a plan serves, prompts counted, within its goals; None where none are known."""
-    from strata.serving.allocation import worth_of
-
-    if pool.service is None:
-        return None
-    index, total = {node.id: i for i, node in enumerate(pool.nodes)}, 0.0
-    for stages in pipelines:
-        members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
-        worth = worth_of(pool, members, counts)
-        if pool.service.keeps_goals(members, counts, worth.decode_s):
-            step_s = pool.batch / worth.tokens_per_s
-            total += worth.tokens_per_s * pool.service.share(
-                members, counts, step_s=step_s, decode_s=worth.decode_s
-            )
-    return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from strata.serving.appraisal import Appraiser, Ring
+from strata.serving.planning.evaluation import Appraiser, Ring
 
 MOST_NODES = 8
 SAME = 1e-9

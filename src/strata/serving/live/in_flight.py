@@ -13,9 +13,9 @@ from strata.serving.layout import Layout, Route
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.forecast import Forecast
 from strata.serving.live.instructions import Abort, Dispatch, Instruction, Reject
+from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import Rollout
 from strata.serving.live.traffic import Traffic
-from strata.serving.metrics import MetricsCollector
 from strata.serving.request import RequestSignal
 from strata.serving.routing.make import make_router
 from strata.serving.routing.queue import WaitingQueue

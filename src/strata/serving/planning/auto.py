@@ -12,16 +12,16 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from strata.serving.allocation import Pipeline, pipeline, score
-from strata.serving.appraisal import Appraiser, Ring
-from strata.serving.cuts import best_cuts
-from strata.serving.dynamic import least_latency, most_throughput
-from strata.serving.goal import Goal, Weighing
-from strata.serving.pool import Pool
-from strata.serving.room import roomiest
-from strata.serving.search import Search
-from strata.serving.small import MOST_NODES, undominated_plans
-from strata.serving.split import least_bottleneck
+from strata.serving.planning.allocation import Pipeline, pipeline, score
+from strata.serving.planning.capacity import roomiest
+from strata.serving.planning.cuts import best_cuts
+from strata.serving.planning.dynamic import least_latency, most_throughput
+from strata.serving.planning.evaluation import Appraiser, Ring
+from strata.serving.planning.goal import Goal, Weighing
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.search import Search
+from strata.serving.planning.small_pools import MOST_NODES, undominated_plans
+from strata.serving.planning.split import least_bottleneck
 
 MOVES = 12_000
 """Moves of one search: 0.1 to 0.8 s of a present-day core, whatever the pool."""

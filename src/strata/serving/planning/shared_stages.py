@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strata.serving.allocation import Pipeline, Stage
-from strata.serving.pool import Pool
-from strata.serving.split import fill_equal
+from strata.serving.planning.allocation import Pipeline, Stage
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.split import fill_equal
 
 LEAST_GAIN = 1e-6
 """Relative gain below which a helper is left idle."""

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Literal
 
 from strata.decision import Reason
-from strata.serving.allocation import Allocation, Pipeline, pipeline, score
-from strata.serving.auto import auto
-from strata.serving.bound import bound_tokens_per_s, fluid_bound
-from strata.serving.dynamic import least_latency, most_throughput
-from strata.serving.goal import Goal
-from strata.serving.greedy import greedy
-from strata.serving.pool import Pool
-from strata.serving.room import roomiest, why_none
-from strata.serving.shared import with_shared_stages
-from strata.serving.split import least_bottleneck
+from strata.serving.planning.allocation import Allocation, Pipeline, pipeline, score
+from strata.serving.planning.auto import auto
+from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
+from strata.serving.planning.capacity import roomiest, why_none
+from strata.serving.planning.dynamic import least_latency, most_throughput
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.greedy import greedy
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.shared_stages import with_shared_stages
+from strata.serving.planning.split import least_bottleneck
 
 Strategy = Literal["auto", "dp", "greedy"]
 

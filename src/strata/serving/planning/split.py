@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from strata.serving.pool import Pool
+from strata.serving.planning.pool import Pool
 
 
 def capacities(pool: Pool, members: Sequence[int]) -> list[int]:

@@ -13,17 +13,16 @@ from typing import Final
 
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.fleet.fleet import Fleet
-from strata.serving import unused
-from strata.serving.allocate import Strategy, allocate
-from strata.serving.allocation import Allocation
-from strata.serving.estimate import Estimate, estimates
-from strata.serving.goal import Goal, Weighing
 from strata.serving.observe import nodes_of, pool_of, unusable
-from strata.serving.planfile import PlannedNode, PlannedService, ServingPlan
-from strata.serving.pool import Pool
-from strata.serving.relax import smallest
-from strata.serving.service import goodput
-from strata.serving.unused import Unused
+from strata.serving.planning import unused
+from strata.serving.planning.allocate import Strategy, allocate
+from strata.serving.planning.allocation import Allocation, goodput
+from strata.serving.planning.estimate import Estimate, estimates
+from strata.serving.planning.goal import Goal, Weighing
+from strata.serving.planning.planfile import PlannedNode, PlannedService, ServingPlan
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.relax import smallest
+from strata.serving.planning.unused import Unused
 from strata.units import show_time
 from strata.workload.serving_job import ServingJob
 

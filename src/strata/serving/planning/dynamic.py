@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from strata.serving.allocation import Pipeline, pipeline
-from strata.serving.appraisal import Appraiser
-from strata.serving.cuts import best_cuts
-from strata.serving.pool import Array, Pool
-from strata.serving.split import least_bottleneck
+from strata.serving.planning.allocation import Pipeline, pipeline
+from strata.serving.planning.cuts import best_cuts
+from strata.serving.planning.evaluation import Appraiser
+from strata.serving.planning.pool import Array, Pool
+from strata.serving.planning.split import least_bottleneck
 
 WINDOW = 24
 """A pipeline is sought among so many successive nodes of the order."""

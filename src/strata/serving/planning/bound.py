@@ -15,8 +15,8 @@ from itertools import combinations
 
 import numpy as np
 
-from strata.serving.pool import Pool
-from strata.serving.split import bottleneck_s, least_bottleneck
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.split import bottleneck_s, least_bottleneck
 
 ENUMERATED_NODES = 8
 """Up to so many nodes all their sets are looked at."""

@@ -6,9 +6,9 @@ few layers. Layers are then split exactly.
 
 from __future__ import annotations
 
-from strata.serving.allocation import Pipeline, pipeline
-from strata.serving.pool import Pool
-from strata.serving.split import least_bottleneck
+from strata.serving.planning.allocation import Pipeline, pipeline
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.split import least_bottleneck
 
 
 def greedy(pool: Pool) -> list[Pipeline]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise, permutations
 
-from strata.serving.pool import Pool
+from strata.serving.planning.pool import Pool
 
 EXACT_MEMBERS = 9
 """Up to so many members the ring is exact (dynamic programming over subsets)."""

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
-from strata.serving.allocate import allocate
-from strata.serving.allocation import Allocation, score
-from strata.serving.goal import Goal
 from strata.serving.node import Node
 from strata.serving.observe import unusable
-from strata.serving.pool import Pool
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Allocation, score
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.pool import Pool
 from strata.units import show_bytes
 from strata.workload.serving_job import ServingJob
 

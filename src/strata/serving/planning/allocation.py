@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strata.decision import Reason
-from strata.serving.pool import Pool
-from strata.serving.split import capacities, stages_s
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.split import capacities, stages_s
 
 
 class Stage(NamedTuple):
@@ -87,6 +87,22 @@ def score(pool: Pool, pipelines: Sequence[Pipeline]) -> Worth:
         rate += worth.tokens_per_s / over
         weighted += worth.tokens_per_s / over * worth.decode_s
     return Worth(rate, weighted / rate if rate else math.inf)
+
+
+def goodput(pool: Pool, pipelines: Sequence[Sequence[tuple[str, int, int]]]) -> float | None:
+    """Return the tokens/s a plan serves, prompts counted, within its goals; None where none are known."""
+    if pool.service is None:
+        return None
+    index, total = {node.id: i for i, node in enumerate(pool.nodes)}, 0.0
+    for stages in pipelines:
+        members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
+        worth = worth_of(pool, members, counts)
+        if pool.service.keeps_goals(members, counts, worth.decode_s):
+            step_s = pool.batch / worth.tokens_per_s
+            total += worth.tokens_per_s * pool.service.share(
+                members, counts, step_s=step_s, decode_s=worth.decode_s
+            )
+    return total
 
 
 def faults(pool: Pool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from strata.serving.order import best_path, best_ring
-from strata.serving.pool import Pool
-from strata.serving.split import fill_equal, least_bottleneck, stages_s
+from strata.serving.planning.order import best_path, best_ring
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.split import fill_equal, least_bottleneck, stages_s
 
 EVERY_END = 12
 """Up to so many members every pair of ends is tried; of more, those that are neighbours in the ring."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.serving.service import Service
+from strata.serving.planning.service import Service
 
 Array = NDArray[np.float64]
 

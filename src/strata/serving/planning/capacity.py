@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.decision import Reason
-from strata.serving.pool import Pool
+from strata.serving.planning.pool import Pool
 
 
 def roomiest(pool: Pool) -> tuple[list[int], int]:

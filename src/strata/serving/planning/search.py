@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from strata.serving.appraisal import Appraiser, Ring
-from strata.serving.cuts import best_cuts
-from strata.serving.goal import Weighing
-from strata.serving.order import insertion
+from strata.serving.planning.cuts import best_cuts
+from strata.serving.planning.evaluation import Appraiser, Ring
+from strata.serving.planning.goal import Weighing
+from strata.serving.planning.order import insertion
 
 IDLE = -1
 NEAR = 16

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from strata.decision import Trust
 from strata.errors import Fault
 from strata.files import Document, FileModel
-from strata.serving.goal import Goal
+from strata.serving.planning.goal import Goal
 
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]

@@ -12,14 +12,14 @@ from itertools import pairwise
 
 from strata.decision import Reason, Trust, worst
 from strata.fleet.fleet import Fleet
-from strata.serving.allocation import Pipeline, worth_of
-from strata.serving.capacity import capacity, ttft_s
 from strata.serving.layout import Layout, StageServer
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
-from strata.serving.planfile import PlannedPipeline, PlannedStage
-from strata.serving.pool import Pool
-from strata.serving.split import stages_s
+from strata.serving.planning.allocation import Pipeline, worth_of
+from strata.serving.planning.planfile import PlannedPipeline, PlannedStage
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.request_rate import capacity, ttft_s
+from strata.serving.planning.split import stages_s
 from strata.units import show_time
 from strata.workload.serving_job import Demand, ServingJob
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from strata.decision import Reason
-from strata.serving.allocate import allocate
-from strata.serving.allocation import Pipeline, Stage, faults, score
-from strata.serving.goal import Goal
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import Planned
 from strata.serving.live.instructions import Plan
 from strata.serving.node import Node
 from strata.serving.observe import pool_of
-from strata.serving.pool import Pool
-from strata.serving.room import why_none
-from strata.serving.service import SPARE, goodput
-from strata.serving.split import least_bottleneck
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Pipeline, Stage, faults, goodput, score
+from strata.serving.planning.capacity import why_none
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.service import SPARE
+from strata.serving.planning.split import least_bottleneck
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from strata.serving.layout import Layout, StageServer
-from strata.serving.service import TAIL
+from strata.serving.planning.service import TAIL
 from strata.workload.serving_job import Demand
 
 GROWTH: Final = 1.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from strata.serving.appraisal import Ring
+from strata.serving.planning.evaluation import Ring
 
 MOST_SPARE = 10
 

@@ -14,8 +14,8 @@ from typing import Any
 from strata.decision import Trust
 from strata.errors import BadFile, Fault
 from strata.files import API_VERSION, Document, read_document
-from strata.serving.allocation import Stage
-from strata.serving.schema import ServingPlanFile
+from strata.serving.planning.allocation import Stage
+from strata.serving.planning.schema import ServingPlanFile
 
 
 @dataclass(frozen=True, slots=True)

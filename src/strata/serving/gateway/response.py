@@ -8,7 +8,7 @@ import json
 from strata.http import Receive, Scope, Send, error_body, kind_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.openai import DONE, Writer, event
-from strata.serving.gateway.ticket import Fault, Piece, Ticket
+from strata.serving.gateway.request_stream import Fault, Piece, Ticket
 
 
 class Answer:

@@ -11,8 +11,8 @@ import numpy as np
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
-from strata.serving.pool import Pool
-from strata.serving.room import why_none
+from strata.serving.planning.capacity import why_none
+from strata.serving.planning.pool import Pool
 from strata.units import show_bytes
 from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata.serving.gateway.ticket import Ask, Fault, Ticket
+from strata.serving.gateway.request_stream import Ask, Fault, Ticket
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 

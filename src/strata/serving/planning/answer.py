@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from strata.decision import Trust
-from strata.serving.planner import ServingAnswer
+from strata.serving.planning.planner import ServingAnswer
 from strata.workload.serving_job import ServingJob
 
 
 def serving_answer(answer: ServingAnswer, job: ServingJob, *, inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole answer, which `read_serving_plan` reads; `inputs` names the files it was planned from.
 
-    bound_tokens_per_s and gap are of the stages alone (`serving/bound.py`), before KV memory limits them.
+    bound_tokens_per_s and gap are of the stages alone (`serving/planning/bound.py`), before KV memory limits them.
     """
     decision, allocation, estimate = answer.decision, answer.allocation, answer.estimate
     figures: dict[str, Any] | None = None

@@ -1,0 +1,44 @@
+"""What a gateway holds while it runs: a driver a model, the counters, and who makes ids and tells the time."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.serving.gateway.driver import Driver
+from strata.serving.gateway.meters import Meters
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Drivers by the name of their model; `workers` is the one whose nodes join over HTTP, if there is one.
+
+    wall_clock: seconds since 1970, for clients to read. new_id: of a request.
+    fingerprint: of the workers' model; none is asked for where it is empty.
+    """
+
+    meters: Meters
+    drivers: dict[str, Driver] = field(default_factory=dict)
+    workers: Driver | None = None
+    fingerprint: str = ""
+    wall_clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return what each model's scheduler says of itself."""
+        return {name: driver.core.status() for name, driver in self.drivers.items()}
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the figures of each model's scheduler."""
+        return {name: driver.core.counts() for name, driver in self.drivers.items()}
+
+
+def why_not_ready(gateway: Gateway) -> str:
+    """Return why no model can be served; nothing where one can."""
+    if any(one["ready"] for one in gateway.counts().values()):
+        return ""
+    said = [reason["text"] for one in gateway.status().values() for reason in one["reasons"]]
+    return "; ".join(said) or "no pipeline serves yet"
