@@ -12,9 +12,9 @@ from builders import GBPS, card, domain
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.fleet import Domain, Fleet, Link
 from strata.simulate.report import StepReport
-from strata.training.exact.chain import build_chain
-from strata.training.exact.problem import Problem
-from strata.training.exact.shards import ShardSpace
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.layers import LayerTable
 from strata.workload.plan import TrainingPlan

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.evaluation.fault_injection.scenes import Trouble, scene
-from strata.training.baselines import nsga2
+from strata.training.plan.baselines import nsga2
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

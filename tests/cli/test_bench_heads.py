@@ -78,7 +78,7 @@ def test_the_ratios_of_a_plan_are_its_shares_of_layers_or_of_the_batch():
 
     from strata.evaluation.allocation_heads.allocation import Allocator
     from strata.evaluation.allocation_heads.heads import ratios_of
-    from strata.training.exact.problem import Problem
+    from strata.training.plan.exact.problem import Problem
 
     case = _case()
     problem = Problem.of(case.fleet, case.job)

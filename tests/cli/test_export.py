@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli, run
-from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 SAVED = SavedPlan(

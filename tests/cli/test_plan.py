@@ -260,7 +260,7 @@ def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: p
 def test_ctrl_c_prints_the_best_so_far_and_exits_130(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from strata.training.exact.search import Search
+    from strata.training.plan.exact.search import Search
 
     evaluate = Search.evaluate
     calls = 0

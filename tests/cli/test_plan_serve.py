@@ -15,7 +15,7 @@ from strata.cli.main import run
 from strata.history import History, default_path
 from strata.serving.planning import planner
 from strata.serving.planning.planfile import read_serving_plan
-from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 FLEET = """\

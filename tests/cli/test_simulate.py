@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from strata.cli.main import cli, run
 from strata.fleet.schema import load_fleet
 from strata.simulate.analytic import StepModel
-from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.schema import load_job
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from builders import domain, fleet, job, layers, link
 from strata.evaluation.allocation_heads.allocation import WORST_REWARD, Allocator, largest_remainder
 from strata.evaluation.allocation_heads.layered import Layered
-from strata.training.exact.problem import Problem
-from strata.training.planner import plan_training
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Schedule
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import domain, fleet, job, layers
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 
 pytestmark = pytest.mark.real("torch")
 

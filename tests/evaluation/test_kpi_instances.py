@@ -13,7 +13,7 @@ from strata.evaluation.kpi.instances import (
     crossover,
     with_regions,
 )
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 
 SERIES = (PLANS, FRONTS, NETWORK, LOAD, COORDINATION)
 

@@ -13,10 +13,10 @@ from strata.evaluation.kpi.perturbed import Arena, Change, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.table import answer, measure_all
 from strata.simulate.report import StepReport
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo.policy import Policy, safe_policy
-from strata.training.planner import plan_training
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.planner import plan_training
 from strata.training.replan import rules
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -3,10 +3,10 @@ import pytest
 
 from builders import domain, fleet, job, link
 from strata.evaluation.kpi.other_orders import other_orders
-from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
-from strata.training.shortlist import shortlist
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.shortlist.selection import shortlist
 
 
 def crossed(count):

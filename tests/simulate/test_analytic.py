@@ -12,7 +12,7 @@ from small_cases import every_plan, small_case
 from strata.decision import Trust
 from strata.simulate.analytic import StepModel
 from strata.simulate.collective import eta
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 TWO = fleet(domain("a"), domain("b"), gbps=5, ms=30)

@@ -15,7 +15,7 @@ from strata.simulate.collective import eta
 from strata.simulate.pipeline import recurrence_s
 from strata.simulate.timeline import gaps, is_stage
 from strata.simulate.traffic import Hop
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

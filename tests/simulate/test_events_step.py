@@ -18,7 +18,7 @@ from strata.simulate.events.order import in_turn, interleaved
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Circumstances, Job
 from strata.simulate.timeline import Kind
-from strata.training.planner import plan_training
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -8,11 +8,11 @@ import pytest
 
 from builders import card, domain, fleet, job, layers, link
 from small_cases import small_case
-from strata.training.baselines import BASELINES, absent, nsga2
-from strata.training.baselines.context import Context
-from strata.training.exact.problem import Problem
-from strata.training.objective import Scales
-from strata.training.planner import plan_training
+from strata.training.plan.baselines import BASELINES, absent, nsga2
+from strata.training.plan.baselines.context import Context
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
 

@@ -4,8 +4,8 @@ import pytest
 
 from builders import card, domain, fleet, job, layers
 from strata.decision import Reason
-from strata.training.exact.chain import build_chain
-from strata.training.exact.problem import Problem, Setting
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.problem import Problem, Setting
 from strata.workload.job import Recompute, Schedule
 
 PLAIN = Setting(microbatch_size=1, tensor_parallel=1, copies=1, cap=2, recompute=Recompute.NONE)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from builders import card, domain, fleet, job, layers
 from small_cases import has_room_and_links, small_case
 from strata.decision import Reason
-from strata.training.exact.chain import build_chain
-from strata.training.exact.chain_space import ChainSpace
-from strata.training.exact.problem import Problem
-from strata.training.objective import money
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import money
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 

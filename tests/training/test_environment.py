@@ -15,7 +15,7 @@ from strata.errors import MissingPart, UsageError
 from strata.training.environment import ASTRA_SIM, register
 from strata.training.environment.astra_sim import AstraSimEnv
 from strata.training.environment.placement import home_placement, plan_of, uniform_placement, why_not
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 
 GBPS = 1e9 / 8
 

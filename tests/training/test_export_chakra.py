@@ -18,7 +18,7 @@ from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.referee import simulate_astra
 from strata.simulate.astra.run import parse
 from strata.training.export.chakra import render, step_model
-from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 NAMES = ("East_DataCenter", "Central_DataCenter", "West_DataCenter")

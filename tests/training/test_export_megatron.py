@@ -7,7 +7,7 @@ import pytest
 from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import Layout, rank_map
-from strata.training.planfile import PlannedJob
+from strata.training.plan.planfile import PlannedJob
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from builders import domain, fleet, job, layers
-from strata.training.exact.problem import Problem
 from strata.training.hi_ppo.global_agent import InUse, Outlook, answers, decide
 from strata.training.hi_ppo.plan import plan_hi_ppo
 from strata.training.hi_ppo.policy import load_policy, safe_policy
-from strata.training.planner import plan_training
-from strata.training.preferences import preferences
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.planner import plan_training
+from strata.training.plan.shortlist.preferences import preferences
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.options import HORIZONS
-from strata.training.shortlist import shortlist
 from strata.workload.job import Limits, Objective
 
 EAST_WEST = fleet(domain("east", 8), domain("west", 16), gbps=50.0, ms=5.0)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from builders import domain, fleet, job, layers
 from strata.errors import UsageError
 from strata.simulate.report import StepReport
-from strata.training.objective import Scales, check_prices, money, score, within_limits
-from strata.training.planner import plan_training
+from strata.training.plan.objective import Scales, check_prices, money, score, within_limits
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective
 
 SCALES = Scales(baseline_s=10.0, baseline_usd=5.0, ideal=(1.0, -0.9, 1.0), nadir=(20.0, -0.1, 9.0))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from builders import domain, fleet, job, layers
 from small_cases import every_plan, small_case
 from strata.errors import UsageError
-from strata.training.exact.pareto import front, vector
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.pareto import front, vector
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Limits
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from strata.errors import BadFile
-from strata.training.planfile import PlannedDomain, PlannedJob, SavedPlan, read_plan, save_plan
+from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, read_plan, save_plan
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -13,9 +13,9 @@ from builders import card, domain, fleet, job, layers, link
 from small_cases import every_plan, small_case
 from strata.decision import Trust
 from strata.errors import UsageError
-from strata.training.exact.problem import Problem
-from strata.training.objective import money, score_report, within_limits
-from strata.training.planner import plan_training
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import money, score_report, within_limits
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective, Recompute, Schedule
 from strata.workload.profile import LayerProfile, LayerTimes
 

@@ -7,10 +7,10 @@ import pytest
 from world_builder import pool
 
 from builders import card, domain, fleet, job, layers
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import kind_of, moving
 from strata.training.replan.pool import Pool, make_pool
-from strata.training.shortlist import shortlist
 
 GBPS = 1e9 / 8
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.training.exact.routes import efficient
-from strata.training.preferences import preferences, seeking
+from strata.training.plan.exact.routes import efficient
+from strata.training.plan.shortlist.preferences import preferences, seeking
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 16, 64, 500])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import card, domain, fleet, job, layers
-from strata.training.planner import plan_training
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Recompute
 
 

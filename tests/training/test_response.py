@@ -6,10 +6,10 @@ import pytest
 from builders import card, domain, fleet, job, layers
 from strata.simulate.analytic import StepModel
 from strata.training.environment.network import scaled
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan import response as response_module
 from strata.training.replan.response import PlanResponse, pair_numbers
-from strata.training.shortlist import shortlist
 
 
 def cases(**more):

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import domain, fleet, link
-from strata.training.exact.routes import PairCosts, best_path, best_route, efficient, efficient_routes, path_table
+from strata.training.plan.exact.routes import (
+    PairCosts,
+    best_path,
+    best_route,
+    efficient,
+    efficient_routes,
+    path_table,
+)
 
 LOAD = 1e6
 

@@ -7,9 +7,9 @@ import pytest
 
 from builders import domain, fleet, job, layers
 from small_cases import every_plan, small_case
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Found, Search
-from strata.training.objective import Scales
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Found, Search
+from strata.training.plan.objective import Scales
 
 ABC = fleet(domain("a", 4), domain("b", 4), domain("c", 4), gbps=50, ms=5)
 

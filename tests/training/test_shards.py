@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from builders import GBPS, card, domain, fleet, job, layers, link
 from small_cases import small_case
 from strata.fleet.fleet import Link
-from strata.training.exact.problem import Problem
-from strata.training.exact.shards import ShardSpace
-from strata.training.objective import money
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import money
 from strata.workload.job import Schedule
 
 EPS = 1e-9

@@ -6,13 +6,13 @@ import pytest
 from builders import card, domain, fleet, job, layers
 from strata.fleet.catalogue import accelerator
 from strata.fleet.synthetic import random_fleet
-from strata.training.branches import Builder
-from strata.training.estimate import ChainEstimates
-from strata.training.exact.chain_space import ChainSpace
-from strata.training.exact.problem import Problem
-from strata.training.exact.shards import ShardSpace
-from strata.training.exact.unit import Units
-from strata.training.sharing_estimate import SharingEstimates
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.unit import Units
+from strata.training.plan.shortlist.branches import Builder
+from strata.training.plan.shortlist.pipelines import ChainEstimates
+from strata.training.plan.shortlist.sharings import SharingEstimates
 from strata.workload.presets import job_path
 from strata.workload.schema import load_job
 

@@ -12,12 +12,12 @@ from small_cases import small_case
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
-from strata.training.branches import Builder
-from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem
-from strata.training.objective import Scales, within_limits
-from strata.training.planner import best_single, plan_training
-from strata.training.shortlist import FEW, shortlist
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import Scales, within_limits
+from strata.training.plan.planner import best_single, plan_training
+from strata.training.plan.shortlist.branches import Builder
+from strata.training.plan.shortlist.selection import FEW, shortlist
 from strata.workload.job import Limits, Objective
 from strata.workload.presets import job_path
 from strata.workload.schema import load_job

@@ -10,9 +10,9 @@ from builders import GBPS, card, domain, fleet, job, layers, link
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.bandwidth import BandwidthCurve
-from strata.training.comparison import compare
-from strata.training.planner import plan_training
-from strata.training.whatif import apply
+from strata.training.plan.comparison import compare
+from strata.training.plan.planner import plan_training
+from strata.training.plan.whatif import apply
 from strata.workload.job import Limits, Objective, Recompute
 
 THREE = fleet(domain("East"), domain("North-East", 4), domain("v1.2"), gbps=5.0, ms=30.0)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from builders import domain, fleet, job, layers, link
 from small_cases import small_fleet, small_job
-from strata.training.exact import wide
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Search
-from strata.training.exact.shards import ShardSpace
-from strata.training.objective import Scales
-from strata.training.planner import plan_training
+from strata.training.plan.exact import wide
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Search
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import plan_training
 from strata.workload.job import Objective
 
 

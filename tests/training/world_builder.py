@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from builders import card, domain, fleet, job, layers
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import Instance, kind_of
 from strata.training.replan.jobs import Chance
 from strata.training.replan.links import LinkChance
 from strata.training.replan.pool import Pool
 from strata.training.replan.settings import WorldSettings
 from strata.training.replan.world import World
-from strata.training.shortlist import shortlist
 
 CALM = WorldSettings(regimes=False, noise_sigma=0.0)
 

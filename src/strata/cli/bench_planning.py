@@ -35,9 +35,9 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> None:
     from strata.fleet.catalogue import accelerator
     from strata.fleet.schema import load_fleet
     from strata.fleet.synthetic import random_fleet
-    from strata.training.exact.problem import Problem
-    from strata.training.planner import plan_training
-    from strata.training.shortlist import shortlist
+    from strata.training.plan.exact.problem import Problem
+    from strata.training.plan.planner import plan_training
+    from strata.training.plan.shortlist.selection import shortlist
     from strata.workload.schema import load_job
 
     asked = load_job(job)

@@ -138,8 +138,8 @@ def _best_with(data: dict[str, Any], domain: str) -> dict[str, Any] | None:
     from dataclasses import replace
 
     from strata.fleet.schema import load_fleet
-    from strata.training.answer import plan_dict
-    from strata.training.planner import best_with, plan_training
+    from strata.training.plan.planner import best_with, plan_training
+    from strata.training.plan.report import plan_dict
     from strata.workload.job import Objective
     from strata.workload.schema import load_job
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from strata.serving.planning.planfile import ServingPlan
     from strata.training.export.launch import LaunchFiles
-    from strata.training.planfile import SavedPlan
+    from strata.training.plan.planfile import SavedPlan
 
 
 @click.command()
@@ -62,7 +62,7 @@ def _read(path: Path, kind: str, target: str) -> Any:
     """Read a plan of a kind. Raises UsageError where it is one of the other kind, BadFile where it is none."""
     from strata.files import read_document
     from strata.serving.planning.planfile import read_serving_plan
-    from strata.training.planfile import read_plan
+    from strata.training.plan.planfile import read_plan
 
     try:
         return read_serving_plan(path) if kind == "ServingPlan" else read_plan(path)

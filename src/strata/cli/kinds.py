@@ -44,8 +44,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "What is to be trained, how it may be, and what counts as good.",
     ),
     "TrainingPlan": Kind(
-        "strata.training.planfile:read_plan",
-        "strata.training.schema:PlanFile",
+        "strata.training.plan.planfile:read_plan",
+        "strata.training.plan.schema:PlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
     "RuntimeProfile": Kind(

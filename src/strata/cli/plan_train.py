@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from strata.fleet.fleet import Fleet
-    from strata.training.exact.search import Evaluated
-    from strata.training.planner import Answer
+    from strata.training.plan.exact.search import Evaluated
+    from strata.training.plan.planner import Answer
     from strata.workload.job import TrainingJob
 
     Planner = Callable[[Fleet, TrainingJob], Answer]
@@ -121,11 +121,11 @@ def planned(
     """
     import numpy as np
 
-    from strata.training.answer import answer_dict
-    from strata.training.baselines import BASELINES
-    from strata.training.baselines.context import Context
-    from strata.training.exact.pareto import front
-    from strata.training.planner import plan_training
+    from strata.training.plan.baselines import BASELINES
+    from strata.training.plan.baselines.context import Context
+    from strata.training.plan.exact.pareto import front
+    from strata.training.plan.planner import plan_training
+    from strata.training.plan.report import answer_dict
 
     with progress("planning"):
         if learned is not None:
@@ -168,7 +168,7 @@ def _learned(policy: str | None, in_use: str | None) -> Planner:
     from strata.training.hi_ppo.global_agent import InUse
     from strata.training.hi_ppo.plan import plan_hi_ppo
     from strata.training.hi_ppo.policy import load_policy
-    from strata.training.planfile import read_plan
+    from strata.training.plan.planfile import read_plan
 
     using = None if in_use is None else InUse(read_plan(in_use).plan)
     return partial(plan_hi_ppo, policy=load_policy(policy), clock=time.perf_counter, in_use=using)

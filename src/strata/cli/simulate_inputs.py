@@ -28,7 +28,7 @@ def load(paths: tuple[Path, ...]) -> list[Loaded]:
     """Read plan files. Raises UsageError where the fleet or job is gone or no longer that of the plan."""
     from strata.fleet.schema import load_fleet
     from strata.simulate.analytic import StepModel
-    from strata.training.planfile import read_plan
+    from strata.training.plan.planfile import read_plan
     from strata.workload.schema import load_job
 
     found: list[Loaded] = []

@@ -15,7 +15,7 @@ from strata.units import show_bytes, show_count, show_time, show_usd
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.planner import Answer
+    from strata.training.plan.planner import Answer
 
 _NONE: Final = "-"
 
@@ -45,9 +45,9 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     its bandwidth and latency. Exits 3 where no plan fits then, 6 where the time limit passed first.
     """
     from strata.fleet.schema import load_fleet
-    from strata.training.comparison import compare
-    from strata.training.planner import plan_training
-    from strata.training.whatif import apply
+    from strata.training.plan.comparison import compare
+    from strata.training.plan.planner import plan_training
+    from strata.training.plan.whatif import apply
     from strata.workload.schema import load_job
 
     limit_s = time_limit_s(time_limit)
@@ -77,7 +77,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
 
 def _side(answer: Answer) -> dict[str, Any]:
     """Return one side: its plan (None where none fits), and the reasons of its decision."""
-    from strata.training.answer import plan_dict
+    from strata.training.plan.report import plan_dict
 
     return {
         "plan": plan_dict(answer, answer.best, 1) if answer.best is not None else None,

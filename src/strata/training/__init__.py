@@ -1,1 +1,1 @@
-"""Jobs across data centres: plan space, exact planner, baselines, launch files."""
+"""Jobs across data centres: `plan/` decides, `export/` launches, `hi_ppo/` learns, `replan/` says when to move."""

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from strata.decision import Reason
 from strata.evaluation.allocation_heads.layered import Counts, Layered
 from strata.simulate.collective import eta
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
-from strata.training.exact.unit import Inner, Units
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.unit import Inner, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 

@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid, silu, softplus
 
 from strata.simulate.compute import peak_flops
 from strata.simulate.memory import state_bytes
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 
 Floats = NDArray[np.float64]
 

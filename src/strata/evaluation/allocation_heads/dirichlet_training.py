@@ -18,8 +18,8 @@ from torch import Tensor
 
 from strata.evaluation.allocation_heads.allocation import Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead, Ratios, batch, observe
-from strata.training.exact.problem import Problem
 from strata.training.hi_ppo.ppo import Config
+from strata.training.plan.exact.problem import Problem
 
 Floats = NDArray[np.float64]
 Members = tuple[int, ...]

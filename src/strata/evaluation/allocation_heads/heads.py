@@ -20,12 +20,12 @@ from strata.evaluation.allocation_heads.dirichlet_training import Progress, Yard
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import Policy
-from strata.training.objective import Scales
-from strata.training.planner import best_single, plan_training, problem_of
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import best_single, plan_training, problem_of
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
 

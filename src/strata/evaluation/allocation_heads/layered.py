@@ -18,9 +18,9 @@ from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import FIXED_BYTES, StageRoom, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
-from strata.training.exact.problem import Problem, Setting
-from strata.training.exact.routes import best_path, best_route
-from strata.training.exact.split import split
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.routes import best_path, best_route
+from strata.training.plan.exact.split import split
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -12,8 +12,8 @@ from strata.evaluation.kpi.compared import NAMED, Compared
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
 from strata.evaluation.kpi.study import Study
 from strata.stats import bootstrap
-from strata.training.comparison import work
-from strata.training.exact.search import Evaluated
+from strata.training.plan.comparison import work
+from strata.training.plan.exact.search import Evaluated
 
 TARGET: Final = 0.05
 QUANTILE: Final = 0.95

@@ -8,12 +8,12 @@ from typing import Final
 
 from strata.evaluation.kpi.instances import PLANS, Instance
 from strata.evaluation.kpi.study import Study
-from strata.training.baselines import BASELINES
-from strata.training.baselines.context import best, evaluate
-from strata.training.baselines.uniform_split import data_parallel
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
-from strata.training.planner import plan_training
+from strata.training.plan.baselines import BASELINES
+from strata.training.plan.baselines.context import best, evaluate
+from strata.training.plan.baselines.uniform_split import data_parallel
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.planner import plan_training
 
 SYNC_DP: Final = "uniform_sync_data_parallel"
 NAMED: Final = (

@@ -18,10 +18,10 @@ from strata.evaluation.kpi.kpi import Kpi, ends
 from strata.evaluation.kpi.study import Study
 from strata.fleet.fleet import Fleet
 from strata.stats import quantile_interval
-from strata.training.exact.problem import Problem
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.coordinator import Coordinator, Standing
 from strata.training.hi_ppo.site import Site, nominal_site
+from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import TrainingPlan
 
 TARGET_S: Final = 2.0

@@ -19,7 +19,7 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
 from strata.simulate.compute import peak_flops
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 from strata.workload.job import TrainingJob
 from strata.workload.presets import job_path
 from strata.workload.schema import load_job

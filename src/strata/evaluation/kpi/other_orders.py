@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from strata.training.exact.chain import build_chain
-from strata.training.exact.pareto import MOST_DOMAINS, vector
-from strata.training.exact.problem import Problem, Setting
-from strata.training.exact.routes import efficient, efficient_routes
-from strata.training.exact.search import Evaluated
-from strata.training.objective import within_limits
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.pareto import MOST_DOMAINS, vector
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.routes import efficient, efficient_routes
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.objective import within_limits
 from strata.workload.plan import TrainingPlan
 
 FEWEST: Final = 5

@@ -15,10 +15,10 @@ from strata.evaluation.kpi.kpi import Kpi, ends, summary
 from strata.evaluation.kpi.searches import nsga2_front, random_front
 from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Study
 from strata.stats import mean_interval
-from strata.training.baselines import nsga2
-from strata.training.exact.pareto import front, vector
-from strata.training.exact.search import Evaluated
-from strata.training.preferences import preferences
+from strata.training.plan.baselines import nsga2
+from strata.training.plan.exact.pareto import front, vector
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.shortlist.preferences import preferences
 
 TARGET: Final = 0.85
 HEADLINE: Final = "coverage_eps_1"

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.evaluation.kpi.study import Study
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo.global_agent import INTERVAL_S, RESTART_S
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import moving
 from strata.training.replan.options import HORIZONS, Floats, Ints, Options
 from strata.training.replan.response import PlanResponse
-from strata.training.shortlist import shortlist
 
 Choose = Callable[[Options], Ints]
 

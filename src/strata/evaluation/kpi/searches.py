@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.training.baselines.context import Context, evaluate
-from strata.training.baselines.random_search import legal_chain
-from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem
-from strata.training.exact.routes import efficient
-from strata.training.exact.search import Evaluated
-from strata.training.exact.shards import ShardSpace
+from strata.training.plan.baselines.context import Context, evaluate
+from strata.training.plan.baselines.random_search import legal_chain
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.routes import efficient
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
 
 Floats = NDArray[np.float64]

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.evaluation.kpi.other_orders import other_orders
-from strata.training.baselines.context import Context
-from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import Policy
-from strata.training.objective import Scales
-from strata.training.preferences import seeking
-from strata.training.shortlist import shortlist
+from strata.training.plan.baselines.context import Context
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.objective import Scales
+from strata.training.plan.shortlist.preferences import seeking
+from strata.training.plan.shortlist.selection import shortlist
 
 Clock = Callable[[], float]
 

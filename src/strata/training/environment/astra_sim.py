@@ -29,7 +29,7 @@ from strata.training.environment.network import (
     seed_network,
 )
 from strata.training.environment.placement import home_placement, plan_of, uniform_placement, why_not
-from strata.training.exact.problem import Problem
+from strata.training.plan.exact.problem import Problem
 from strata.workload.huggingface import model
 from strata.workload.job import TrainingJob
 

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from strata.fleet.fleet import Domain
 from strata.simulate.pipeline import classic_warmup
-from strata.training.exact.problem import TENSOR_PARALLEL, Problem
+from strata.training.plan.exact.problem import TENSOR_PARALLEL, Problem
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 

@@ -13,7 +13,7 @@ from strata.simulate.astra.discover import NAMES, Backend
 from strata.simulate.astra.files import encode_traces, options, scenario_files
 from strata.simulate.astra.lower import Aggregation, lower
 from strata.simulate.astra.validate import check_scenario
-from strata.training.planfile import SavedPlan
+from strata.training.plan.planfile import SavedPlan
 from strata.workload.schema import load_job
 
 

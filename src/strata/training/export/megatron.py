@@ -13,7 +13,7 @@ from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import Layout, Rank, RankMap, rank_map
-from strata.training.planfile import PlannedJob
+from strata.training.plan.planfile import PlannedJob
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment

@@ -12,7 +12,7 @@ from math import lcm
 from typing import Any
 
 from strata.errors import UsageError
-from strata.training.planfile import SavedPlan
+from strata.training.plan.planfile import SavedPlan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
 

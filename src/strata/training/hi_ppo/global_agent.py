@@ -15,18 +15,18 @@ import numpy as np
 
 from strata.decision import Reason
 from strata.simulate.report import StepReport
-from strata.training import explain as words
-from strata.training.exact.pareto import vector
-from strata.training.exact.problem import Problem
-from strata.training.exact.routes import efficient
-from strata.training.exact.search import Evaluated
 from strata.training.hi_ppo.explanation import Explanation, explain
 from strata.training.hi_ppo.policy import Policy, safe_policy
-from strata.training.objective import Scales, money, score
+from strata.training.plan import explain as words
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.routes import efficient
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.objective import Scales, money, score
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import moving
 from strata.training.replan.options import HORIZONS, Floats, Options, joined
 from strata.training.replan.response import PlanResponse
-from strata.training.shortlist import shortlist
 from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan
 

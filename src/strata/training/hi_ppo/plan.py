@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from strata.decision import Decision, Reason, Trust
 from strata.fleet.fleet import Fleet
-from strata.training import explain, relax
-from strata.training.exact.search import Found
 from strata.training.hi_ppo.global_agent import Clock, InUse, decide
 from strata.training.hi_ppo.policy import Policy
-from strata.training.planner import Answer, alternatives, inputs_digest, problem_of
+from strata.training.plan import explain, relax
+from strata.training.plan.exact.search import Found
+from strata.training.plan.planner import Answer, alternatives, inputs_digest, problem_of
 from strata.workload.job import TrainingJob
 
 

@@ -20,10 +20,10 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
 from strata.simulate.analytic import StepModel
-from strata.training.exact.problem import Problem
-from strata.training.exact.search import DomainSet
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import DomainSet
+from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.response import PlanResponse
-from strata.training.shortlist import shortlist
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 from strata.workload.presets import job_path

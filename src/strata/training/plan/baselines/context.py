@@ -1,0 +1,47 @@
+"""What a baseline may use beside the problem: the plan it is compared with, a clock, a random generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.objective import Scales, score_report, within_limits
+from strata.workload.plan import TrainingPlan
+
+
+@dataclass(frozen=True)
+class Context:
+    """`num_devices` is how many accelerators strata's own plan uses; `deadline` ends every search."""
+
+    scales: Scales
+    num_devices: int
+    rng: np.random.Generator
+    clock: Callable[[], float]
+    deadline: float
+
+
+def exact(problem: Problem, context: Context, members: Sequence[int]) -> Evaluated | None:
+    """Return the exact best plan on some domains, None where nothing fits or keeps the limits."""
+    search = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline)
+    return best(search.run().ranked)
+
+
+def best(items: Sequence[Evaluated]) -> Evaluated | None:
+    """Return the item of the least score, None of none."""
+    return min(items, key=lambda item: item.score, default=None)
+
+
+def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
+    """Return the plans that fit memory and keep the job's limits, evaluated by strata's model."""
+    fitting = [plan for plan in plans if problem.model.fits(plan)]
+    reports = problem.model.reports(fitting) if fitting else []
+    return [
+        Evaluated(plan, report, score_report(problem.job, context.scales, report))
+        for plan, report in zip(fitting, reports, strict=True)
+        # Where links are missing no all-reduce connects the pipelines: such a plan never ends.
+        if np.isfinite(report.step_time_s) and within_limits(problem.job, report)
+    ]

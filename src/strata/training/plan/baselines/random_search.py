@@ -1,0 +1,38 @@
+"""Random search: the control every learned or clever method has to beat with the same number of plans."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from strata.training.plan.baselines.context import Context, best, evaluate
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.search import Evaluated
+from strata.workload.plan import TrainingPlan
+
+DRAWS: Final = 200
+
+
+def plan(problem: Problem, context: Context) -> Evaluated | None:
+    """Return the best of DRAWS random (setting, subset, order) pipelines."""
+    rng, count, plans = context.rng, len(problem.fleet.domains), []
+    if not count or not problem.settings:
+        return None
+    for _ in range(DRAWS):
+        setting = problem.settings[rng.integers(len(problem.settings))]
+        order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
+        plans += legal_chain(problem, setting, order)
+    return best(evaluate(problem, context, plans))
+
+
+def legal_chain(problem: Problem, setting: Setting, order: tuple[int, ...]) -> list[TrainingPlan]:
+    """Return the plans of one pipeline that fit; none where a link is missing or a domain has no room."""
+    domains = [problem.fleet.domains[i] for i in order]
+    linked = all(
+        (a.name, b.name) in problem.fleet.links and (b.name, a.name) in problem.fleet.links
+        for a, b in pairwise(domains)
+    )
+    if not linked or any(problem.stages(domain, setting) == 0 for domain in domains):
+        return []
+    return [plan for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)]

@@ -1,0 +1,146 @@
+"""The exact Pareto front of a job on up to 8 domains: step time, utilisation, money per step.
+
+Branch and bound with an archive: a branch whose bounds are no better than an archived plan in all three is
+never built; everything else is built and evaluated. What is left is the non-dominated set of the plan space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import UsageError
+from strata.simulate.report import StepReport
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.routes import efficient
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.exact.shards import ShardSpace, Sharing
+from strata.training.plan.objective import Scales, money, score_report, within_limits
+from strata.workload.plan import TrainingPlan
+
+Floats = NDArray[np.float64]
+Clock = Callable[[], float]
+
+MOST_DOMAINS: Final = 8
+BATCH: Final = 96
+
+
+def vector(report: StepReport) -> tuple[float, float, float]:
+    """Return what the front minimises: step time [s], minus utilisation, money [USD per step]."""
+    return report.step_time_s, -report.utilization, money(report)
+
+
+def front(
+    problem: Problem,
+    *,
+    clock: Clock,
+    deadline: float,
+    start: Sequence[Evaluated] = (),
+    advance: Callable[[float], None] = lambda _share: None,
+) -> tuple[list[Evaluated], bool]:
+    """Return the non-dominated plans by step time, and whether the search was complete.
+
+    Raises UsageError for more than MOST_DOMAINS usable domains. Plans known before (`start`: legal, evaluated)
+    rule branches out from the beginning. `advance` is told the share done.
+    """
+    count = len(problem.fleet.domains)
+    if count > MOST_DOMAINS:
+        raise UsageError(
+            f"the exact front is for up to {MOST_DOMAINS} domains; this job may use {count}",
+            hint="name the domains to consider in the job's limits.domains",
+        )
+    members = tuple(range(count))
+    chains, shards = ChainSpace(problem, members), ShardSpace(problem, members)
+    bounds, branches = _branches(problem, chains, shards)
+    order = np.argsort(bounds[:, 0], kind="stable")
+    archive = [start[k] for k in efficient(_points(list(start)))] if start else []
+    points = _points(archive)
+    alive = ~_dominated(bounds, points)
+    built: list[TrainingPlan] = []
+    for done, position in enumerate(order):
+        if not alive[position]:
+            continue
+        if clock() > deadline:
+            return _sorted(archive), False
+        built += _build(problem, chains, shards, branches[position], bounds[position], points)
+        if len(built) >= BATCH or not archive:
+            archive = _merge(problem, archive, built)
+            built = []
+            points = _points(archive)
+            alive &= ~_dominated(bounds, points)
+            advance(done / len(order))
+    return _sorted(_merge(problem, archive, built)), True
+
+
+def _branches(
+    problem: Problem, chains: ChainSpace, shards: ShardSpace
+) -> tuple[Floats, list[tuple[int, int] | Sharing]]:
+    bounds: list[Floats] = []
+    branches: list[tuple[int, int] | Sharing] = []
+    for number, setting in enumerate(problem.settings):
+        bound = chains.bounds(setting)
+        picked = np.flatnonzero(np.isfinite(bound.step_s))
+        bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
+        branches += [(number, int(chains.masks[index])) for index in picked]
+    for (way, group), step_s in np.ndenumerate(shards.bounds()):
+        if np.isfinite(step_s):
+            bounds.append(np.array([[step_s, -1.0, step_s * shards.least_usd(group)]]))
+            branches.append(shards.sharing(way, group))
+    return np.concatenate([np.empty((0, 3)), *bounds]), branches
+
+
+def _build(
+    problem: Problem,
+    chains: ChainSpace,
+    shards: ShardSpace,
+    branch: tuple[int, int] | Sharing,
+    bound: Floats,
+    points: Floats,
+) -> list[TrainingPlan]:
+    """Return the plans of a branch, but for the orders of its domains that some point is as good as."""
+    if isinstance(branch, Sharing):
+        plan = shards.build(branch)
+        return [] if plan is None else [plan]
+    setting, mask = problem.settings[branch[0]], branch[1]
+    picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)
+    orders = chains.orders(setting, picked, all_efficient=True)
+    out = _dominated(chains.order_bounds(setting, orders, bound), points)
+    kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
+    return [
+        plan for order in kept for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)
+    ]
+
+
+def _merge(problem: Problem, archive: list[Evaluated], plans: list[TrainingPlan]) -> list[Evaluated]:
+    """Return the non-dominated of the archive and of some new plans; those a bound rules out are not evaluated."""
+    if not plans:
+        return archive
+    if archive:
+        closer = np.array([vector(report) for report in problem.model.bounds(plans)])
+        plans = [plan for plan, out in zip(plans, _dominated(closer, _points(archive)), strict=True) if not out]
+    items = list(archive)
+    for plan, report in zip(plans, problem.model.reports(plans), strict=True):
+        if within_limits(problem.job, report):
+            items.append(Evaluated(plan, report, score_report(problem.job, Scales(), report)))
+    return [items[k] for k in efficient(_points(items))] if items else []
+
+
+def _points(items: list[Evaluated]) -> Floats:
+    return np.array([vector(item.report) for item in items]).reshape(-1, 3)
+
+
+def _dominated(values: Floats, points: Floats) -> NDArray[np.bool_]:
+    """Return which rows of `values` are no better than some point in every column."""
+    out = np.zeros(len(values), dtype=bool)
+    for point in points:
+        out |= (values >= point).all(axis=1)
+    return out
+
+
+def _sorted(archive: list[Evaluated]) -> list[Evaluated]:
+    return sorted(archive, key=lambda item: vector(item.report))

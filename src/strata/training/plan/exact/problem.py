@@ -1,0 +1,241 @@
+"""The planning problem: a job, the domains it may use, and the inner shapes a plan may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.fleet.fleet import Domain, Fleet
+from strata.simulate.analytic import StepModel
+from strata.simulate.compute import LayerSums, peak_flops
+from strata.training.plan.exact.routes import PairCosts
+from strata.training.plan.exact.split import least_shares, most_shares
+from strata.workload.job import Recompute, TrainingJob
+
+Floats = NDArray[np.float64]
+
+MICROBATCHES: Final = (1, 2, 4, 8, 16)
+TENSOR_PARALLEL: Final = (1, 2, 4, 8)
+"""Sizes searched. Tensor parallelism stays inside a node; larger microbatches only cost memory and bubble."""
+
+CAPS: Final = (1, 2, 4, 8)
+"""Stages per domain a plan may be held to, beside "as many as there are devices": fewer devices cost less."""
+
+MOST_COPIES_TRIED: Final = 24
+
+MOST_PAIRS_NAMED: Final = 8
+
+POOL: Final = 10
+"""Domains searched exactly at once: all 2^10 subsets × settings are bounded in a fraction of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The inner shape all stages of a pipeline share.
+
+    `copies` is the data-parallel degree inside the domains; a domain with room for n stage slots contributes
+    min(n // copies, cap) stages to each copy.
+    """
+
+    microbatch_size: int
+    tensor_parallel: int
+    copies: int
+    cap: int
+    recompute: Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What one microbatch takes in each domain, arrays [domains]; unknown speed is inf work and no use.
+
+    Layers may be handed out over domains whose layers differ in speed by different factors (measured profiles).
+    However they are, Σ (time spent in d / work_s[d]) is at least 1, and Σ (device-seconds of use in d /
+    useful_s[d]) at most 1. Where all layers differ by one factor these are the whole model's figures.
+    """
+
+    work_s: Floats
+    useful_s: Floats
+    backward_s: float
+    """At most so long are all backwards of a microbatch together."""
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerSums | None], ranks: Sequence[int]) -> Effort:
+        """Return the effort of domains with these layer times on so many devices a stage."""
+        known = [i for i, item in enumerate(layers) if item is not None]
+        work_s, useful_s = np.full(len(layers), np.inf), np.zeros(len(layers))
+        if not known:
+            return cls(work_s, useful_s, 0.0)
+        picked = [item for item in layers if item is not None]
+        work_s[known] = least_shares(np.diff([item.work for item in picked]))
+        useful_s[known] = most_shares(np.diff([item.useful for item in picked]) * np.array(ranks)[known, None])
+        return cls(work_s, useful_s, float(np.diff([item.backward for item in picked]).max(axis=0).sum()))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A job on the part of a fleet it may use; `excluded` says why the rest is left out."""
+
+    fleet: Fleet
+    job: TrainingJob
+    excluded: tuple[Reason, ...]
+
+    @classmethod
+    def of(cls, fleet: Fleet, job: TrainingJob) -> Problem:
+        """Drop the domains that cannot or may not take part, each with its reason."""
+        excluded, usable = [], []
+        for domain in fleet.domains:
+            reason = _unusable(domain, job)
+            if reason is None:
+                usable.append(domain.name)
+            else:
+                excluded.append(reason)
+        kept = fleet.only(usable)
+        if len(kept.domains) > 1:
+            excluded += _missing_links(kept)
+            excluded += [
+                Reason("unreachable", name, {"domain": name})
+                for name in usable
+                if not any(name in pair and (pair[1], pair[0]) in kept.links for pair in kept.links)
+            ]
+        return cls(kept, job, tuple(excluded))
+
+    @cached_property
+    def model(self) -> StepModel:
+        """The cost model of this job on this fleet."""
+        return StepModel(self.fleet, self.job)
+
+    @cached_property
+    def splits(self) -> dict[object, tuple[int, ...] | None]:
+        """Layer splits found so far (None: none fits), by kinds of stages: like stages share theirs."""
+        return {}
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """A number per domain, the same where a stage takes the same time: like devices in like nodes."""
+        numbers: dict[object, int] = {}
+        return {
+            d.name: numbers.setdefault(
+                (d.accelerator, d.devices_per_node, d.intra_bandwidth_bytes_per_s, d.intra_latency_s), len(numbers)
+            )
+            for d in self.fleet.domains
+        }
+
+    @cached_property
+    def _efforts(self) -> dict[tuple[int, int, Recompute], Effort]:
+        return {}
+
+    def effort(self, setting: Setting) -> Effort:
+        """Return what one microbatch takes in each domain, comparable between domains."""
+        key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
+        if key not in self._efforts:
+            ranks = [self.ranks(domain, setting) for domain in self.fleet.domains]
+            layers = [
+                self.model.layers(domain, r, setting.microbatch_size, setting.recompute)
+                for domain, r in zip(self.fleet.domains, ranks, strict=True)
+            ]
+            self._efforts[key] = Effort.of(layers, ranks)
+        return self._efforts[key]
+
+    def pair_costs(self, microbatch_size: int) -> PairCosts:
+        """Return what joining domains costs for one microbatch's activations."""
+        if microbatch_size not in self._pair_costs:
+            self._pair_costs[microbatch_size] = PairCosts.of(self.fleet, self.message_bytes(microbatch_size))
+        return self._pair_costs[microbatch_size]
+
+    @cached_property
+    def _pair_costs(self) -> dict[int, PairCosts]:
+        return {}
+
+    def message_bytes(self, microbatch_size: int) -> float:
+        """Return the least bytes one microbatch of one copy sends to the next stage."""
+        sent = self.job.layers.boundary_bytes
+        return float(sent[: max(1, len(sent) - 1)].min()) * microbatch_size
+
+    def ranks(self, domain: Domain, setting: Setting) -> int:
+        """Return the tensor-parallel degree in a domain: the setting's, as far as a node allows."""
+        return _ranks(domain, setting.tensor_parallel)
+
+    def slots(self, domain: Domain, tensor_parallel: int) -> int:
+        """Return how many stages a domain has room for, all copies together."""
+        ranks = _ranks(domain, tensor_parallel)
+        return domain.num_nodes * (domain.devices_per_node // ranks)
+
+    def stages(self, domain: Domain, setting: Setting) -> int:
+        """Return the stages a domain contributes to each copy."""
+        return min(self.slots(domain, setting.tensor_parallel) // setting.copies, setting.cap)
+
+    def microbatches(self, setting: Setting) -> int:
+        """Return the microbatches each copy works through when one pipeline does the whole batch."""
+        return -(-self.job.global_batch // (setting.microbatch_size * setting.copies))
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """All inner shapes worth trying for pipelines: no two that mean the same on this fleet."""
+        found = []
+        heads, batch = self.job.num_heads, self.job.global_batch
+        widest = max((domain.devices_per_node for domain in self.fleet.domains), default=1)
+        for ranks in TENSOR_PARALLEL:
+            if ranks > widest or heads % ranks:
+                continue
+            slots = [self.slots(domain, ranks) for domain in self.fleet.domains]
+            for copies in _copies(slots, batch):
+                most = max(count // copies for count in slots)
+                caps = sorted({min(cap, most) for cap in (*CAPS, len(self.job.layers), most)})
+                for size in MICROBATCHES:
+                    if size * copies > batch:
+                        continue
+                    found += [
+                        Setting(size, ranks, copies, cap, recompute)
+                        for cap in caps
+                        for recompute in self.job.recompute
+                    ]
+        return tuple(found)
+
+
+def _ranks(domain: Domain, tensor_parallel: int) -> int:
+    # A power of two divides the heads wherever a larger one does; what a node of 6 has left over stays idle.
+    return min(tensor_parallel, 1 << domain.devices_per_node.bit_length() - 1)
+
+
+def _copies(slots: list[int], batch: int) -> list[int]:
+    """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
+    most = min(max(slots, default=0), batch)
+    found = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
+    found |= {count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most}
+    if len(found) <= MOST_COPIES_TRIED:
+        return sorted(found)
+    every = sorted(found)
+    picks = np.unique(np.linspace(0, len(every) - 1, MOST_COPIES_TRIED).round().astype(int))
+    return [every[i] for i in picks]
+
+
+def _missing_links(fleet: Fleet) -> list[Reason]:
+    """Return which pairs cannot be neighbours in a pipeline, the first MOST_PAIRS_NAMED of them."""
+    names = [domain.name for domain in fleet.domains]
+    missing = [
+        (a, b)
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        # A pair that is missing both ways is named once.
+        if i != j and (a, b) not in fleet.links and (i < j or (b, a) in fleet.links)
+    ]
+    return [Reason("link-missing", "", {"source": a, "dest": b}) for a, b in missing[:MOST_PAIRS_NAMED]]
+
+
+def _unusable(domain: Domain, job: TrainingJob) -> Reason | None:
+    name = domain.name
+    if domain.num_devices <= 0:
+        return Reason("no-accelerators", name, {"domain": name})
+    if job.limits.domains is not None and name not in job.limits.domains:
+        return Reason("domain-not-allowed", name, {"domain": name})
+    measured = job.profile is not None and any(card == domain.accelerator.name for card, _, _ in job.profile.times)
+    if not measured and peak_flops(domain, job) is None:
+        figure = f"{job.precision} FLOPS"
+        return Reason("figure-missing", name, {"figure": figure, "accelerator": domain.accelerator.name})
+    return None

@@ -1,0 +1,318 @@
+"""Branch and bound: take candidates by their bound, build, evaluate exactly, stop when no bound is better.
+
+Every (subset, setting) of pipelines and every sharing of data parallelism is a branch with a bound on its
+score; a branch whose bound is no better than the best plan found is never built, and a built plan whose own,
+closer bound is no better is never evaluated. What is left when the search ends is the proof.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.decision import Reason
+from strata.simulate.report import StepReport
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import Scales, score, score_report, within_limits
+from strata.workload.plan import TrainingPlan
+
+Clock = Callable[[], float]
+DomainSet = tuple[str, frozenset[str]]
+"""Kind of plan and the domains it uses: what the ranked table has one row for."""
+
+TOLERANCE: Final = 1e-4
+"""A branch that could be better by less than this share is not opened; it is part of the reported gap."""
+
+TRIED: Final = 2
+"""Branches built for a row of the ranked table that the search itself did not need."""
+
+CLOSEST: Final = 4
+"""Of those, the plans of the least bounds that are evaluated."""
+
+BATCH: Final = 16
+"""Plans evaluated together: the recurrence costs about the same for one plan as for some dozens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A plan that was built and evaluated exactly."""
+
+    plan: TrainingPlan
+    report: StepReport
+    score: float
+
+    @property
+    def domain_set(self) -> DomainSet:
+        """The row of the ranked table it belongs to."""
+        return self.plan.kind, frozenset(self.plan.domains)
+
+
+@dataclass
+class Found:
+    """What a search returns: the best plan of each domain set, the bound on any plan, and why others failed."""
+
+    by_set: dict[DomainSet, Evaluated] = field(default_factory=dict)
+    missed: dict[DomainSet, Evaluated] = field(default_factory=dict)
+    bound: float = np.inf
+    evaluated: int = 0
+    branches: int = 0
+    refusals: dict[frozenset[str], Reason] = field(default_factory=dict)
+    stopped: bool = False
+    interrupted: bool = False
+
+    @property
+    def ranked(self) -> list[Evaluated]:
+        """Plans that keep all limits, best first."""
+        return sorted(self.by_set.values(), key=lambda item: (item.score, sorted(item.plan.domains)))
+
+    @property
+    def best_score(self) -> float:
+        """The best score so far (inf without a plan)."""
+        return min((item.score for item in self.by_set.values()), default=np.inf)
+
+    @property
+    def gap(self) -> float:
+        """How much better, as a share, any plan could be than the best one found."""
+        best = self.best_score
+        return max(0.0, (best - self.bound) / abs(best)) if np.isfinite(best) and best else 0.0
+
+    def merge(self, other: Found) -> None:
+        """Take over what another search found on the same problem."""
+        for mine, theirs in ((self.by_set, other.by_set), (self.missed, other.missed)):
+            for key, item in theirs.items():
+                if key not in mine or item.score < mine[key].score:
+                    mine[key] = item
+        self.bound = min(self.bound, other.bound)
+        self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
+        self.refusals.update(other.refusals)
+        self.stopped |= other.stopped
+        self.interrupted |= other.interrupted
+
+
+class Search:
+    """One exact search over all plans on subsets of some domains."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        scales: Scales,
+        members: Sequence[int],
+        *,
+        clock: Clock,
+        deadline: float,
+        must_use: int | None = None,
+    ) -> None:
+        """Search subsets of `members`; with `must_use`, only those that hold this one of them."""
+        self.must_use = must_use
+        self.problem, self.scales, self.clock, self.deadline = problem, scales, clock, deadline
+        # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
+        self.chains = ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
+        self.shards = ShardSpace(problem, tuple(members))
+        self.found = Found()
+        self._built: list[tuple[float, int, TrainingPlan]] = []
+        self._refused: set[int] = set()
+        self._serial = 0
+
+    def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
+        """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
+
+        `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
+        wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
+        """
+        try:
+            self._search(incumbent, rank)
+        except KeyboardInterrupt:
+            # Ctrl-C keeps the best so far; what was not looked at counts as not proved.
+            self.found.stopped = self.found.interrupted = True
+            self.found.bound = -np.inf
+        return self.found
+
+    def _search(self, incumbent: float, rank: int) -> None:
+        bounds, codes = self._branches()
+        self.found.branches = len(codes)
+        self._explore(bounds, codes, incumbent)
+        best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
+        if best is not None and best.plan.local_steps > 1 and not self.found.stopped:
+            proved, self._built = self.found.bound, []
+            in_step = (codes >= 0) | (self._local_steps(codes) == 1)
+            self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
+            self.found.bound = proved
+        if rank and not self.found.stopped:
+            self._fill_table(bounds, codes, rank)
+        self._keep_proved_refusals(codes)
+
+    def _keep_proved_refusals(self, codes: NDArray[np.int64]) -> None:
+        """Forget the refusals of sets that another setting might fit: those were outbid, not impossible."""
+        if not self._refused:
+            return
+        count = len(self.chains.masks)
+        branches, refused = (
+            np.bincount(each[each >= 0] % count, minlength=count)
+            for each in (codes, np.array(sorted(self._refused)))
+        )
+        possible = {self._names(int(index)) for index in np.flatnonzero(branches > refused)}
+        for names in possible & self.found.refusals.keys():
+            del self.found.refusals[names]
+
+    def _explore(
+        self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
+    ) -> None:
+        order = np.argsort(bounds, kind="stable")
+        position = 0
+        while True:
+            branch = float(bounds[order[position]]) if position < len(order) else np.inf
+            plan = self._built[0][0] if self._built else np.inf
+            threshold = min(self._best(in_step=in_step), incumbent)
+            threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
+            if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
+                break
+            if self.clock() > self.deadline:
+                self.found.stopped = True
+                break
+            if branch < plan:
+                self._open(int(codes[order[position]]))
+                position += 1
+            else:
+                self._evaluate_next(threshold)
+        self.found.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
+
+    def _best(self, *, in_step: bool) -> float:
+        if not in_step:
+            return self.found.best_score
+        scores = (item.score for item in self.found.by_set.values() if item.plan.local_steps == 1)
+        return min(scores, default=np.inf)
+
+    def _local_steps(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        steps = np.array([way[3] for way in self.shards.ways])
+        return steps[np.maximum(0, (-1 - codes) // max(1, len(self.shards.groups)))]
+
+    def exists(self) -> bool:
+        """Whether any branch can be built at all (limits on money and speed are not looked at)."""
+        bounds, codes = self._branches()
+        for code in codes[np.argsort(bounds, kind="stable")]:
+            self._open(int(code))
+            if self._built:
+                return True
+        return False
+
+    def _branches(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the bound of every branch and its code: setting and mask, or minus the sharing's number."""
+        job, limits = self.problem.job, self.problem.job.limits
+        values, codes = [], []
+        count = len(self.chains.masks)
+        must = self.must_use
+        allowed = (
+            np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
+        )
+        for number, setting in enumerate(self.problem.settings if count else ()):
+            bounds = self.chains.bounds(setting)
+            keep = np.isfinite(bounds.step_s) & allowed
+            if limits.cost_usd_per_step is not None:
+                keep &= bounds.cost_usd <= limits.cost_usd_per_step
+            if limits.tokens_per_s is not None:
+                keep &= bounds.step_s <= job.tokens_per_step / limits.tokens_per_s
+            picked = np.flatnonzero(keep)
+            figures = (bounds.step_s[picked], bounds.utilization[picked], bounds.cost_usd[picked])
+            values.append(score(job, self.scales, *figures))
+            codes.append(number * count + picked)
+        step_s = self.shards.bounds()
+        if step_s.size:
+            # Utilisation at most 1, money at least one device a domain: weak, but sharings are few.
+            usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
+            groups = np.array([must is None or any(must in unit for unit in g) for g in self.shards.groups])
+            ways, group = np.nonzero(np.isfinite(step_s) & groups)
+            least_s = step_s[ways, group]
+            values.append(score(job, self.scales, least_s, 1.0, least_s * usd_per_s[group]))
+            codes.append(-1 - (ways * len(groups) + group))
+        return np.concatenate([np.empty(0), *values]), np.concatenate([np.empty(0, dtype=np.int64), *codes])
+
+    def _open(self, code: int) -> None:
+        if code < 0:
+            plan = self.shards.build(self.shards.sharing(*divmod(-1 - code, len(self.shards.groups))))
+            self._push([] if plan is None else [plan])
+            return
+        number, index = divmod(code, len(self.chains.masks))
+        built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))
+        if isinstance(built, Reason):
+            self._refuse(code, built)
+        else:
+            self._push(built)
+
+    def _refuse(self, code: int, reason: Reason) -> None:
+        self._refused.add(code)
+        self.found.refusals.setdefault(self._names(code % len(self.chains.masks)), reason)
+
+    def _push(self, plans: Iterable[TrainingPlan]) -> None:
+        plans = list(plans)
+        if not plans:
+            return
+        for plan, report in zip(plans, self.problem.model.bounds(plans), strict=True):
+            self._serial += 1
+            heapq.heappush(self._built, (score_report(self.problem.job, self.scales, report), self._serial, plan))
+
+    def _evaluate_next(self, threshold: float) -> None:
+        batch: list[TrainingPlan] = []
+        while self._built and len(batch) < BATCH and self._built[0][0] < threshold:
+            batch.append(heapq.heappop(self._built)[2])
+        self.evaluate(batch)
+
+    def evaluate(self, plans: Sequence[TrainingPlan]) -> None:
+        """Evaluate plans exactly and keep the best of each domain set."""
+        if not plans:
+            return
+        self.found.evaluated += len(plans)
+        for plan, report in zip(plans, self.problem.model.reports(plans), strict=True):
+            if not np.isfinite(report.step_time_s):
+                continue  # links are missing: no all-reduce connects the pipelines
+            item = Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
+            kept = self.found.by_set if within_limits(self.problem.job, item.report) else self.found.missed
+            if item.domain_set not in kept or item.score < kept[item.domain_set].score:
+                kept[item.domain_set] = item
+
+    def _fill_table(self, bounds: NDArray[np.float64], codes: NDArray[np.int64], rank: int) -> None:
+        """Evaluate the best plans of the most promising domain sets that the search could skip.
+
+        A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof.
+        """
+        count = len(self.chains.masks)
+        known = {names for _, names in self.found.by_set}
+        branches: dict[int, list[int]] = {}
+        full = 0
+        for position in np.argsort(bounds, kind="stable"):
+            code = int(codes[position])
+            if code < 0:
+                continue
+            mine = branches.get(code % count)
+            if mine is None and len(branches) < rank and self._names(code % count) not in known:
+                mine = branches[code % count] = []
+            if mine is not None and len(mine) < TRIED:
+                mine.append(code)
+                full += len(mine) == TRIED
+                if full == rank:
+                    break
+        picked: list[TrainingPlan] = []
+        for index, mine in branches.items():
+            if self.clock() > self.deadline:
+                break
+            plans: list[TrainingPlan] = []
+            for code in mine:
+                built = self.chains.build(self.problem.settings[code // count], int(self.chains.masks[index]))
+                if isinstance(built, Reason):
+                    self._refuse(code, built)
+                else:
+                    plans += built
+            if plans:
+                closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
+                picked += [plans[i] for i in np.argsort(closer, kind="stable")[:CLOSEST]]
+        self.evaluate(picked)
+
+    def _names(self, index: int) -> frozenset[str]:
+        inside = self.chains.inside[index]
+        return frozenset(d.name for d, use in zip(self.chains.domains, inside, strict=True) if use)

@@ -1,0 +1,169 @@
+"""What can hold one copy of the model: a domain, or the chain of a region's domains; and how fast it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.analytic import stack
+from strata.simulate.screening import one_f_one_b_s, path_s
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.workload.job import Recompute, Schedule
+from strata.workload.plan import TrainingPlan
+
+Floats = NDArray[np.float64]
+Unit = tuple[int, ...]
+"""Positions of the domains in the fleet, in pipeline order."""
+
+FASTEST: Final = 24
+"""Inner shapes of a unit that are considered: those that could work through most samples per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """One way to run a unit. A step of M microbatches per copy takes at least after + max(M × period,
+    path + (M - 1) × pace), pace the slowest single operation or message (see `screening.lower_bound_s`)."""
+
+    plan: TrainingPlan
+    period_s: float
+    path_s: float
+    pace_s: float
+    after_s: float
+    every_s: float
+    """Time between microbatches in steady state, waits for the links of a chain included: at least the period."""
+    hidden_s: float
+    """How much of a gradient sum between units the last backward can hide: that of the shortest stage."""
+
+    @property
+    def samples(self) -> int:
+        """Samples one microbatch of every copy makes together."""
+        return self.plan.microbatch_size * self.plan.pipelines[0].replicas
+
+    @property
+    def fill_s(self) -> float:
+        """Time of the first microbatch, and of what follows the last."""
+        return self.path_s + self.after_s
+
+    def most_samples(self, limits_s: Floats) -> Floats:
+        """Return a bound on the samples within each time limit."""
+        left = limits_s - self.after_s
+        first = np.floor(left / self.period_s + 1e-9)
+        second = np.floor((left - self.path_s) / max(self.pace_s, 1e-300) + 1 + 1e-9)
+        return np.asarray(np.maximum(0.0, np.minimum(first, second)) * self.samples)
+
+
+class Units:
+    """The inner shapes of every unit, built once per (unit, microbatch, recompute)."""
+
+    def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
+        """Consider the `fastest` shapes of a unit that fit."""
+        self.problem, self.fastest = problem, fastest
+        self._found: dict[tuple[Unit, int, Recompute], list[Inner]] = {}
+        self._like: dict[tuple[object, int, Recompute], list[Inner]] = {}
+
+    def inners(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Inner]:
+        """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
+        key = (unit, microbatch_size, recompute)
+        if key not in self._found:
+            kind = (self._kind(unit), microbatch_size, recompute)
+            if kind not in self._like:
+                self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
+            name = self.problem.fleet.domains[unit[0]].name
+            self._found[key] = self._like[kind] if len(unit) > 1 else [_moved(i, name) for i in self._like[kind]]
+        return self._found[key]
+
+    def _kind(self, unit: Unit) -> object:
+        """Return what makes units interchangeable: everything of a single domain but its name and price."""
+        if len(unit) > 1:
+            return unit
+        domain = self.problem.fleet.domains[unit[0]]
+        return replace(domain, name="", region="", price_usd_per_device_hour=None)
+
+    def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Inner]:
+        found, batch = 0, self.problem.job.global_batch
+        for setting in self._shapes(unit, microbatch_size, recompute):
+            plans = [
+                p
+                for p in build_chain(self.problem, setting, unit, microbatches=batch)
+                if isinstance(p, TrainingPlan) and p.virtual_stages == 1  # all units follow one schedule
+            ]
+            yield from (self._timed(plan) for plan in plans)
+            found += bool(plans)
+            if found == self.fastest:
+                return
+
+    @cached_property
+    def _settings(self) -> dict[tuple[int, Recompute], list[Setting]]:
+        found: dict[tuple[int, Recompute], list[Setting]] = {}
+        for setting in self.problem.settings:
+            found.setdefault((setting.microbatch_size, setting.recompute), []).append(setting)
+        return found
+
+    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Setting]:
+        """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
+        problem, space = self.problem, ChainSpace(self.problem, unit)
+        found: dict[tuple[int, int], tuple[float, int, Setting]] = {}
+        for setting in self._settings.get((microbatch_size, recompute), ()):
+            shape = (setting.tensor_parallel, setting.copies)
+            if shape in found:
+                continue
+            stages = [problem.stages(domain, setting) for domain in space.domains]
+            whole = all(
+                count == problem.slots(domain, setting.tensor_parallel) // setting.copies
+                for count, domain in zip(stages, space.domains, strict=True)
+            )
+            total = sum(stages)
+            if not whole or 0 in stages or total > len(problem.job.layers):
+                continue
+            found[shape] = (self._pace(space, setting, stages) / setting.copies, total, setting)
+        for _, total, setting in sorted(found.values(), key=lambda item: item[0]):
+            if space.may_fit(setting, np.array([total]))[0]:
+                yield setting
+
+    def _pace(self, space: ChainSpace, setting: Setting, stages: list[int]) -> float:
+        """Return about how long a microbatch takes in steady state: whole layers, on average speed."""
+        paces = []
+        for domain, count in zip(space.domains, stages, strict=True):
+            ranks = self.problem.ranks(domain, setting)
+            layers = self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+            if layers is None:
+                return np.inf
+            paces.append(count / float(layers.work[-1]))
+        whole = len(self.problem.job.layers)
+        uneven = -(-whole // sum(stages)) * sum(stages) / whole
+        return uneven / sum(paces)
+
+    def _timed(self, plan: TrainingPlan) -> Inner:
+        model, pipeline = self.problem.model, plan.pipelines[0]
+        times = model.times(plan, pipeline)
+        messages = [hop.serial_s for hop in (*times.there, *times.back)]
+        work = np.add(times.forward_s, times.backward_s)
+        period_s, way_s = max(float(work.max()), *messages, 0.0), float(path_s(stack([times]))[0])
+        every_s = period_s
+        if len(plan.domains) > 1 and plan.schedule is not Schedule.GPIPE:
+            warmup = np.array([stage.warmup for stage in pipeline.stages], dtype=float)
+            whole_s = float(one_f_one_b_s(stack([times]), pipeline.microbatches, warmup)[0])
+            every_s = max(period_s, (whole_s - way_s) / max(1, pipeline.microbatches - 1))
+        return Inner(
+            plan,
+            period_s=period_s,
+            path_s=way_s,
+            every_s=every_s,
+            pace_s=max(*times.forward_s, *times.backward_s, *messages),
+            after_s=times.update_s + model.replica_sync_s(plan, pipeline, times),
+            hidden_s=min(times.backward_s),
+        )
+
+
+def _moved(inner: Inner, domain: str) -> Inner:
+    """Return the same shape in another domain of the same kind."""
+    pipeline = inner.plan.pipelines[0]
+    stages = tuple(replace(stage, domain=domain) for stage in pipeline.stages)
+    return replace(inner, plan=replace(inner.plan, pipelines=(replace(pipeline, stages=stages),)))

@@ -1,0 +1,166 @@
+"""Fleets of more domains than can be searched at once: exact searches over pools, and one bound over all.
+
+Each pool holds the domains most worth joining: by size, and around each of the best-connected ones. The best
+plan's domains then form the core of further pools until nothing improves. The bound relaxes the choice of
+domains: m of them are never better than the m fastest, joined by the m - 1 best links there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Found, Search
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import Scales, score
+from strata.workload.job import Schedule
+
+Clock = Callable[[], float]
+
+MEMBERS: Final = 8
+"""Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
+Floats = NDArray[np.float64]
+
+
+def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> Found:
+    """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan."""
+    members = range(len(problem.fleet.domains))
+    whole = Search(problem, scales, members, clock=clock, deadline=deadline)
+    found, tried = whole.run(), set()
+    queue = first_pools(problem)
+    while queue and not found.stopped:
+        pool = queue.pop(0)
+        if pool in tried:
+            continue
+        tried.add(pool)
+        before = found.best_score
+        one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
+        found.merge(one.run(incumbent=before, rank=rank if len(tried) == 1 else 0))
+        if found.best_score < before:
+            queue = [*_around_best(problem, found), *queue]
+    found.bound = min(bound(problem, scales, whole.shards), found.best_score)
+    return found
+
+
+def _speeds(problem: Problem) -> Floats:
+    """Return how many samples per second each domain could work through with all its devices busy."""
+    best = np.zeros(len(problem.fleet.domains))
+    for setting in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.settings}.values():
+        slots = np.array([problem.slots(d, setting.tensor_parallel) for d in problem.fleet.domains])
+        best = np.maximum(best, slots * setting.microbatch_size / problem.effort(setting).work_s)
+    return best
+
+
+def _closeness(problem: Problem) -> Floats:
+    """Return for each pair how little a microbatch's round trip costs, as a rank-able number."""
+    costs = problem.pair_costs(1)
+    with np.errstate(divide="ignore"):
+        near = 1.0 / (problem.message_bytes(1) * costs.slowness_sum + costs.latency_sum)
+    np.fill_diagonal(near, 0.0)
+    return np.asarray(near)
+
+
+def first_pools(problem: Problem) -> list[frozenset[int]]:
+    """Return the fastest MEMBERS domains, and the fastest near each of the best-connected ones."""
+    speed, near = _speeds(problem), _closeness(problem)
+    pools = [frozenset(np.argsort(-speed, kind="stable")[:MEMBERS].tolist())]
+    hubs = np.argsort(-(near.sum(axis=1) * speed), kind="stable")[: MEMBERS // 2]
+    for hub in hubs:
+        others = np.argsort(-(near[hub] * speed), kind="stable")[: MEMBERS - 1]
+        pools.append(frozenset([int(hub), *others.tolist()]))
+    return pools
+
+
+def _around_best(problem: Problem, found: Found) -> list[frozenset[int]]:
+    """Return pools that hold the best plan's domains and fill up with the nearest and the fastest others."""
+    speed, near = _speeds(problem), _closeness(problem)
+    core = {problem.fleet.index(name) for name in found.ranked[0].plan.domains}
+    pools = []
+    for worth in (near[sorted(core)].max(axis=0) * speed, near[sorted(core)].max(axis=0), speed):
+        rest = [int(i) for i in np.argsort(-worth, kind="stable") if int(i) not in core]
+        pools.append(frozenset([*core, *rest[: max(0, MEMBERS - len(core))]]))
+    return pools
+
+
+def bound(problem: Problem, scales: Scales, shards: ShardSpace) -> float:
+    """Return a score no plan on the fleet can beat (utilisation 1, money of the devices while they compute)."""
+    step_s = min(_chain_bound(problem), shards.free_bound())
+    return float(score(problem.job, scales, step_s, 1.0, _least_usd(problem)))
+
+
+def _least_usd(problem: Problem) -> float:
+    """Return what the whole batch costs on the devices that do it for the least, none of them ever waiting."""
+    domains = problem.fleet.domains
+    if any(d.price_usd_per_device_hour is None for d in domains):
+        return 0.0
+    least = np.inf
+    for setting in problem.settings:
+        usd = np.array([(d.price_usd_per_device_hour or 0.0) * problem.ranks(d, setting) for d in domains])
+        work_s = problem.effort(setting).work_s
+        once = (usd[np.isfinite(work_s)] * work_s[np.isfinite(work_s)]).min(initial=np.inf) / 3600
+        least = min(least, once * problem.job.global_batch / setting.microbatch_size)
+    return float(least) if np.isfinite(least) else 0.0
+
+
+def _chain_bound(problem: Problem) -> float:
+    """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains."""
+    domains, layers = problem.fleet.domains, len(problem.job.layers)
+    wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.settings}}
+    chunked = Schedule.INTERLEAVED in problem.job.schedules
+    best = np.inf
+    for setting in problem.settings:
+        stages = np.array([problem.stages(domain, setting) for domain in domains])
+        work_s = problem.effort(setting).work_s
+        use = (stages > 0) & np.isfinite(work_s)
+        if not use.any():
+            continue
+        slow_sum, latency, slowest = wires[setting.microbatch_size]
+        count, least = problem.microbatches(setting), float(work_s[use].min())
+        load = setting.copies * problem.message_bytes(setting.microbatch_size)
+        total = np.minimum(np.cumsum(np.sort(stages[use])[::-1]), layers)
+        compute = least / (-np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else np.ones(len(total)))
+        if chunked:
+            compute[0] = min(compute[0], least * ((count - 0.5) / total[0] + 0.5))
+        joined = slice(len(total))
+        network = least + load * slow_sum[joined] + latency[joined]
+        if count > 1:
+            network = network + (count - 1) * load * slowest[joined]
+        best = min(best, float(np.maximum(compute, network).min()))
+    return best
+
+
+def _least_wires(problem: Problem, microbatch_size: int) -> tuple[Floats, Floats, Floats]:
+    """Return for m = 1..K the least Σ 1/B, Σ latency and slowest link that could connect m domains."""
+    costs = problem.pair_costs(microbatch_size)
+    upper = np.triu_indices(len(problem.fleet.domains), 1)
+    slow_sum, latency = (
+        np.concatenate([[0.0], np.cumsum(np.sort(matrix[upper]))])
+        for matrix in (costs.slowness_sum, costs.latency_sum)
+    )
+    return slow_sum, latency, _least_slowest(costs.slowness)
+
+
+def _least_slowest(slowness: Floats) -> Floats:
+    """Return for m = 1..K the least possible slowest link that connects some m domains (Kruskal)."""
+    count = len(slowness)
+    parent, size = list(range(count)), [1] * count
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            node = parent[node]
+        return node
+
+    least = np.full(count, np.inf)
+    least[0] = 0.0
+    pairs = sorted((slowness[i, j], i, j) for i in range(count) for j in range(i) if np.isfinite(slowness[i, j]))
+    for value, i, j in pairs:
+        a, b = root(i), root(j)
+        if a != b:
+            parent[a] = b
+            size[b] += size[a]
+            least[: size[b]] = np.minimum(least[: size[b]], value)
+    return least

@@ -1,0 +1,120 @@
+"""Why a plan was chosen, why another was not, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.decision import Reason
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated, Found
+from strata.training.plan.objective import money
+from strata.units import show_bandwidth, show_time, show_usd
+from strata.workload.job import Objective, TrainingJob
+from strata.workload.plan import TrainingPlan
+
+
+def name(plan: TrainingPlan) -> str:
+    """Return a short name: kind and domains in pipeline order, `>` across a pipeline, `|` between shards."""
+    return f"{plan.kind} " + " | ".join(" > ".join(pipeline.domains) for pipeline in plan.pipelines)
+
+
+def costs(item: Evaluated) -> dict[str, float]:
+    """Return a plan's figures under stable, unit-suffixed keys."""
+    return {
+        "step_time_s": item.report.step_time_s,
+        "utilization": item.report.utilization,
+        "cost_usd_per_step": money(item.report),
+        "score": item.score,
+    }
+
+
+def chosen(problem: Problem, best: Evaluated, found: Found) -> Reason:
+    """Return why the chosen plan was chosen."""
+    return Reason(
+        "chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": found.branches}
+    )
+
+
+def character(problem: Problem, best: Evaluated) -> list[Reason]:
+    """Return what sets the pace of the chosen plan: computing, the network, or the bubble."""
+    parts = problem.model.details([best.plan])[0].breakdown_s
+    total = sum(parts.values())
+    found = [
+        Reason(token, "", {"share": parts[part] / total})
+        for token, part, least in (
+            ("compute-bound", "compute", 0.8), ("network-bound", "wan", 0.2), ("bubble-bound", "bubble", 0.2)
+        )
+        if parts[part] / total >= least
+    ]  # fmt: skip
+    if best.plan.local_steps > 1:
+        from strata.simulate.collective import eta
+
+        steps = best.plan.local_steps
+        found.append(Reason("tokens-penalty", "", {"steps": steps, "eta": eta(steps)}))
+    return found
+
+
+def single_domain(plans: Sequence[Evaluated]) -> list[Reason]:
+    """Return the finding that one domain alone is best, where it is, by time or by money."""
+    best = plans[0]
+    across = [item for item in plans if item.plan.kind != "single"]
+    if best.plan.kind != "single" or not across or best.score <= 0 or across[0].score < best.score:
+        return []
+    factor = across[0].score / best.score
+    return [Reason("single-domain-best", "", {"domain": best.plan.domains[0], "factor": factor})]
+
+
+def why_not(problem: Problem, item: Evaluated, best: Evaluated) -> tuple[Reason, ...]:
+    """Return why an evaluated plan was not chosen, the wide-area link that costs most named."""
+    factor_s = item.report.step_time_s / best.report.step_time_s
+    reasons = []
+    if factor_s > 1:
+        reasons.append(Reason("slower", "", {"factor": factor_s}))
+        link = slowest_link(problem, item)
+        if link is not None:
+            reasons.append(link)
+    dearer = money(item.report) / money(best.report) if money(best.report) else 1.0
+    if problem.job.objective is Objective.COST and dearer > 1:
+        reasons.insert(0, Reason("dearer", "", {"factor": dearer}))
+    if problem.job.objective in (Objective.REWARD, Objective.TCHEBYCHEFF):
+        data = {"score": -item.score, "best": -best.score, "objective": str(problem.job.objective)}
+        reasons.insert(0, Reason("scores-lower", "", data))
+    # As good as the chosen one, which only came first.
+    return tuple(reasons) or (Reason("slower", "", {"factor": factor_s}),)
+
+
+def slowest_link(problem: Problem, item: Evaluated) -> Reason | None:
+    """Return the link that the plan's step waits for most, None where the WAN hardly matters."""
+    parts = problem.model.details([item.plan])[0].breakdown_s
+    if parts["wan"] < 0.05 * item.report.step_time_s:
+        return None
+    pairs = [
+        pair
+        for pipeline in item.plan.pipelines
+        for pair in zip(pipeline.domains, pipeline.domains[1:], strict=False)
+    ] or [(p.domains[0], q.domains[0]) for p in item.plan.pipelines for q in item.plan.pipelines if p is not q]
+    links = [link for a, b in pairs for link in (problem.fleet.link(a, b), problem.fleet.link(b, a)) if link]
+    if not links:
+        return None
+    message = problem.message_bytes(item.plan.microbatch_size)
+    worst = max(links, key=lambda link: link.serialisation_s(message) + link.latency_s)
+    return Reason(
+        "link-too-slow", "",
+        {
+            "source": worst.source, "dest": worst.dest, "bandwidth": show_bandwidth(worst.bandwidth_bytes_per_s),
+            "latency": show_time(worst.latency_s), "added": show_time(parts["wan"]),
+            "step": show_time(item.report.step_time_s), "added_s": parts["wan"],
+        },
+    )  # fmt: skip
+
+
+def limit_missed(job: TrainingJob, item: Evaluated) -> tuple[Reason, ...]:
+    """Return which of the job's limits a plan misses."""
+    reasons, limits = [], job.limits
+    if limits.cost_usd_per_step is not None and money(item.report) > limits.cost_usd_per_step:
+        cost, limit = show_usd(money(item.report)), show_usd(limits.cost_usd_per_step)
+        reasons.append(Reason("over-budget", "", {"cost": cost, "limit": limit}))
+    if limits.tokens_per_s is not None and item.report.tokens_per_s < limits.tokens_per_s:
+        data = {"reached": f"{item.report.tokens_per_s:,.0f}", "floor": f"{limits.tokens_per_s:,.0f}"}
+        reasons.append(Reason("too-slow", "", data))
+    return tuple(reasons)

@@ -1,0 +1,208 @@
+"""Plan a training job on a fleet: the best plan, the ranked others, the proof, and the reasons.
+
+observe: a Fleet and a TrainingJob are the snapshot. decide: `plan_training`, a pure function of them and a
+clock. explain: the Decision inside the answer, and `explain.py`. act: `export.py` writes what launches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.fleet.fleet import Fleet
+from strata.training.plan import explain, relax
+from strata.training.plan.exact import wide
+from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.search import Evaluated, Found, Search
+from strata.training.plan.objective import Scales, check_prices, money
+from strata.units import show_time
+from strata.workload.job import Limits, Objective, TrainingJob
+from strata.workload.plan import TrainingPlan
+
+Clock = Callable[[], float]
+
+DEFAULT_TIME_LIMIT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `plan_training` returns: the Decision, and the evaluated plans behind it, best first."""
+
+    problem: Problem
+    decision: Decision[TrainingPlan]
+    plans: tuple[Evaluated, ...]
+    found: Found
+    scales: Scales
+    policy: Mapping[str, Any] | None = None
+    """Where a learned policy chose: which one, and its explanation (stable JSON)."""
+
+    @property
+    def best(self) -> Evaluated | None:
+        """The chosen plan, evaluated."""
+        return self.plans[0] if self.plans else None
+
+    @property
+    def bound_s(self) -> float | None:
+        """The step time (or score, for other objectives) that no plan in the space can beat."""
+        return float(self.found.bound) if np.isfinite(self.found.bound) else None
+
+
+def plan_training(
+    fleet: Fleet,
+    job: TrainingJob,
+    *,
+    clock: Clock,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    rank: int = 5,
+    seed: int = 0,
+) -> Answer:
+    """Return the best plan of the plan space, with the proof of how good it is.
+
+    Exact for fleets of up to 10 usable domains (gap 0 unless the time limit stops it); above, the best of
+    several exact searches over pools of domains, with a bound over all of them. Raises UsageError where
+    money is asked for and a domain has no price. No plan is a Decision without a choice, never an error.
+    """
+    started = clock()
+    problem = problem_of(fleet, job)
+    deadline = started + time_limit_s
+    scales = _scales(problem, clock, deadline)
+    found = _search(problem, scales, clock, deadline, rank)
+    plans = tuple(found.ranked)
+    elapsed = clock() - started
+    reasons = [*problem.excluded]
+    if plans:
+        reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
+        reasons += explain.single_domain(plans)
+    else:
+        refusal = next(iter(found.refusals.values()), None)
+        reasons += relax.smallest(problem, refusal=refusal, clock=clock, deadline=deadline)
+    if found.stopped:
+        reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": found.evaluated}))
+    decision = Decision(
+        choice=plans[0].plan if plans else None,
+        alternatives=alternatives(problem, plans, found),
+        reasons=tuple(reasons),
+        trust=plans[0].report.trust if plans else Trust.ANALYTIC,
+        inputs_digest=inputs_digest(fleet, job),
+        seed=seed,
+        elapsed_s=elapsed,
+    )
+    return Answer(problem, decision, plans, found, scales)
+
+
+def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
+    """Return the planning problem. Raises UsageError where money is asked for and a domain has no price."""
+    problem = Problem.of(fleet, job)
+    unpriced = [d.name for d in problem.fleet.domains if d.price_usd_per_device_hour is None]
+    check_prices(job, unpriced)
+    if not unpriced:
+        return problem
+    # Egress is then all the money that is known: weighed against none, it would forbid every crossing.
+    return replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
+
+
+def inputs_digest(fleet: Fleet, job: TrainingJob) -> str:
+    """Return a short hash of what was asked."""
+    return digest(repr(fleet), replace(job, profile=None), repr(job.profile))
+
+
+def best_of(problem: Problem, members: Sequence[int], scales: Scales, *, clock: Clock, deadline: float) -> Found:
+    """Return the exact search over some domains (positions in the problem's fleet)."""
+    return Search(problem, scales, members, clock=clock, deadline=deadline).run()
+
+
+def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> Found:
+    """Return the best plan of every domain taken alone."""
+    found = Found()
+    for index in range(len(problem.fleet.domains)):
+        found.merge(best_of(problem, (index,), scales, clock=clock, deadline=deadline))
+    return found
+
+
+def best_with(answer: Answer, domain: str, *, clock: Clock, time_limit_s: float = 10.0) -> Evaluated | None:
+    """Return the best plan that uses a domain, None where no such plan fits or keeps the limits."""
+    problem = answer.problem
+    index = problem.fleet.index(domain)
+    others = [problem.fleet.index(name) for name in answer.best.plan.domains] if answer.best else []
+    rest = [i for i in range(len(problem.fleet.domains)) if i != index and i not in others]
+    members = sorted({index, *others, *rest[: max(0, POOL - 1 - len(others))]})[:POOL]
+    search = Search(
+        problem,
+        answer.scales,
+        members if index in members else [index, *members[1:]],
+        clock=clock,
+        deadline=clock() + time_limit_s,
+        must_use=index,
+    )
+    found = search.run().ranked
+    return found[0] if found else None
+
+
+def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int) -> Found:
+    count = len(problem.fleet.domains)
+    if count == 0:
+        return Found()
+    if count <= POOL:
+        return Search(problem, scales, range(count), clock=clock, deadline=deadline).run(rank=rank)
+    return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank)
+
+
+def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
+    """Return what reward and Tchebycheff measure against: the best single domain, and the front's ends."""
+    job = problem.job
+    if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
+        return Scales()
+    by_time = replace(job, objective=Objective.TIME, limits=_only_domains(job.limits))
+    alone = best_single(replace(problem, job=by_time), Scales(), clock=clock, deadline=deadline).ranked
+    if not alone:
+        return Scales()
+    scales = Scales(baseline_s=alone[0].report.step_time_s, baseline_usd=max(money(alone[0].report), 1e-12))
+    if job.objective is Objective.REWARD:
+        return scales
+    ends = []
+    for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+        end = replace(problem, job=replace(by_time, objective=Objective.REWARD, weights=weights))
+        best = _search(end, scales, clock, deadline, 0).ranked
+        if best:
+            report = best[0].report
+            ends.append((report.step_time_s, -report.utilization, money(report)))
+    columns = list(zip(*ends, strict=True))
+    return replace(
+        scales,
+        ideal=(min(columns[0]), min(columns[1]), min(columns[2])),
+        nadir=(max(columns[0]), max(columns[1]), max(columns[2])),
+    )
+
+
+def _only_domains(limits: Limits) -> Limits:
+    return Limits(domains=limits.domains, memory_headroom=limits.memory_headroom)
+
+
+def alternatives(
+    problem: Problem, plans: Sequence[Evaluated], found: Found
+) -> tuple[Alternative[TrainingPlan], ...]:
+    """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""
+    problem.model.details([item.plan for item in plans])
+    ranked = [
+        Alternative(
+            explain.name(item.plan), explain.costs(item), explain.why_not(problem, item, plans[0]), item.plan
+        )
+        for item in plans[1:]
+    ]
+    missed = [
+        Alternative(
+            explain.name(item.plan), explain.costs(item), explain.limit_missed(problem.job, item), item.plan
+        )
+        for key, item in found.missed.items()
+        if key not in found.by_set
+    ]
+    refused: list[Alternative[TrainingPlan]] = [
+        Alternative("+".join(sorted(names)), {}, (reason,), None)
+        for names, reason in found.refusals.items()
+        if not any(names == used for _, used in found.by_set)
+    ]
+    return (*ranked, *missed, *refused)

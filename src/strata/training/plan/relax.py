@@ -1,0 +1,107 @@
+"""When nothing fits: the smallest change that would make it fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from strata.decision import Reason
+from strata.fleet.fleet import Fleet
+from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.search import Evaluated, Search
+from strata.training.plan.objective import Scales, money
+from strata.units import show_bytes, show_usd
+from strata.workload.job import Limits, Objective, Recompute, TrainingJob
+
+Clock = Callable[[], float]
+
+MOST_NODES: Final = 4096
+"""Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""
+
+
+def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline: float) -> list[Reason]:
+    """Return why there is no plan, and the least relaxation of what was asked that gives one."""
+    job = problem.job
+    if not problem.fleet.domains:
+        return []
+    free = replace(job, limits=_no_limits(job))
+    if _limits_given(job) and _fits(problem, free):
+        return _limits(problem, clock, deadline)
+    reasons = [refusal] if refusal is not None else []
+    if Recompute.FULL not in job.recompute and _fits(problem, replace(free, recompute=(Recompute.FULL,))):
+        return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
+    return [*reasons, _devices(problem)]
+
+
+def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:
+    """Return what each limit would have to be, the other one kept."""
+    job, found = problem.job, []
+    if job.limits.cost_usd_per_step is not None:
+        limits = replace(job.limits, cost_usd_per_step=None)
+        least = _best(problem, replace(job, objective=Objective.COST, limits=limits), clock, deadline)
+        if least is not None:
+            value = f"{show_usd(money(least.report))} per step"
+            found.append(Reason("needs-limit", "", {"limit": "cost", "value": value}))
+    if job.limits.tokens_per_s is not None:
+        limits = replace(job.limits, tokens_per_s=None)
+        fastest = _best(problem, replace(job, objective=Objective.TIME, limits=limits), clock, deadline)
+        if fastest is not None:
+            value = f"{math.floor(fastest.report.tokens_per_s):,}"
+            found.append(Reason("needs-limit", "", {"limit": "tokens_per_s", "value": value}))
+    return found or [Reason("needs-limit", "", {"limit": "cost and tokens_per_s", "value": "both"})]
+
+
+def _best(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Evaluated | None:
+    changed = replace(problem, job=job)
+    search = Search(changed, Scales(), _largest(changed), clock=clock, deadline=deadline)
+    ranked = search.run().ranked
+    return ranked[0] if ranked else None
+
+
+def _largest(problem: Problem) -> list[int]:
+    """Return the positions of the domains with most devices, as many as can be searched at once."""
+    domains = problem.fleet.domains
+    return sorted(sorted(range(len(domains)), key=lambda i: -domains[i].num_devices)[:POOL])
+
+
+def _no_limits(job: TrainingJob) -> Limits:
+    return Limits(domains=job.limits.domains, memory_headroom=job.limits.memory_headroom)
+
+
+def _limits_given(job: TrainingJob) -> bool:
+    return job.limits.cost_usd_per_step is not None or job.limits.tokens_per_s is not None
+
+
+def _fits(problem: Problem, job: TrainingJob | None = None, fleet: Fleet | None = None) -> bool:
+    """Whether any plan exists on a changed problem: the first one found will do."""
+    changed = Problem.of(fleet or problem.fleet, replace(job or problem.job, objective=Objective.TIME))
+    if not changed.fleet.domains:
+        return False
+    return Search(changed, Scales(), _largest(changed), clock=lambda: 0.0, deadline=1.0).exists()
+
+
+def _devices(problem: Problem) -> Reason:
+    """Return how many more devices in the domain of the largest ones would hold the job, whole nodes at a time.
+
+    The count is checked by planning with it, and the next smaller one was checked not to do.
+    """
+    domains = problem.fleet.domains
+    largest = max(domains, key=lambda d: (d.accelerator.memory_bytes, d.num_devices))
+    node = largest.devices_per_node
+
+    def enough(nodes: int) -> bool:
+        grown = replace(largest, num_devices=largest.num_devices + nodes * node)
+        changed = tuple(grown if d is largest else d for d in domains)
+        return _fits(problem, fleet=replace(problem.fleet, domains=changed))
+
+    low, high = 0, 1
+    while high <= MOST_NODES and not enough(high):
+        low, high = high, high * 2
+    while high - low > 1 and high <= MOST_NODES:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    memory = show_bytes(largest.accelerator.memory_bytes)
+    count = f"over {MOST_NODES * node}" if high > MOST_NODES else str(high * node)
+    return Reason("needs-devices", "", {"count": count, "memory": memory, "kind": largest.accelerator.name})

@@ -1,0 +1,256 @@
+"""What pipelines would take, before they are built: closer than their bounds, and all at once.
+
+The bounds of `ChainSpace` split layers in fractions; here they are whole, memory caps how many a stage holds,
+and the gradient sum between copies and the optimizer are added. Estimates only: what is built is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.memory import FIXED_BYTES, state_bytes
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.workload.job import Recompute
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Screened = tuple[Floats, Ints, Ints]
+"""Values [3, N] of branches, their settings (positions) and their items (rows of the chains' masks)."""
+
+TOGETHER: Final = 64
+"""Settings screened at a time: their tables [settings, subsets] then stay in the processor's cache."""
+
+HALVINGS: Final = 10
+"""Of the range in which the slowest stage's time lies: about a thousandth of a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How fast N pipelines work, arrays [N]: M microbatches take path + (M - 1) × period + after.
+
+    hidden_s is the backward of the shortest stage, useful_s the device-seconds of use in a microbatch of one
+    copy, usd_per_s the price of the devices. period_s is inf where memory is short.
+    """
+
+    period_s: Floats
+    path_s: Floats
+    after_s: Floats
+    hidden_s: Floats
+    devices: Floats
+    useful_s: Floats
+    usd_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """The model as like layers: how many, which one, and what embedding and head come to beside them."""
+
+    count: int
+    position: int
+    head: float
+    params: float
+    more_params: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Like:
+        layers = problem.job.layers
+        flops, group, counts = np.unique(layers.forward_flops, return_inverse=True, return_counts=True)
+        pick = int(np.argmax(counts * flops))
+        position, count = int(np.argmax(group == pick)), int(counts[pick])
+        params = float(layers.params[position])
+        head = float(layers.forward_flops.sum() / flops[pick]) - count if flops[pick] else 0.0
+        return cls(count, position, max(0.0, head), params, max(0.0, float(layers.params.sum()) - count * params))
+
+
+class ChainEstimates:
+    """Estimates of (time, -utilisation, money) of branches of a ChainSpace."""
+
+    def __init__(self, problem: Problem, chains: ChainSpace) -> None:
+        self.problem, self.chains = problem, chains
+        self.like = _Like.of(problem)
+        self._tables()
+
+    def _tables(self) -> None:
+        """Tabulate [setting, domain] what each domain brings."""
+        problem, domains, job = self.problem, self.problem.fleet.domains, self.problem.job
+        settings = problem.settings
+        by_shape: dict[object, tuple[Floats, ...]] = {}
+        rows = []
+        for setting in settings:
+            key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
+            if key not in by_shape:
+                effort = problem.effort(setting)
+                ranks = np.array([problem.ranks(d, setting) for d in domains], dtype=float)
+                slots = np.array([problem.slots(d, setting.tensor_parallel) for d in domains], dtype=float)
+                by_shape[key] = (effort.work_s, effort.useful_s, ranks, slots)
+            rows.append(by_shape[key])
+        self.work, self.useful, self.ranks, self.slots = (np.stack(column) for column in zip(*rows, strict=True))
+        self.copies = np.array([s.copies for s in settings], dtype=float)
+        caps = np.array([s.cap for s in settings], dtype=float)
+        self.stages = np.minimum(self.slots // self.copies[:, None], caps[:, None])
+        # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
+        last: dict[Setting, int] = {}
+        self.more = np.ones(self.stages.shape)
+        for row, setting in enumerate(settings):
+            shape = replace(setting, cap=0)
+            if shape in last:
+                self.more[row] = self.stages[row] > self.stages[last[shape]]
+            last[shape] = row
+        self.size = np.array([s.microbatch_size for s in settings], dtype=float)
+        self.full = np.array([s.recompute is Recompute.FULL for s in settings])
+        self.count = np.array([problem.microbatches(s) for s in settings], dtype=float)
+        self.load = self.copies * np.array([problem.message_bytes(s.microbatch_size) for s in settings])
+        price = [d.price_usd_per_device_hour for d in domains]
+        self.usd_per_s = np.array([0.0 if None in price else (p or 0.0) / 3600 for p in price])
+        self.limit = np.array([problem.model.memory_limit_bytes(d) for d in domains])
+        self.update = np.array(
+            [
+                2 * job.state_bytes_per_param / (d.accelerator.memory_bandwidth_bytes_per_s or np.inf)
+                for d in domains
+            ]
+        )
+        self.card = np.array([d.network_bandwidth_bytes_per_s / d.devices_per_node for d in domains])
+        self.inner = np.array([d.intra_bandwidth_bytes_per_s for d in domains])
+        self.node = np.array([d.devices_per_node for d in domains], dtype=float)
+
+    def values(self, setting: Ints, item: Ints) -> Floats:
+        """Return [3, N] for settings (positions) and rows of the chains' masks; inf where memory is short."""
+        found = np.empty((3, len(item)))
+        sizes = self.chains.inside.sum(axis=1)
+        members = np.argsort(1 - self.chains.inside, axis=1, kind="stable")
+        for size in np.unique(sizes[item]):
+            rows = np.flatnonzero(sizes[item] == size)
+            found[:, rows] = self._values(setting[rows], item[rows], members[item[rows], :size])
+        return found
+
+    def _values(self, setting: Ints, item: Ints, at: Ints) -> Floats:
+        """Return [3, N] for subsets of equal size, whose domains are `at` [N, size]."""
+        route: Floats = np.empty((4, len(item)))
+        for size in np.unique(self.size[setting]):
+            mine = np.flatnonzero(self.size[setting] == size)
+            route[:, mine] = [cost[item[mine]] for cost in self.chains.path_costs(int(size))]
+        found = self.paces(setting, at, route)
+        count, copies = self.count[setting], self.copies[setting]
+        possible = np.isfinite(found.period_s)
+        step_s = found.path_s + (count - 1) * np.where(possible, found.period_s, 0.0) + found.after_s
+        usd = found.usd_per_s * step_s + count * self.load[setting] * route[3]
+        step_s = np.where(possible, step_s, np.inf)
+        return np.stack([step_s, -found.useful_s * count * copies / (found.devices * step_s), usd])
+
+    def paces(self, setting: Ints, at: Ints, route: Floats, *, ahead: Floats | float = 0.0) -> Paces:
+        """Return the paces of pipelines over the domains `at` [N, size], all of one size.
+
+        route: [4, N] slowest link, Σ 1/B, Σ latency, Σ price between them. ahead: [N] microbatches that each
+        stage holds beside those of classic 1F1B.
+        """
+        like, job, row = self.like, self.problem.job, setting[:, None]
+        stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
+        layer_s = whole_s / (like.count + like.head)
+        total, copies = stages.sum(axis=1), self.copies[setting]
+        held = np.minimum(total, 2 * self.count[setting])
+        most = self._most(row, at, held[:, None], np.broadcast_to(ahead, total.shape)[:, None])
+        slowest, layers = self._split(stages, layer_s, most)
+        layers, alone = np.minimum(layers, like.count), (total == 1)[:, None]
+        held = np.maximum(stages * layers, 0.0)
+        share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
+        load = self.load[setting]
+        params = layers * like.params + np.where(alone, 1.0, 0.5) * like.more_params
+        wire = np.where(copies[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
+        backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
+        sync = 2 * (1 - 1 / copies[:, None]) * params / ranks * job.element_bytes / wire - backward
+        devices = stages * ranks * copies[:, None]
+        return Paces(
+            period_s=np.maximum(slowest, load * route[0]),
+            path_s=(share * whole_s).sum(axis=1) + load * route[1] + route[2],
+            after_s=sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1),
+            hidden_s=backward.min(axis=1),
+            devices=devices.sum(axis=1),
+            useful_s=(share * self.useful[row, at]).sum(axis=1),
+            usd_per_s=(devices * self.usd_per_s[at]).sum(axis=1),
+        )
+
+    def screen(self) -> Iterator[Screened]:
+        """Yield all branches that might fit, of some settings at a time.
+
+        Coarser than `values`: layers in fractions, and memory as `ChainSpace.may_fit` sees it.
+        """
+        count = len(self.problem.settings)
+        for first in range(0, count, TOGETHER):
+            yield self._screened(np.arange(first, min(first + TOGETHER, count)))
+
+    def _screened(self, settings: Ints) -> Screened:
+        inside = self.chains.inside.astype(float).T
+        stages, work, ranks = self.stages[settings], self.work[settings], self.ranks[settings]
+        total, layers = stages @ inside, len(self.problem.job.layers)
+        unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
+        held = np.stack(
+            [
+                self.chains.may_fit(self.problem.settings[k], np.arange(layers + 1))
+                for k in settings
+            ]
+        )  # fmt: skip
+        sizes, group = np.unique(self.size[settings], return_inverse=True)
+        routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])  # [size, 4, mask]
+        fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
+        fits &= (unable == 0) & (total <= layers) & np.isfinite(routes[group, 0])
+        rows, items = np.nonzero(fits & (self.more[settings] @ inside > 0))
+        slow, slow_sum, latency, price = routes[group[rows], :, items].T
+        each = np.divide(stages, work, out=np.zeros_like(work), where=np.isfinite(work))
+        pace, copies = (each @ inside)[rows, items], self.copies[settings[rows]]
+        useful = ((each * np.where(each > 0, self.useful[settings], 0.0)) @ inside)[rows, items] / pace
+        devices = ((stages * ranks) @ inside)[rows, items] * copies
+        usd_per_s = ((stages * ranks * self.usd_per_s) @ inside)[rows, items] * copies
+        count, load = self.count[settings[rows]], self.load[settings[rows]]
+        path_s = total[rows, items] / pace + load * slow_sum + latency
+        step_s = path_s + (count - 1) * np.maximum(1 / pace, load * slow)
+        usd = usd_per_s * step_s + count * load * price
+        return np.stack([step_s, -useful * count * copies / (devices * step_s), usd]), settings[rows], items
+
+    def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
+        """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
+        job, layers, like = self.problem.job, self.problem.job.layers, self.like
+        size = self.size[row] / self.ranks[row, at]
+        zero = max(job.zero_stages)
+        alone = state_bytes(job, like.params, replicas=1, zero_stage=zero)
+        shared = state_bytes(job, like.params, replicas=1 << 40, zero_stage=zero)
+        state = (shared + (alone - shared) / self.copies[row]) / self.ranks[row, at]
+        whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
+        kept = size * np.where(self.full[row], input_only, whole)
+        again = np.where(self.full[row], size * whole, 0.0)
+        room = self.limit[at] - FIXED_BYTES - again
+        # The k-th stage from the end holds k microbatches: the mean of 1 / (state + k kept) over the stages.
+        sent = total * np.maximum(kept, 1e-9)
+        mean = np.log1p(sent / (state + (ahead + 0.5) * kept)) / sent
+        return np.asarray(np.maximum(0.0, np.floor(room * mean)))
+
+    def _split(self, stages: Floats, layer_s: Floats, most: Floats) -> tuple[Floats, Floats]:
+        """Return the slowest stage's time (inf: no room) and layers of a stage in each domain."""
+        like, rows = self.like, np.arange(len(stages))
+        last = layer_s.argmin(axis=1)  # the head goes where it is done fastest
+        each, total = layer_s[rows, last], stages.sum(axis=1)
+        pace = (stages / layer_s).sum(axis=1)
+        # The head cannot be cut, however many stages there are.
+        low = np.maximum((like.count + like.head) / pace * (1 - 1e-9), like.head * each)
+        high = low + total / pace + each
+        # Embedding and head take room, too: as much as the layers of as many parameters.
+        possible = (stages * most).sum(axis=1) >= like.count + like.more_params / max(like.params, 1.0)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = self._held(middle, stages, layer_s, most, each, rows, last) >= like.count
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        layers = np.minimum(np.floor(high[:, None] / layer_s + 1e-9), most)
+        held = self._held(high, stages, layer_s, most, each, rows, last)
+        return np.where(possible & (held >= like.count), high, np.inf), layers
+
+    def _held(
+        self, limit_s: Floats, stages: Floats, layer_s: Floats, most: Floats, each: Floats, rows: Ints, last: Ints
+    ) -> Floats:
+        layers = np.minimum(np.floor(limit_s[:, None] / layer_s + 1e-9), most)
+        head = np.floor(limit_s / each + 1e-9) - np.maximum(0.0, np.floor(limit_s / each - self.like.head + 1e-9))
+        return np.asarray((stages * layers).sum(axis=1) - head)

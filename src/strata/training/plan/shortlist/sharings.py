@@ -1,0 +1,211 @@
+"""What sharings of the batch between units would take, before any is built: all ways and groups at once.
+
+The bounds of `ShardSpace` build the shapes of every unit and add up all its links; here shapes are estimated,
+and the gradient sum is the fastest of direct, star and (at best) ring. Estimates only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.simulate.collective import eta
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.unit import Unit
+from strata.training.plan.shortlist.pipelines import ChainEstimates, Paces
+from strata.workload.job import Recompute
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Key = tuple[int, Recompute]
+
+SHAPES: Final = 24
+"""Shapes of a unit that are tabulated for each microbatch and recomputation: the fastest."""
+
+GRID: Final = 160
+STEP: Final = 1.05
+"""Time limits at which the units' samples are tabulated: over a range of 2,000, read between linearly."""
+
+
+class SharingEstimates:
+    """Estimates of (time, -utilisation, money) of the sharings of a ShardSpace."""
+
+    def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainEstimates) -> None:
+        self.problem, self.shards, self.chains = problem, shards, chains
+        position = {unit: k for k, unit in enumerate(shards.units)}
+        self.member = np.zeros((len(shards.groups), len(shards.units)), dtype=bool)
+        for row, group in enumerate(shards.groups):
+            self.member[row, [position[unit] for unit in group]] = True
+
+    def values(self) -> tuple[Floats, Ints, Ints]:
+        """Return [3, N], and the way and the group of each; sharings that cannot be are left out."""
+        if not len(self.member) or not self.shards.ways:
+            return np.empty((3, 0)), *np.empty((2, 0), dtype=np.int64)
+        wire_s, sent_usd = self._wires
+        work = {key: self._work_s(key) for key in {way[:2] for way in self.shards.ways}}
+        step_s, usd = [], []
+        for size, recompute, factor, steps in self.shards.ways:
+            work_s, hidden_s = work[size, recompute]
+            step_s.append(work_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
+            usd.append(sent_usd / (factor * steps))
+        times, sent = np.stack(step_s), np.stack(usd)
+        ways, groups = np.nonzero(np.isfinite(times))
+        found = times[ways, groups]
+        rate, usd_per_s = self._rates
+        used = np.minimum(1.0, self.problem.job.global_batch / np.maximum(rate[groups] * found, 1e-300))
+        return np.stack([found, -used, found * usd_per_s[groups] + sent[ways, groups]]), ways, groups
+
+    @cached_property
+    def _rates(self) -> tuple[Floats, Floats]:
+        """Samples a second of each group if all its devices did useful work only, and their price a second."""
+        domains, problem = self.problem.fleet.domains, self.problem
+        setting = problem.settings[0]
+        useful = problem.effort(setting).useful_s / setting.microbatch_size
+        devices = np.array([d.num_devices for d in domains], dtype=float)
+        known = np.isfinite(useful) & (useful > 0)
+        rate = np.divide(devices, useful, out=np.zeros_like(devices), where=known)
+        inside = np.zeros((len(self.shards.units), len(domains)))
+        for k, unit in enumerate(self.shards.units):
+            inside[k, list(unit)] = 1.0
+        inside = self.member @ inside
+        return inside @ rate, inside @ (devices * self.chains.usd_per_s)
+
+    @cached_property
+    def _wires(self) -> tuple[Floats, Floats]:
+        """Time and money of one gradient sum of each group (see `simulate.collective`)."""
+        fleet, job, member = self.problem.fleet, self.problem.job, self.member
+        first = [unit[0] for unit in self.shards.units]
+        size = float(job.layers.params_before[-1]) * job.element_bytes
+        with np.errstate(divide="ignore"):
+            slow = 1 / self.shards.between
+        worst = np.maximum(slow, slow.T)
+        pair = np.where(member[:, :, None] & member[:, None, :], worst, np.nan)
+        pair[:, range(len(first)), range(len(first))] = np.nan
+        count, outside = member.sum(axis=1), ~member
+        late = fleet.latency_s()[np.ix_(first, first)]
+        late = np.where(np.isfinite(late), late, 0.0)
+        late_s = 2 * np.where(member[:, :, None] & member[:, None, :], late, 0.0).max(axis=(1, 2))
+        slowest = np.where(outside, 0.0, np.nan_to_num(pair, nan=0.0, posinf=np.inf).max(axis=2))
+        rate = np.where(outside, 0.0, 1 / np.maximum(slowest, 1e-30))
+        direct_s = np.where(
+            np.isfinite(slowest).all(axis=1), 2 * size / np.maximum(rate.sum(axis=1), 1e-300), np.inf
+        )
+        star_s = 2 * size * np.where(outside, np.inf, slowest).min(axis=1)
+        # A ring gives each member two neighbours: it is no faster than the second best link of any.
+        near = np.sort(np.where(np.isnan(pair), np.inf, pair), axis=2)
+        second = near[:, :, 1] if near.shape[2] > 1 else near[:, :, 0]
+        second = np.where(count[:, None] == 2, near[:, :, 0], second)
+        ring_s = 2 * (count - 1) / count * size * np.where(outside, 0.0, second).max(axis=1)
+        all_s = np.stack([direct_s + late_s, star_s + late_s, ring_s + (count - 1) * late_s])
+        price = fleet.price_usd_per_byte()[np.ix_(first, first)]
+        price = np.where(np.isfinite(price), price, 0.0)
+        np.fill_diagonal(price, 0.0)
+        both = member @ (price + price.T)  # [group, unit]: USD a byte sent to all others and back
+        chunk = size * rate / np.maximum(rate.sum(axis=1, keepdims=True), 1e-300)
+        hub = np.where(outside, np.inf, slowest).argmin(axis=1)
+        usd = np.stack(
+            [
+                (chunk * both).sum(axis=1),
+                size * both[np.arange(len(member)), hub],
+                size / count * np.where(member, both, 0.0).sum(axis=1),
+            ]
+        )
+        best = all_s.argmin(axis=0)
+        rows = np.arange(len(member))
+        return all_s[best, rows], usd[best, rows]
+
+    def _work_s(self, key: Key) -> tuple[Floats, Floats]:
+        """Return how long each group computes, its units sharing the batch, and what its backwards hide."""
+        samples, fill, period, hidden = self._shapes[key]
+        batch, member = self.problem.job.global_batch, self.member
+        rate = (samples / period).max(axis=1)
+        limits = batch / max(float(rate.sum()), 1e-300) * STEP ** np.arange(GRID)
+        done = np.maximum(0.0, np.floor((limits[:, None, None] - fill) / period + 1)) * samples
+        together = member @ done.max(axis=2).T  # [group, limit]
+        # A unit hides what the shape hides that it uses: near a unit's least time seldom its fastest one.
+        hides = hidden[np.arange(len(hidden)), done.argmax(axis=2)]  # [limit, unit]
+        enough = together >= batch
+        at = np.maximum(enough.argmax(axis=1), 1)
+        rows = np.arange(len(member))
+        low, high = together[rows, at - 1], together[rows, at]
+        part = np.clip((batch - low) / np.maximum(high - low, 1e-300), 0.0, 1.0)
+        work_s = limits[at - 1] + part * (limits[at] - limits[at - 1])
+        able = enough[:, -1] & (member @ (rate == 0) == 0)
+        # No unit may be idle: each does a microbatch at least.
+        once = np.where(samples > 0, fill, np.inf).min(axis=1)
+        work_s = np.maximum(work_s, np.where(member, once, 0.0).max(axis=1))
+        return np.where(able, work_s, np.inf), np.where(member, hides[at], np.inf).min(axis=1)
+
+    @cached_property
+    def _shapes(self) -> dict[Key, Floats]:
+        """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
+        units, settings = self.shards.units, self.problem.settings
+        found = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
+        for table in found.values():
+            table[2] = 1.0
+        key_of = [(s.microbatch_size, s.recompute) for s in settings]
+        numbered: dict[Setting, int] = {}
+        shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in settings])
+        for row, unit in enumerate(units):
+            mine = np.flatnonzero(self._whole(unit))
+            # Settings that differ in a cap that does not bind are one shape.
+            mine = mine[np.unique(shape[mine], return_index=True)[1]]
+            if not len(mine):
+                continue
+            figures = self._figures(mine, unit)
+            rate = figures[0] / figures[2]
+            for key in found:
+                of_key = np.tile([key_of[k] == key for k in mine], len(rate) // len(mine))
+                best = np.flatnonzero(of_key & (rate > 0))
+                best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
+                found[key][:, row, : len(best)] = figures[:, best]
+        return found
+
+    def _figures(self, mine: Ints, unit: Unit) -> Floats:
+        """Return samples, fill, period and what is hidden [4, N] of settings on a unit.
+
+        A chain of domains has them twice. Of classic 1F1B two microbatches are under way between neighbours, one
+        more for every stage between, so each waits for its share of the round trips; or more are under way, and
+        need memory.
+        """
+        costs, here, there = self.problem.pair_costs(1), list(unit[:-1]), list(unit[1:])
+        at = np.tile(np.array(unit), (len(mine), 1))
+        load = self.chains.load[mine][:, None]
+        slow, rounds, late, price = (
+            each[here, there] for each in (costs.slowness, costs.slowness_sum, costs.latency_sum, costs.price_sum)
+        )
+        route = np.array([slow.max(initial=0.0), rounds.sum(), late.sum(), price.sum()])
+        route = np.tile(route[:, None], (1, len(mine)))
+        made = self.chains.size[mine] * self.chains.copies[mine]
+        classic = self.chains.paces(mine, at, route)
+        if len(unit) == 1:
+            return _table(made, classic, 0.0)
+        trips = load * rounds + late  # [N, link]
+        between = np.cumsum(self.chains.stages[mine][:, unit], axis=1)[:, :-1]  # stages before each link
+        wait = trips.max(axis=1) / 2
+        for first in range(len(here)):
+            for last in range(first + 1, len(here)):
+                under_way = between[:, last] - between[:, first] + 2
+                wait = np.maximum(wait, trips[:, first : last + 1].sum(axis=1) / under_way)
+        deep = self.chains.paces(mine, at, route, ahead=trips.sum(axis=1) / classic.period_s)
+        return np.concatenate([_table(made, classic, wait), _table(made, deep, 0.0)], axis=1)
+
+    def _whole(self, unit: Unit) -> NDArray[np.bool_]:
+        """Whether each setting uses all that a unit has."""
+        at = list(unit)
+        most = self.chains.slots[:, at] // self.chains.copies[:, None]
+        stages = self.chains.stages[:, at]
+        total = stages.sum(axis=1)
+        return np.asarray(((stages == most) & (stages > 0)).all(axis=1) & (total <= len(self.problem.job.layers)))
+
+
+def _table(made: Floats, paces: Paces, more_s: Floats | float) -> Floats:
+    """Return samples (0: no room), fill, period and what is hidden [4, N], periods longer by `more_s`."""
+    possible = np.isfinite(paces.period_s)
+    period_s = np.where(possible, paces.period_s + more_s, 1.0)
+    return np.stack([np.where(possible, made, 0.0), paces.path_s + paces.after_s, period_s, paces.hidden_s])

@@ -1,0 +1,181 @@
+"""What if: a fleet and a job with some values set to something else.
+
+`plan_training` of the two and of what they were gives the two answers that `comparison.py` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from operator import attrgetter
+from typing import Any
+
+from strata import units
+from strata.decision import Trust
+from strata.errors import UsageError
+from strata.fleet import catalogue
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import Domain, Fleet, Link, Pair
+from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Setting, noting, read_settings
+from strata.workload.job import Recompute, TrainingJob
+from strata.workload.schema import compression_factor
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that is different now, as text for people."""
+
+    path: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.old} -> {self.new}"
+
+
+def apply(fleet: Fleet, job: TrainingJob, settings: Sequence[str]) -> tuple[Fleet, TrainingJob, list[Change]]:
+    """Return the fleet and the job with `path=value` settings made, and what is different then.
+
+    A value set to what it is makes no change; one that follows from another (a node larger than its domain,
+    an interconnect that comes with the accelerator) makes one. Raises UsageError with all that is wrong.
+    """
+    faults: list[str] = []
+    grouped: dict[Pair | str, list[Setting]] = {}
+    for one in read_settings(fleet, settings, faults):
+        grouped.setdefault(one.target, []).append(one)
+    domains: dict[str, Domain | None] = {domain.name: domain for domain in fleet.domains}
+    links: dict[Pair, Link | None] = dict(fleet.links)
+    new_job = job
+    for target, group in grouped.items():
+        values = {one.key: one.value for one in group}
+        with noting(faults, ", ".join(one.text for one in group)):
+            if isinstance(target, tuple):
+                links[target] = _link(fleet, target, values)
+            elif target:
+                domains[target] = _domain(fleet, fleet.domain(target), values)
+            else:
+                new_job = _job(job, values)
+    if faults:
+        raise UsageError("\n".join(faults))
+    kept = tuple(domain for domain in domains.values() if domain is not None)
+    if not kept:
+        raise UsageError("these settings leave no domain")
+    new_links = {pair: link for pair, link in links.items() if link is not None}
+    new_fleet = replace(fleet, domains=kept, links=new_links).only(domain.name for domain in kept)
+    return new_fleet, new_job, [*_fleet_changes(fleet, new_fleet), *_changes("job", JOB, job, new_job)]
+
+
+def _link(fleet: Fleet, pair: Pair, values: Values) -> Link | None:
+    """Return a link with some values set: assumed, and its measured curve scaled to the new bandwidth."""
+    if "" in values:
+        return None
+    new = {LINK[key].attribute: value / 2 if key == "rtt" else value for key, value in values.items()}
+    old = fleet.link(*pair)
+    if old is None:
+        if not {"bandwidth_bytes_per_s", "latency_s"} <= new.keys():
+            raise UsageError(f"there is no link {pair[0]}>{pair[1]}; set its bandwidth and its latency to add it")
+        return Link(*pair, **new)
+    changed = replace(old, **new)
+    if changed == old:
+        return old
+    curve = old.curve
+    if curve is not None:
+        factor = changed.bandwidth_bytes_per_s / old.bandwidth_bytes_per_s
+        curve = BandwidthCurve(tuple(coefficient * factor for coefficient in curve.coefficients))
+    return replace(changed, curve=curve, trust=Trust.ASSUMED)
+
+
+def _domain(fleet: Fleet, old: Domain, values: Values) -> Domain | None:
+    """Return a domain with some values set, and what follows from them where it was not set itself."""
+    if "" in values:
+        return None
+    new = {DOMAIN[key].attribute: value for key, value in values.items()}
+    if "accelerator" in new:
+        new["accelerator"] = card = _accelerator(fleet, old, new["accelerator"])
+        if "intra_bandwidth" not in values and card != old.accelerator and _is_catalogued(old):
+            if card.interconnect_bytes_per_s is None:
+                raise UsageError(f"the interconnect of {card.name} is not known: set intra_bandwidth too")
+            new["intra_bandwidth_bytes_per_s"] = card.interconnect_bytes_per_s / 2
+    changed = replace(old, **new)
+    if changed.devices_per_node > changed.num_devices:
+        if "gpus_per_node" in values:
+            node, count = changed.devices_per_node, changed.num_devices
+            raise UsageError(f"a node of {node} is more than num_gpus ({count})")
+        changed = replace(changed, devices_per_node=changed.num_devices)
+    return changed
+
+
+def _accelerator(fleet: Fleet, domain: Domain, name: str) -> Accelerator:
+    """Return an accelerator the fleet has, or one of the catalogue; the domain's own where that is meant."""
+    known = {one.accelerator.name: one.accelerator for one in fleet.domains}
+    card = known.get(name) or catalogue.accelerator(name)
+    return domain.accelerator if card.name == domain.accelerator.name else card
+
+
+def _is_catalogued(domain: Domain) -> bool:
+    """Whether the bandwidth in a node is what the catalogue says of the accelerator (of both directions)."""
+    return domain.intra_bandwidth_bytes_per_s == (domain.accelerator.interconnect_bytes_per_s or 0.0) / 2
+
+
+def _job(old: TrainingJob, values: Values) -> TrainingJob:
+    new = {JOB[key].attribute: _job_value(old, key, value) for key, value in values.items()}
+    limits = {name.removeprefix("limits."): new.pop(name) for name in list(new) if name.startswith("limits.")}
+    return replace(old, **new, limits=replace(old.limits, **limits))
+
+
+def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
+    """Return what a job holds of a value of its file."""
+    match key, value:
+        case "global_batch", str():
+            sequences = units.parse(value, "tokens") / job.sequence_length
+            if sequences != int(sequences):
+                raise UsageError(f"{value!r} is no whole number of sequences of {job.sequence_length} tokens")
+            return int(sequences)
+        case "recompute", _:
+            return tuple(Recompute) if value == "auto" else (Recompute(value),)
+        case "local_steps", _:
+            return tuple(dict.fromkeys(value or ()))
+        case "compress", _:
+            return tuple(dict.fromkeys(compression_factor(name, job.element_bytes) for name in value))
+        case "limits.domains", list():
+            return frozenset(value)
+    return value
+
+
+def _fleet_changes(old: Fleet, new: Fleet) -> Iterator[Change]:
+    there = {domain.name for domain in new.domains}
+    for domain in old.domains:
+        if domain.name in there:
+            yield from _changes(f"domain.{domain.name}", DOMAIN, domain, new.domain(domain.name))
+        else:
+            yield Change(f"domain.{domain.name}", f"{domain.num_devices} {domain.accelerator.name}", "none")
+    for a, b in combinations([domain.name for domain in new.domains], 2):
+        forth, back = (list(_link_changes(old.link(*ends), new.link(*ends))) for ends in ((a, b), (b, a)))
+        one_way = [(f"link.{a}>{b}", forth), (f"link.{b}>{a}", back)]
+        for path, changes in [(f"link.{a}-{b}", forth)] if forth == back else one_way:
+            yield from (replace(change, path=path + change.path) for change in changes)
+
+
+def _link_changes(old: Link | None, new: Link | None) -> Iterator[Change]:
+    """Yield the changes of one direction, their paths still without the link's name."""
+    if old is not None and new is not None:
+        yield from _changes("", {key: LINK[key] for key in LINK if key != "rtt"}, old, new)
+    elif old is not new:
+        yield Change("", *(_whole(link) for link in (old, new)))
+
+
+def _whole(link: Link | None) -> str:
+    if link is None:
+        return "none"
+    return f"{units.show_bandwidth(link.bandwidth_bytes_per_s)}, {units.show_time(link.latency_s)}"
+
+
+def _changes(path: str, keys: Mapping[str, Key], old: Any, new: Any) -> Iterator[Change]:
+    for name, key in keys.items():
+        get = attrgetter(key.attribute)
+        if get(old) != get(new):
+            yield Change(f"{path}.{name}", key.show(get(old)), key.show(get(new)))
