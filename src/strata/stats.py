@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strata.training.replan.options import Bools, Floats, Ints, Options
+from strata.arrays import Bools, Floats, Ints
+from strata.training.replan.options import Options
 
 pytestmark = pytest.mark.real("torch")
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.cluster.claim import Claim
 from strata.cluster.exchange import Demand, demands
 from strata.cluster.fraction import fraction_values
-from strata.cluster.index import Floats, Index
+from strata.cluster.index import Index
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import open_rows
 from strata.cluster.scoring import W_FIT, W_NEAR, values
@@ -24,7 +24,7 @@ TOKENS: Final = (FITS, "devices-busy", "node-closed", "no-profile", "no-devices"
 class Appraisal(NamedTuple):
     """Per node of the index [N]: a number of `TOKENS`, and the score of one pod there, 0 where it does not fit."""
 
-    token: NDArray[np.int64]
+    token: Ints
     score: Floats
 
 

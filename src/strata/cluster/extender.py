@@ -13,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.cluster.admission.claims import claim_of_pod
 from strata.cluster.annotations import has_claim
 from strata.cluster.appraise import FITS, TOKENS, appraise
-from strata.cluster.index import Floats, Index, Ints
+from strata.cluster.index import Index
 from strata.cluster.kinds import Object, annotations_of, meta, name_of, namespace_of
 from strata.cluster.placed import PLACEMENT, decode, nodes_of, place_of
 from strata.cluster.profile import RuntimeProfile

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strata.cluster.index import Floats, Index, Ints
+from strata.arrays import Floats, Ints
+from strata.cluster.index import Index
 from strata.cluster.scoring import W_TIDY, W_TIGHT, W_WORTH
 
 _SLACK = 1e-9

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from strata.cluster.index import Floats, Index, Ints
+from strata.arrays import Floats, Ints
+from strata.cluster.index import Index
 from strata.cluster.scoring import LEVELS, NEARNESS, W_NEAR, values
 
 _MOST_GROUPS: Final = 16

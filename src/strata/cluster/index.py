@@ -12,15 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.cluster.shape import Shape
 from strata.cluster.snapshot import Cluster, NodeState, Placement
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import deliverable
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MIN_HEALTH: Final = 0.5
 """Devices below it are not used."""
@@ -80,7 +77,7 @@ class Index:
     rows_of_model: Mapping[str, Ints]
     cards: Mapping[str, Accelerator | None]
     kind: Ints
-    is_open: NDArray[np.bool_]
+    is_open: Bools
     taint_set: Ints
     taint_sets: tuple[tuple[str, ...], ...]
     groups: Mapping[str, Ints]

@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Ints
 from strata.cluster.affinity import unmet
 from strata.cluster.claim import Claim
 from strata.cluster.exchange import Demand, Refusal, demands
 from strata.cluster.fraction import place_fractions
 from strata.cluster.gang import split_gang
-from strata.cluster.index import Index, Ints
+from strata.cluster.index import Index
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.scoring import LEVEL_BYTES_PER_S, NEARNESS, W_FIT, W_NEAR
 from strata.cluster.shape import bits

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.cluster.index import Index, Kind
 
 W_NEAR: Final = 0.40
@@ -34,8 +34,6 @@ LEVELS: Final = tuple(NEARNESS)
 
 LEVEL_BYTES_PER_S: Final[Mapping[str, float]] = {"rdma": 25e9, "rack": 12.5e9, "any": 3e9}
 """One direction between devices of different nodes, by what the nodes share; assumed."""
-
-Floats = NDArray[np.float64]
 
 
 def values(index: Index, count: int) -> Floats:

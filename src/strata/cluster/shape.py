@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.fingerprint import LINK_BYTES_PER_S
 from strata.fleet.topology import best_subset
 
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 class Shape:
     """bandwidth: bytes/s [n, n]. boards, numa: of each device, empty or -1 where not known."""
 
-    bandwidth: NDArray[np.float64]
+    bandwidth: Floats
     boards: tuple[str, ...]
     numa: tuple[int, ...]
     can_p2p: bool = True
@@ -50,9 +50,7 @@ class Shape:
     _worths: dict[tuple[int, int], float] = field(default_factory=dict)
 
     @staticmethod
-    def of(
-        bandwidth: NDArray[np.float64], *, boards: tuple[str, ...], numa: tuple[int, ...], can_p2p: bool
-    ) -> Shape:
+    def of(bandwidth: Floats, *, boards: tuple[str, ...], numa: tuple[int, ...], can_p2p: bool) -> Shape:
         """Build a shape. Devices that cannot reach each other talk through the host's memory, at its pace.
 
         A bandwidth that is none (NaN, zero) is taken for the slowest link's.

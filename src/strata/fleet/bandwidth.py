@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from strata.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class BandwidthCurve:
         """Return the time one message takes, latency included as far as the fit saw it [s]."""
         return 0.0 if message_bytes <= 0 else message_bytes / self.bandwidth_bytes_per_s(message_bytes)
 
-    def transfers_s(self, message_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def transfers_s(self, message_bytes: Floats) -> Floats:
         """Return `transfer_s` of each of many messages."""
         sizes = np.maximum(np.asarray(message_bytes, dtype=float), 1e-300)
         return np.asarray(sizes / (np.polyval(self.coefficients, np.log2(sizes / 1e6)) * 1e9))

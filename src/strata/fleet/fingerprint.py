@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 
@@ -85,7 +85,7 @@ class Fingerprint:
     trust: Trust = Trust.MEASURED
     notes: tuple[str, ...] = ()
 
-    def bandwidth(self) -> NDArray[np.float64]:
+    def bandwidth(self) -> Floats:
         """Return bytes/s between devices [n, n], one direction, symmetric; infinite on the diagonal."""
         n = len(self.devices)
         matrix = np.full((n, n), LINK_BYTES_PER_S["sys"])

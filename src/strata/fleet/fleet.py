@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.bandwidth import BandwidthCurve
@@ -93,19 +93,19 @@ class Fleet:
         """Accelerators of all domains."""
         return sum(domain.num_devices for domain in self.domains)
 
-    def bandwidth_bytes_per_s(self) -> NDArray[np.float64]:
+    def bandwidth_bytes_per_s(self) -> Floats:
         """Return B[i, j], 0 where there is no link, inf on the diagonal."""
         return self._matrix("bandwidth_bytes_per_s", missing=0.0, diagonal=np.inf)
 
-    def latency_s(self) -> NDArray[np.float64]:
+    def latency_s(self) -> Floats:
         """Return one-way L[i, j], inf where there is no link, 0 on the diagonal."""
         return self._matrix("latency_s", missing=np.inf, diagonal=0.0)
 
-    def price_usd_per_byte(self) -> NDArray[np.float64]:
+    def price_usd_per_byte(self) -> Floats:
         """Return the price per byte sent i -> j, 0 where there is no link and on the diagonal."""
         return self._matrix("price_usd_per_byte", missing=0.0, diagonal=0.0)
 
-    def _matrix(self, attribute: str, *, missing: float, diagonal: float) -> NDArray[np.float64]:
+    def _matrix(self, attribute: str, *, missing: float, diagonal: float) -> Floats:
         matrix = np.full((len(self.domains), len(self.domains)), missing)
         np.fill_diagonal(matrix, diagonal)
         for (source, dest), link in self.links.items():

@@ -13,9 +13,8 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Bools, Floats
 
 _ENUMERABLE: Final = 50_000
 """Subsets few enough to look at all at once (16 devices have at most 12,870 of one size): about 15 ms."""
@@ -91,7 +90,7 @@ def _search(bandwidth: Floats, count: int) -> tuple[list[int], bool]:
     return chosen, is_exact and is_proven
 
 
-def _neighbours(joined: NDArray[np.bool_]) -> list[int]:
+def _neighbours(joined: Bools) -> list[int]:
     """Return the neighbours of each device as the bits of an integer."""
     return [sum(1 << int(j) for j in np.flatnonzero(row) if j != i) for i, row in enumerate(joined)]
 

@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.host.interrupts import Interrupts
 from strata.host.runs import Runs
 from strata.host.spans import overlaps, ranges
-from strata.host.trace.events import Ints, Names
+from strata.host.trace.events import Names
 from strata.host.waits import Waits
 
 IDLE_LABEL: Final = "(idle)"
@@ -41,7 +42,7 @@ class Blame:
     run_culprit: NDArray[np.int32]
     held_start: Ints
     held_end: Ints
-    held_run: NDArray[np.int64]
+    held_run: Ints
     held_culprit: NDArray[np.int32]
 
     def by_culprit(self, waits: NDArray[np.intp]) -> dict[str, int]:
@@ -49,14 +50,12 @@ class Blame:
         _, culprit, ns = self.shares(waits, np.zeros(len(waits), np.int64))
         return self.named(culprit, ns)
 
-    def named(self, culprit: NDArray[np.int64], ns: Ints) -> dict[str, int]:
+    def named(self, culprit: Ints, ns: Ints) -> dict[str, int]:
         """Return culprits by name, longest first."""
         held = zip(culprit.tolist(), ns.tolist(), strict=True)
         return {self.labels[one]: length for one, length in sorted(held, key=lambda item: (-item[1], item[0]))}
 
-    def shares(
-        self, waits: NDArray[np.intp], group: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Ints]:
+    def shares(self, waits: NDArray[np.intp], group: Ints) -> tuple[Ints, Ints, Ints]:
         """Return how long each culprit held the CPU during each group of waits: group, culprit, ns, sorted.
 
         The shares of a group sum to its waits. Past MOST_PAIRS or MOST_SHARES the waits that are left are nobody's
@@ -107,7 +106,7 @@ def blame_of(waits: Waits, runs: Runs, interrupts: Interrupts, names: Names) -> 
     )
 
 
-def _summed(key: NDArray[np.int64], value: Ints) -> tuple[NDArray[np.int64], Ints]:
+def _summed(key: Ints, value: Ints) -> tuple[Ints, Ints]:
     """Return the sum of each key's values, sorted by key, without those of sum 0."""
     low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
     if high - low < 4 * len(key):

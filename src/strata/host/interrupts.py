@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.host.runs import Runs
-from strata.host.trace.events import Ints, Kind, Trace
+from strata.host.trace.events import Kind, Trace
 
 SOFTIRQS: Final = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """By vector (include/linux/interrupt.h)."""
@@ -69,7 +70,7 @@ def interrupts_of(trace: Trace, runs: Runs) -> Interrupts:
 
 def _until_exit(
     kind: NDArray[np.uint8], number: NDArray[np.int32], cpu: NDArray[np.int32], entry: Kind, exit_: Kind
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return for each entry where its exit is (the next event of its sort on its CPU); -1 for all else."""
     found = np.full(len(kind), -1, np.int64)
     these = np.flatnonzero((kind == entry) | (kind == exit_))

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.errors import UsageError
 from strata.files import read_json
 from strata.host.spans import union
-from strata.host.trace.events import Ints, Trace
+from strata.host.trace.events import Trace
 
 MAX_BYTES: Final = 2**30
 _BUSY: Final = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -174,7 +174,7 @@ def _is_span(event: Event) -> bool:
 
 def _times(events: Sequence[Event], origin_ns: int) -> tuple[Ints, Ints]:
     """Return starts and ends [ns]; in microseconds of the epoch a double keeps half of one."""
-    start: NDArray[np.float64] = np.array([one["ts"] for one in events], np.float64)
+    start: Floats = np.array([one["ts"] for one in events], np.float64)
     length = np.array([one["dur"] for one in events], np.float64)
     begin = np.round(start * 1e3).astype(np.int64) + origin_ns
     return begin, begin + np.round(length * 1e3).astype(np.int64)

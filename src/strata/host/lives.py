@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.host.trace.events import IDLE, Ints, Kind, State, Trace
+from strata.arrays import Ints
+from strata.host.trace.events import IDLE, Kind, State, Trace
 
 _INDEX_BITS: Final = 32
 """A key is an id and the index of an event, so that keys sort by id and then by time."""

@@ -7,11 +7,10 @@ from html import escape
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.host.report import Report, verdict
 from strata.host.spans import union, within
-from strata.host.trace.events import Ints
 from strata.host.view import View
 from strata.host.waits import Cause
 
@@ -176,7 +175,7 @@ def _short(name: str) -> str:
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _layer(top: int, base: NDArray[np.float64], share: NDArray[np.float64], colour: str, label: str) -> str:
+def _layer(top: int, base: Floats, share: Floats, colour: str, label: str) -> str:
     """Return one colour of a lane: a bar where it has a share, on what is below; like neighbours are one."""
     step = WIDTH / COLUMNS
     low, high = np.round(base, 2), np.round(np.minimum(base + share, 1.0), 2)
@@ -189,7 +188,7 @@ def _layer(top: int, base: NDArray[np.float64], share: NDArray[np.float64], colo
     return f'<path fill="{colour}" d="{"".join(path)}"><title>{escape(label)}</title></path>' if path else ""
 
 
-Layers = list[tuple[str, str, NDArray[np.float64]]]
+Layers = list[tuple[str, str, Floats]]
 
 
 def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
@@ -216,7 +215,7 @@ def _cpu_lanes(view: View, edges: Ints, colours: dict[str, str]) -> Iterator[tup
     for cpu in sorted(np.argsort(-use, kind="stable")[:MOST_CPUS].tolist()):
         here = (runs.cpu == cpu) & (runs.life >= 0)
         colour_of = {i: colours[name] for i, name in enumerate(names) if name in colours}
-        groups: list[tuple[str, str, NDArray[np.bool_]]] = [(_CRITICAL, "critical", here & is_critical)]
+        groups: list[tuple[str, str, Bools]] = [(_CRITICAL, "critical", here & is_critical)]
         left = here & ~is_critical
         for comm, colour in colour_of.items():
             groups.append((colour, names[comm], left & (runs.comm == comm)))
@@ -232,14 +231,14 @@ def _cpu_lanes(view: View, edges: Ints, colours: dict[str, str]) -> Iterator[tup
         yield f"CPU {runs.cpus[cpu]}", [(_INTERRUPT, "interrupts", share), *_shrunk(layers, share)]
 
 
-def _shrunk(layers: Layers, taken: NDArray[np.float64]) -> Layers:
+def _shrunk(layers: Layers, taken: Floats) -> Layers:
     """Return layers made smaller by what interrupts took of them."""
     total = sum((share for _, _, share in layers), np.zeros(COLUMNS))
     keep = np.where(total > 0, np.maximum(total - taken, 0) / np.maximum(total, 1e-9), 1.0)
     return [(colour, label, share * keep) for colour, label, share in layers]
 
 
-def _share(start: Ints, end: Ints, edges: Ints) -> NDArray[np.float64]:
+def _share(start: Ints, end: Ints, edges: Ints) -> Floats:
     """Return which share of each column some stretches of time cover."""
     return within(*union(start, end), edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
 

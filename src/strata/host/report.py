@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.host.findings.finding import WARNING_SHARE, Finding, Severity, share_of, to_blame
 from strata.host.findings.gpu_idle import idleness
@@ -124,7 +125,7 @@ def _culprits(view: View, lives: NDArray[np.intp]) -> Iterator[dict[str, float]]
         yield {name: held / 1e6 for name, held in view.blame.named(culprit[first:last], ns[first:last]).items()}
 
 
-def _p99(values: NDArray[np.float64]) -> float:
+def _p99(values: Floats) -> float:
     """Return the 99th percentile as NumPy does, which is slow for the many threads of a fork storm."""
     if not len(values):
         return 0.0

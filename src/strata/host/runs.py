@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.errors import UsageError
 from strata.host.lives import Lives
-from strata.host.trace.events import Ints, Kind, Trace
+from strata.host.trace.events import Kind, Trace
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Runs:
     end_ns: Ints
     life: NDArray[np.int32]
     comm: NDArray[np.int32]
-    event: NDArray[np.int64]
+    event: Ints
 
     def __len__(self) -> int:
         return len(self.cpu)

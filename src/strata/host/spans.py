@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.host.trace.events import Ints
+from strata.arrays import Ints
 
 PAIRS: Final = 2_000_000
 """Overlaps looked at in one go: bounds the memory of long times beside many short stretches."""

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Bools, Ints
 from strata.host.blame import Blame, blame_of
 from strata.host.cpus import Cpus
 from strata.host.interrupts import Interrupts, interrupts_of
@@ -21,7 +22,7 @@ from strata.host.steal import Steal
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.names import of_thread
 from strata.host.threads.pools import POOLS
-from strata.host.trace.events import Ints, Trace
+from strata.host.trace.events import Trace
 from strata.host.waits import Cause, Waits, waits_of
 
 _CRITICAL: Final = re.compile(r"train(er|ing)?([^a-z]|$)|pt_main|(kernel_)?launch|rank_?\d", re.IGNORECASE)
@@ -94,7 +95,7 @@ class View:
         return np.bincount(self.waits.life[self.waits.is_over], minlength=len(self.lives))
 
     @cached_property
-    def is_critical(self) -> NDArray[np.bool_]:
+    def is_critical(self) -> Bools:
         """Which threads hold up others: those the user named, else those that launch kernels, seen or by name.
 
         Where there are none, those that work in rounds and waited longest: a guess.
@@ -135,7 +136,7 @@ class View:
         return {}
 
     @cached_property
-    def _known_critical(self) -> NDArray[np.bool_]:
+    def _known_critical(self) -> Bools:
         names = [self.trace.names[i] for i in range(len(self.trace.names))]
         matches = [name.startswith(self.critical) if self.critical else _feeds(name) for name in names]
         launches = self.accelerator.launchers if self.accelerator and not self.critical else ()
@@ -144,7 +145,7 @@ class View:
         return known & (self.ran_ns + self.waited_ns > 0)
 
     @cached_property
-    def _works_in_rounds(self) -> NDArray[np.bool_]:
+    def _works_in_rounds(self) -> Bools:
         rounds = np.bincount(self.waits.life[self.waits.cause == Cause.WOKEN], minlength=len(self.lives))
         some = np.flatnonzero((rounds >= FEWEST_ROUNDS) & (rounds * 1e9 >= ROUNDS_PER_S * self.wall_ns))
         some = some[np.argsort(-self.waited_ns[some], kind="stable")]

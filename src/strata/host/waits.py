@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Bools, Ints
 from strata.host.lives import Lives, key
 from strata.host.runs import Runs
-from strata.host.trace.events import IDLE, Ints, Kind, State, Trace
+from strata.host.trace.events import IDLE, Kind, State, Trace
 
 YIELD_NS: Final = 200_000
 """A thread that leaves within this time of its sched_yield left because of it (assumed)."""
@@ -47,10 +48,10 @@ class Waits:
     start_ns: Ints
     end_ns: Ints
     cause: NDArray[np.uint8]
-    is_over: NDArray[np.bool_]
+    is_over: Bools
     waker: NDArray[np.int32]
     cpu: NDArray[np.int32]
-    part_wait: NDArray[np.int64]
+    part_wait: Ints
     part_cpu: NDArray[np.int32]
     part_start_ns: Ints
     part_end_ns: Ints
@@ -65,7 +66,7 @@ class Waits:
         return length
 
 
-def yields_of(trace: Trace, lives: Lives, runs: Runs, outs: NDArray[np.intp]) -> NDArray[np.bool_]:
+def yields_of(trace: Trace, lives: Lives, runs: Runs, outs: NDArray[np.intp]) -> Bools:
     """Return which of some switches are of a thread that just called sched_yield."""
     events = trace.events
     calls = events.of(Kind.YIELD)
@@ -79,7 +80,7 @@ def yields_of(trace: Trace, lives: Lives, runs: Runs, outs: NDArray[np.intp]) ->
     found = keys[np.maximum(np.searchsorted(keys, key(life, outs)) - 1, 0)]
     call = (found & 0xFFFFFFFF).astype(np.intp)
     is_same = (found >> 32) == life
-    is_yield: NDArray[np.bool_] = is_same & (call < outs)
+    is_yield: Bools = is_same & (call < outs)
     return is_yield & (events.time_ns[outs] - events.time_ns[call] <= YIELD_NS)
 
 
@@ -150,9 +151,7 @@ class _Moves:
         return cls(lives.at(tid[order], event[order]), event[order], sort[order])
 
 
-def _begins_and_ends(
-    trace: Trace, moves: _Moves
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def _begins_and_ends(trace: Trace, moves: _Moves) -> tuple[Ints, Ints, Bools]:
     """Return for each wait the move that began it, the last move of it, and whether that ended it."""
     is_in, is_wake = moves.sort == _IN, moves.sort == _WAKE
     is_first = np.diff(moves.life, prepend=-1) != 0
@@ -174,7 +173,7 @@ def _begins_and_ends(
     return last_start[ends], ends, is_over[ends]
 
 
-def _latest(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _latest(mask: Bools) -> Ints:
     """Return for each place the last one, itself included, where `mask` holds; -1 for none."""
     return np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
 
@@ -207,7 +206,7 @@ def _parts(
     end: NDArray[np.intp],
     queued: NDArray[np.int32],
     ran: NDArray[np.int32],
-) -> tuple[NDArray[np.int64], NDArray[np.int32], Ints]:
+) -> tuple[Ints, NDArray[np.int32], Ints]:
     """Return the CPUs each wait was on: which wait, the CPU it was queued on or moved to, and since when.
 
     Without a recorded move a thread waited where it then ran (`ran`, -1: not yet), whatever its wakeup said.

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.serving.planning.allocation import Pipeline
 
 
@@ -37,7 +37,7 @@ class HopTable(Mapping[tuple[str, str], Line]):
     """Hops that are also known as an array, which is read many times faster than pair by pair."""
 
     @abstractmethod
-    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> NDArray[np.float64]:
+    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Floats:
         """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
 
 
@@ -75,7 +75,7 @@ class Layout:
         """Return the hop of a directed pair; none inside one node."""
         return Line() if source == dest else self.hops.get((source, dest), self.far)
 
-    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> NDArray[np.float64]:
+    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Floats:
         """Return `hop` of all pairs [2, S, D]: fixed and per-unit seconds."""
         if isinstance(self.hops, HopTable):
             found = self.hops.lines(sources, dests)

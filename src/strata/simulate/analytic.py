@@ -13,8 +13,8 @@ from itertools import permutations, product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate import screening
@@ -26,8 +26,6 @@ from strata.simulate.report import StageReport, StepReport
 from strata.simulate.traffic import Hop, hops, links_used, replica_ring_s
 from strata.workload.job import Recompute, Schedule, TrainingJob
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
-
-Floats = NDArray[np.float64]
 
 NO_HOP: Final = Hop(0.0, 0.0)
 

@@ -13,9 +13,9 @@ from itertools import pairwise, permutations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats, Ints
+
 Elementwise = Any
 
 # (H, eta): the author's assumption, fitted to nothing; run it with sensitivity 0.5 and 2.
@@ -166,7 +166,7 @@ def best_ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> t
     """
     members = len(latency)
 
-    def times(orders: NDArray[np.int64]) -> Floats:
+    def times(orders: Ints) -> Floats:
         after = np.roll(orders, -1, axis=1)
         slowest, longest = seconds_per_byte[orders, after].max(axis=1), latency[orders, after].max(axis=1)
         return np.asarray(2 * (members - 1) * (size_bytes / members * slowest + longest))
@@ -188,11 +188,11 @@ def best_ring(size_bytes: float, seconds_per_byte: Floats, latency: Floats) -> t
 
 
 @lru_cache(maxsize=_EXACT_RING_MEMBERS)
-def _all_orders(members: int) -> NDArray[np.int64]:
+def _all_orders(members: int) -> Ints:
     return np.array([(0, *rest) for rest in permutations(range(1, members))])
 
 
-def _nearest_neighbours(message_s: Floats) -> NDArray[np.int64]:
+def _nearest_neighbours(message_s: Floats) -> Ints:
     members = len(message_s)
     orders = []
     for start in range(members):
@@ -204,7 +204,7 @@ def _nearest_neighbours(message_s: Floats) -> NDArray[np.int64]:
     return np.array(orders)
 
 
-def _exchanges(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def _exchanges(order: Ints) -> Ints:
     one, other = np.triu_indices(len(order), k=1)
     found = np.tile(order, (len(one) + 1, 1))
     row = np.arange(1, len(one) + 1)

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain
 from strata.workload.job import Recompute, TrainingJob
-
-Floats = NDArray[np.float64]
 
 _REDUCTIONS = {"embedding": 1.0, "head": 1.0}
 """Tensor-parallel all-reduces per direction; every other kind of layer has 2 (attention and MLP)."""

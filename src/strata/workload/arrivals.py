@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 LONGEST_S: Final = 30 * 86400.0
 MOST_NODES: Final = 64

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.workload.model import ModelSpec
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

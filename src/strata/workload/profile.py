@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.errors import BadFile, Fault
 from strata.files import read_json
-
-Floats = NDArray[np.float64]
 
 _FORM: Final = '{"ACCELERATOR": {"2,1": {"forward_s": [...], "backward_s": [...], "update_s": [...]}}}'
 

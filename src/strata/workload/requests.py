@@ -17,7 +17,8 @@ from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from strata.arrays import Floats, Ints
 
 MOST_CV: Final = 100.0
 """Beyond it nearly all gaps are 0, and their mean is not met by any sample one could draw."""
@@ -56,7 +57,7 @@ class Length:
         longest = max(like.longest, math.ceil(8 * mean))
         return cls(mean / math.exp(like.sigma**2 / 2), like.sigma, longest)
 
-    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, n: int) -> Ints:
         """Return n of them."""
         drawn = self.median * np.exp(self.sigma * rng.standard_normal(n))
         return np.clip(np.rint(drawn), 1, self.longest).astype(np.int64)
@@ -111,7 +112,7 @@ def arrivals(
             yield at_s
 
 
-def _gaps(rng: np.random.Generator, cv: float) -> NDArray[np.float64]:
+def _gaps(rng: np.random.Generator, cv: float) -> Floats:
     """Return gaps of mean 1."""
     return rng.gamma(1 / cv**2, cv**2, _CHUNK) if cv > 1e-3 else np.ones(_CHUNK)
 

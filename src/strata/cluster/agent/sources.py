@@ -14,6 +14,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
+from strata.clock import Clock
 from strata.cluster.agent import probe, trace, xid
 from strata.cluster.agent.benchmark import is_idle
 from strata.cluster.agent.collect import Collected
@@ -26,7 +27,6 @@ from strata.fleet.health import Reading
 log = logging.getLogger(__name__)
 
 Put = Callable[[Any], None]
-Clock = Callable[[], float]
 Collect = Callable[[float, Mapping[str, Reading] | None], Collected]
 """Asks all tools: the time, and the readings of before to judge by."""
 

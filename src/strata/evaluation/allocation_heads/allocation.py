@@ -13,8 +13,8 @@ from itertools import islice, product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.evaluation.allocation_heads.layered import Counts, Layered
 from strata.simulate.collective import eta
@@ -23,8 +23,6 @@ from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.unit import Inner, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
 
 WORST_REWARD: Final = -1.0
 """Reward of ratios that no plan follows, and of any step of twice the baseline or more: a learner need not know

@@ -12,15 +12,13 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu, softplus
 
+from strata.arrays import Floats
 from strata.simulate.compute import peak_flops
 from strata.simulate.memory import state_bytes
 from strata.training.plan.exact.problem import Problem
-
-Floats = NDArray[np.float64]
 
 DOMAIN: Final = (
     "devices", "device_share", "speed", "best_bandwidth", "mean_bandwidth", "best_latency", "mean_latency",

@@ -13,15 +13,14 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from strata.arrays import Floats
 from strata.evaluation.allocation_heads.allocation import Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead, Ratios, batch, observe
 from strata.training.hi_ppo.ppo import Config
 from strata.training.plan.exact.problem import Problem
 
-Floats = NDArray[np.float64]
 Members = tuple[int, ...]
 
 SETTINGS: Final = Config(

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
+from strata.clock import Clock
 from strata.evaluation.allocation_heads.allocation import WORST_REWARD, Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead
 from strata.evaluation.allocation_heads.dirichlet_training import Progress, Yard, decide, learn
@@ -28,9 +29,6 @@ from strata.training.plan.objective import Scales
 from strata.training.plan.planner import best_single, plan_training, problem_of
 from strata.workload.job import Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
-Clock = Callable[[], float]
 
 CARD: Final = "A100-SXM4-80GB"
 SIZES: Final = (16, 32, 64)

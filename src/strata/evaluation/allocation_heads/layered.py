@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import FIXED_BYTES, StageRoom, state_bytes
@@ -24,7 +24,6 @@ from strata.training.plan.exact.split import split
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-Floats = NDArray[np.float64]
 Counts = tuple[int, ...]
 """[K] layers of each domain, 0 where it takes no part."""
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 EPSILONS: Final = (0.0, 0.01, 0.02, 0.05)
 BEYOND_NADIR: Final = 0.1

@@ -11,8 +11,8 @@ from collections import defaultdict
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import LOAD
 from strata.evaluation.kpi.kpi import Kpi, ends
@@ -20,7 +20,6 @@ from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, Choose, Ru
 from strata.evaluation.kpi.study import Study
 from strata.stats import mean_interval
 from strata.training.replan import rules
-from strata.training.replan.options import Floats
 
 TARGET: Final = 0.99
 HALF_WIDTH: Final = 0.2
@@ -38,8 +37,6 @@ MOST_WAITING: Final = 1.0
 OURS: Final = "hi_ppo"
 NAMES: Final = ("drawn", "corners")
 FREE: Final = "stable_against_free_oracle"
-
-Bools = NDArray[np.bool_]
 
 
 def measure(study: Study) -> Kpi:

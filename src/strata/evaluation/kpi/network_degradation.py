@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import NETWORK, at_crossover
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
@@ -14,7 +15,6 @@ from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, autoregres
 from strata.evaluation.kpi.study import Study
 from strata.stats import mean_interval
 from strata.training.replan import rules
-from strata.training.replan.options import Floats
 
 TARGET: Final = 0.10
 HALF_WIDTH: Final = 0.3

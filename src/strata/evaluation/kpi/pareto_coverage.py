@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.fronts import measures, scaled
 from strata.evaluation.kpi.instances import FRONTS, Instance
@@ -22,8 +22,6 @@ from strata.training.plan.shortlist.preferences import preferences
 
 TARGET: Final = 0.85
 HEADLINE: Final = "coverage_eps_1"
-
-Floats = NDArray[np.float64]
 
 
 def measure(study: Study) -> Kpi:

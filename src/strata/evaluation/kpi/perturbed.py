@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.evaluation.kpi.study import Study
 from strata.training.hi_ppo.global_agent import INTERVAL_S, RESTART_S
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import moving
-from strata.training.replan.options import HORIZONS, Floats, Ints, Options
+from strata.training.replan.options import HORIZONS, Options
 from strata.training.replan.response import PlanResponse
 
 Choose = Callable[[Options], Ints]
@@ -56,7 +56,7 @@ class Run:
     plans: Ints
     earned: Floats
     step_s: Floats
-    switched: NDArray[np.bool_]
+    switched: Bools
 
 
 class Arena:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.training.plan.baselines.context import Context, evaluate
 from strata.training.plan.baselines.random_search import legal_chain
 from strata.training.plan.exact.pareto import vector
@@ -19,8 +19,6 @@ from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.shards import ShardSpace
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
 
 POPULATION: Final = 32
 WORST: Final = 1e12

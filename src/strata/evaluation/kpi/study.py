@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
+from strata.clock import Clock
 from strata.evaluation.kpi.other_orders import other_orders
 from strata.training.hi_ppo import global_agent
 from strata.training.hi_ppo.policy import Policy
@@ -19,8 +20,6 @@ from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales
 from strata.training.plan.shortlist.preferences import seeking
 from strata.training.plan.shortlist.selection import shortlist
-
-Clock = Callable[[], float]
 
 QUERIES: Final = 64
 """Preferences a front is asked with: the budget of facts §3."""
@@ -74,7 +73,7 @@ class Study:
         scales = global_agent.scales_of(found)
         asking = seeking(np.array(scales.ideal), np.array(scales.nadir))
         taken: list[Evaluated] = []
-        weights: NDArray[np.float64] | None = next(asking)
+        weights: Floats | None = next(asking)
         while weights is not None and len(taken) < QUERIES:
             taken += global_agent.answers(problem, found, weights[None], policy=self.policy)
             try:

@@ -13,9 +13,10 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.cluster.claim import Claim
 from strata.cluster.exchange import Demand, demands
-from strata.cluster.index import Floats, Index, Ints
+from strata.cluster.index import Index
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.router import open_rows
 from strata.cluster.scoring import LEVEL_BYTES_PER_S

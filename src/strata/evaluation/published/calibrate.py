@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.evaluation.published.accuracy import profiled_step
 from strata.evaluation.published.calibrated import Calibration, pipelines_s
 from strata.evaluation.published.file import CaseFile
 
-Array = NDArray[np.float64]
+Array = Floats
 
 OVERHEADS_S: Final[Array] = np.linspace(0.0, 150e-3, 151)
 HANDOVERS_S_PER_BYTE: Final[Array] = np.linspace(0.0, 60e-12, 61)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.simulate.pipeline import StageTimes, classic_warmup, recurrence_s
 
-Array = NDArray[np.float64]
+Array = Floats
 
 
 @dataclass(frozen=True, slots=True)

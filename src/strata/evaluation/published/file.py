@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.errors import BadFile, Fault
 from strata.evaluation.published.plan import CasePlan, plan_from_dict
 from strata.files import read_json
@@ -23,7 +23,7 @@ from strata.fleet.bandwidth import BandwidthCurve
 from strata.workload.profile import LayerTimes
 
 Objective = Literal["iteration_s", "cost_usd"]
-Array = NDArray[np.float64]
+Array = Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.evaluation.published.file import Array, End
 from strata.evaluation.published.neutral import (
     BUCKET_BYTES,
@@ -29,8 +29,6 @@ from strata.evaluation.published.neutral import (
 )
 from strata.evaluation.published.plan import Run
 from strata.fleet.bandwidth import BandwidthCurve
-
-Ints = NDArray[np.int64]
 
 
 class Part(NamedTuple):

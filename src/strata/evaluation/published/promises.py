@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from strata.arrays import Ints
 from strata.evaluation.published.file import Array
-from strata.evaluation.published.kinds import Ints
 from strata.evaluation.published.structures import Structures
 
 FIRST_CHUNK: Final = 64

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from strata.arrays import Ints
 from strata.errors import BadFile
 from strata.evaluation.published.replan_schema import ScenarioEntry, ScenarioFile, faults
 from strata.files import read_document
 from strata.training.replan.chain import LinkChains
-from strata.training.replan.options import Ints
 from strata.training.replan.table import ReplanTable
 
 

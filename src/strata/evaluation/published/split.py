@@ -13,10 +13,10 @@ from math import comb
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Ints
 from strata.evaluation.published.file import Array
-from strata.evaluation.published.kinds import Ints, KindTable, Rings
+from strata.evaluation.published.kinds import KindTable, Rings
 
 EVERY_CUT: Final = 100
 """Up to so many splits of a candidate are all tried."""
@@ -36,7 +36,7 @@ class Batch:
     replicas: Ints
     num_microbatches: Ints
 
-    def take(self, rows: Ints | NDArray[np.bool_]) -> Batch:
+    def take(self, rows: Ints | Bools) -> Batch:
         """Return some of the candidates."""
         return Batch(self.kinds[rows], self.replicas[rows], self.num_microbatches[rows])
 
@@ -163,7 +163,7 @@ class Splitter:
         right[~enough] = left[~enough]
         return left, right
 
-    def _fill_left(self, kinds: Ints, limit_s: Array) -> tuple[Ints, NDArray[np.bool_]]:
+    def _fill_left(self, kinds: Ints, limit_s: Array) -> tuple[Ints, Bools]:
         """Give each stage from the first on as many layers as its limit and memory allow."""
         table, (B, S), L = self._table, kinds.shape, self._table.num_layers
         first = np.zeros((B, S + 1), dtype=np.int64)
@@ -177,7 +177,7 @@ class Splitter:
         stages_hold = (np.diff(first, axis=1) > 0).all(axis=1)
         return first, stages_hold & (first[:, -1] == L)
 
-    def _fill_right(self, kinds: Ints, limit_s: Array) -> tuple[Ints, NDArray[np.bool_]]:
+    def _fill_right(self, kinds: Ints, limit_s: Array) -> tuple[Ints, Bools]:
         """Give each stage from the last back as many layers as its limit and memory allow."""
         table, (B, S), L = self._table, kinds.shape, self._table.num_layers
         first = np.full((B, S + 1), L, dtype=np.int64)

@@ -15,10 +15,10 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Ints
 from strata.evaluation.published.file import Array
-from strata.evaluation.published.kinds import Ints, KindTable
+from strata.evaluation.published.kinds import KindTable
 from strata.evaluation.published.neutral import ELEMENT_BYTES
 
 MAX_ROWS: Final = 40_000
@@ -37,7 +37,7 @@ class Structures:
     kind: Ints
     count: Ints
 
-    def take(self, rows: Ints | NDArray[np.bool_]) -> Structures:
+    def take(self, rows: Ints | Bools) -> Structures:
         """Return some of the structures."""
         return Structures(self.kind[:, rows], self.count[:, rows])
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.evaluation.queueing.grid import STEP_S, Placement
 from strata.evaluation.queueing.placing import best_fit, greedy_span, spans
 from strata.evaluation.queueing.snapshot import Running, Scheduler, Snapshot
@@ -37,7 +37,7 @@ in `trace.py` three of four are."""
 PREFERENCE: Final = (0.0, 1.0, 0.0)
 """Utilisation alone."""
 
-Choose = Callable[[Options], NDArray[np.int64]]
+Choose = Callable[[Options], Ints]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.evaluation.queueing.grid import Grid
 from strata.evaluation.queueing.run import simulate, together
 from strata.evaluation.queueing.snapshot import Scheduler
@@ -16,8 +16,6 @@ from strata.evaluation.queueing.trace import LARGEST, draw, sizes_of
 from strata.fleet.dynamics.regimes import Regimes
 from strata.stats import Interval, bootstrap
 from strata.workload.arrivals import TRACES
-
-Floats = NDArray[np.float64]
 
 LOADS: Final = (0.5, 0.7, 0.9, 1.05, 1.2)
 JOBS: Final = 1000

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.evaluation.queueing.grid import STEP_S, Grid
 from strata.evaluation.queueing.job import Job
 from strata.workload import arrivals
 
-Sizes = Callable[[np.random.Generator, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
+Sizes = Callable[[np.random.Generator, int], tuple[Ints, Floats]]
 """Draws nodes [J] and run times at nominal speed [J, seconds] of J jobs."""
 
 MAST_SKEW: Final = 2.63
@@ -52,7 +52,7 @@ class Trace:
     end_s: float
 
 
-def popularity(domains: int, *, skew: float) -> NDArray[np.float64]:
+def popularity(domains: int, *, skew: float) -> Floats:
     """Return the share of demand of each home domain [K]: geometric, the first `skew` times the mean.
 
     At skew 1 all are alike. Raises ValueError where the first would have more than all.
@@ -130,7 +130,7 @@ def sizes_of(trace: arrivals.Trace) -> Sizes:
     Shorter ones are not training; longer ones, cut off, would make up a trace of a few days on their own.
     """
 
-    def drawn(rng: np.random.Generator, jobs: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def drawn(rng: np.random.Generator, jobs: int) -> tuple[Ints, Floats]:
         run_s, nodes = arrivals.sample(trace, rng, jobs, least_s=LEAST_RUN_S)
         return nodes.astype(np.int64), np.minimum(run_s, MOST_RUN_S)
 

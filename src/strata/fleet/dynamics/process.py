@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from strata.arrays import Floats
+
+FloatArray = Floats
 Shape = tuple[int, ...]
 State = TypeVar("State")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from strata.arrays import Ints
 from strata.fleet.dynamics.process import FloatArray, Shape
 
 GOOD_DEGRADED_BAD: Final = (1.0, 0.5, 0.15)
@@ -59,20 +60,18 @@ class Regimes:
         """Return P[i, j]: the probability to be in j a time `dt_s` after i, [..., K, K]."""
         return _expm(self._rates * np.asarray(dt_s, dtype=float)[..., None, None])
 
-    def reset(self, rng: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
+    def reset(self, rng: np.random.Generator, shape: Shape) -> Ints:
         """Draw from the stationary distribution."""
         return _draw(np.broadcast_to(self._stationary, (*shape, len(self.factors))), rng)
 
-    def step(
-        self, state: NDArray[np.int64], dt_s: float | FloatArray, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
+    def step(self, state: Ints, dt_s: float | FloatArray, rng: np.random.Generator) -> Ints:
         """Draw where each link is `dt_s` later, changes in between included."""
         count = len(self.factors)
         transition = np.broadcast_to(self.transition(dt_s), (*state.shape, count, count))
         rows = np.take_along_axis(transition, state[..., None, None], axis=-2)[..., 0, :]
         return _draw(rows, rng)
 
-    def factor(self, state: NDArray[np.int64]) -> FloatArray:
+    def factor(self, state: Ints) -> FloatArray:
         """Return the factor of each link's regime."""
         return np.asarray(self.factors)[state]
 
@@ -97,7 +96,7 @@ def precursor(
     )
 
 
-def _draw(probabilities: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw(probabilities: FloatArray, rng: np.random.Generator) -> Ints:
     """Draw an index along the last axis by the inverse of the distribution, one uniform each."""
     uniform = rng.random(probabilities.shape[:-1])
     return np.asarray((uniform[..., None] >= np.cumsum(probabilities, axis=-1)[..., :-1]).sum(axis=-1))

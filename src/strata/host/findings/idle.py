@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Ints
 from strata.host.findings.finding import WORTH_SHARE, Finding, listed, of_thread, to_blame, worst_span
 from strata.host.spans import union, within
-from strata.host.trace.events import Ints
 from strata.host.view import View
 
 MANY: Final = 20

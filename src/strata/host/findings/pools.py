@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.host.findings.finding import WORTH_SHARE, Finding, most_of, of_thread
 from strata.host.threads.names import stem
 from strata.host.view import View
@@ -53,7 +53,7 @@ def _culprit(view: View, life: int, pool: str, names: Collection[str]) -> str:
     return most_of({name: ms for name, ms in view.culprits(view.waits_by(life)).items() if name in names}, pool)
 
 
-def _peak(view: View, lives: NDArray[np.int64]) -> int:
+def _peak(view: View, lives: Ints) -> int:
     """Return how many of some threads wanted to run at once, for at least 1 % of the trace."""
     is_one = np.zeros(len(view.lives) + 1, bool)
     is_one[lives] = True

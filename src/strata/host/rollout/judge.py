@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools
 from strata.decision import Reason
 from strata.host.rollout.pairs import Pair, pairs_of
 from strata.host.rollout.rollout import Plan, Rollout
@@ -26,7 +26,7 @@ JOBS_BACK: Final = 3
 JOBS_BACK_SHARE: Final = 0.05
 """From how many jobs that went back on the whole roll-out goes back: 5 % of them, and three at least (assumed)."""
 _LEAST_SD: Final = 1e-6
-Flags = NDArray[np.bool_]
+Flags = Bools
 
 
 class Stand(StrEnum):

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.decision import Trust
 from strata.host.rollout.judge import Verdict, changes, judge
 from strata.host.rollout.pairs import Pair
 from strata.host.rollout.rollout import Rollout
-from strata.stats import Floats, Interval, bootstrap
+from strata.stats import Interval, bootstrap
 
 
 @dataclass(frozen=True, slots=True)

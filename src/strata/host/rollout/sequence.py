@@ -20,9 +20,9 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 FARTHEST: Final = math.log(10.0)
 """Ends of an interval beyond a factor of ten are unknown, and said to be infinite."""

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Ints
 from strata.host.trace.events import NAME_BYTES, Events, Kind, Names, State
 from strata.host.trace.words import (
     TOP,
@@ -137,9 +138,9 @@ class _Header:
     """What stands before the fields of those lines whose header has the usual form; one value a line."""
 
     line: NDArray[np.intp]
-    time_ns: NDArray[np.int64]
-    cpu: NDArray[np.int64]
-    tid: NDArray[np.int64]
+    time_ns: Ints
+    cpu: Ints
+    tid: Ints
     event_end: Places
 
     def only(self, which: Mask) -> _Header:

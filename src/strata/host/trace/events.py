@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from strata.arrays import Bools, Ints
+
 NAME_BYTES: Final = 16
 """TASK_COMM_LEN of the kernel; longer names (of interrupts) are cut to it."""
 IDLE: Final = 0
@@ -72,7 +73,7 @@ class Events:
     `comm` and `other_comm` are indices into the trace's names, -1 where the event gives none.
     """
 
-    time_ns: NDArray[np.int64]
+    time_ns: Ints
     cpu: NDArray[np.int32]
     kind: NDArray[np.uint8]
     tid: NDArray[np.int32]
@@ -84,7 +85,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def take(self, which: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Events:
+    def take(self, which: NDArray[np.intp] | Bools | slice) -> Events:
         """Return the events an index or a mask selects."""
         return Events(*(getattr(self, item.name)[which] for item in fields(self)))
 

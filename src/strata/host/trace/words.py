@@ -11,9 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Bools, Ints
+
 Words = NDArray[np.uint64]
-Places = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+Places = Ints
+Mask = Bools
 
 _U: Final = np.uint64
 _ZEROS: Final = _U(0x3030303030303030)
@@ -38,14 +40,14 @@ def word(text: bytes) -> np.uint64:
     return _U(int.from_bytes(text, "little"))
 
 
-def digits_before(at: Words, end: Places) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def digits_before(at: Words, end: Places) -> tuple[Ints, Ints]:
     """Return the number whose last digit is before `end`, and its digits: 0 to 8, 8 also for 8 or more."""
     value = at[end - 8] ^ _ZEROS
     count = _trailing(_not_digits(value))
     return _number(value & TOP[count]), count
 
 
-def number(at: Words, start: Places, end: Places) -> tuple[NDArray[np.int64], Mask]:
+def number(at: Words, start: Places, end: Places) -> tuple[Ints, Mask]:
     """Return the numbers between `start` and `end`, and which of them are one to eight digits and nothing else."""
     length = end - start
     is_short = (length >= 1) & (length <= 8)
@@ -54,7 +56,7 @@ def number(at: Words, start: Places, end: Places) -> tuple[NDArray[np.int64], Ma
     return _number(value), is_short & (_not_digits(value) == 0)
 
 
-def spaces_before(at: Words, end: Places) -> NDArray[np.int64]:
+def spaces_before(at: Words, end: Places) -> Ints:
     """Return how many of the eight characters before `end` are spaces, counted from it."""
     value = at[end - 8] ^ _U(0x2020202020202020)
     return _trailing((((value & _LOW7) + _LOW7) | value) & _HIGH)
@@ -82,13 +84,13 @@ def _not_digits(value: Words) -> Words:
     return (((value & _LOW7) + _TEN_UP) | value) & _HIGH
 
 
-def _trailing(mask: Words) -> NDArray[np.int64]:
+def _trailing(mask: Words) -> Ints:
     """Return how many of the highest bytes are clear in a mask of top bits."""
     exponent = np.frexp(mask.astype(np.float64))[1]  # the highest set bit, from 1; 0 where none is
     return (8 - ((exponent.astype(np.int64) + 7) >> 3)).astype(np.int64)
 
 
-def _number(value: Words) -> NDArray[np.int64]:
+def _number(value: Words) -> Ints:
     """Return eight digits (0 to 9 in each byte, the first lowest) as a number: pairs, then fours, then all."""
     value = (value * _U(10) + (value >> _U(8))) & _U(0x00FF00FF00FF00FF)
     value = (value * _U(100) + (value >> _U(16))) & _U(0x0000FFFF0000FFFF)

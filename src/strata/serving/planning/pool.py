@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.serving.planning.service import Service
 
-Array = NDArray[np.float64]
+Array = Floats
 
 
 class Capacity(NamedTuple):

@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from strata.arrays import Floats
 
 TAIL: Final = math.log(20)
 """95th percentile of an exponential wait over its mean."""
@@ -36,7 +37,7 @@ class Service:
     """
 
     prompt_s: tuple[tuple[float, ...], ...]
-    hop_s: NDArray[np.float64]
+    hop_s: Floats
     prompts_per_step: float
     ttft_goal_s: float = math.inf
     tpot_goal_s: float = math.inf

@@ -12,16 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.decision import Trust
 from strata.serving.replay.engine import Replay
 from strata.serving.replay.record import OUTCOMES
 from strata.stats import bootstrap
 from strata.workload.serving_job import Demand
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 BLOCKS: Final = 20
 RESAMPLES: Final = 200
@@ -112,20 +109,18 @@ def _nodes(replay: Replay, span_s: float) -> dict[str, Any]:
     }
 
 
-def _blocks(at_s: Floats, start_s: float, span_s: float) -> NDArray[np.int64]:
+def _blocks(at_s: Floats, start_s: float, span_s: float) -> Ints:
     return np.clip((at_s - start_s) / span_s * BLOCKS, 0, BLOCKS - 1).astype(np.int64)
 
 
-def _rate(chosen: Bools, blocks: NDArray[np.int64], span_s: float, rng: np.random.Generator) -> dict[str, float]:
+def _rate(chosen: Bools, blocks: Ints, span_s: float, rng: np.random.Generator) -> dict[str, float]:
     """Return how many a second, with its interval."""
     per_s = np.bincount(blocks[chosen], minlength=BLOCKS) * (BLOCKS / span_s)
     interval = bootstrap(lambda values: float(np.mean(values)), per_s, rng=rng)
     return {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
 
 
-def _quantiles(
-    values: Floats, chosen: Bools, blocks: NDArray[np.int64], rng: np.random.Generator
-) -> dict[str, Any] | None:
+def _quantiles(values: Floats, chosen: Bools, blocks: Ints, rng: np.random.Generator) -> dict[str, Any] | None:
     """Return mean and quantiles with their intervals; None where there is nothing."""
     parts = [values[chosen & (blocks == block)] for block in range(BLOCKS)]
     parts = [part for part in parts if len(part)]

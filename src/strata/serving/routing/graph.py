@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.serving.layout import Layout, StageServer
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 

@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
-from strata.serving.routing.graph import Floats, graph_of
+from strata.serving.routing.graph import graph_of
 from strata.serving.routing.pipelines import EXPLAINED, steps_left
 from strata.serving.routing.reservations import Book
 

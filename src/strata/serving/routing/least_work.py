@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Bools, Floats
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
-from strata.serving.routing.pipelines import Bools, Floats, PipelineRouter, Times, steps_left
+from strata.serving.routing.pipelines import PipelineRouter, Times, steps_left
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex
 from strata.serving.routing.reading import Reading
 from strata.units import show_time

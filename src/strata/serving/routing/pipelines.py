@@ -8,16 +8,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats
 from strata.decision import Reason
 from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.reservations import Book
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 EXPLAINED: Final = 5
 """Paths shown by `explain`."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.serving.planning.allocation import Pipeline
 
 BLOCK_TOKENS: Final = 16
@@ -64,7 +64,7 @@ class PrefixIndex:
                 used.add(bit)
         self._bits, self._order = kept, [kept[one] for one in pipelines]
 
-    def cached_blocks(self, blocks: Sequence[int], now_s: float) -> NDArray[np.float64]:
+    def cached_blocks(self, blocks: Sequence[int], now_s: float) -> Floats:
         """Return how many leading blocks each pipeline has [P]."""
         self._turn(now_s)
         found = np.zeros(len(self._order))
@@ -89,7 +89,7 @@ class PrefixIndex:
         if len(young) > self.limit:
             self._turn(now_s, is_full=True)
 
-    def _write(self, found: NDArray[np.float64], bits: int, length: int) -> None:
+    def _write(self, found: Floats, bits: int, length: int) -> None:
         for p, bit in enumerate(self._order):
             if bits >> bit & 1:
                 found[p] = length

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.serving.planning.allocation import Pipeline
-
-Floats = NDArray[np.float64]
 
 CHUNK_TOKENS: Final = 512
 """Tokens of a prompt that ride along with one decode step (chunked prefill; Sarathi-Serve's middle setting)."""

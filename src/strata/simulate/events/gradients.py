@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.fleet.fleet import Link, Pair
 from strata.simulate.collective import AllReduce
 from strata.simulate.events.pipeline import Sender, Steps, World, answers
 from strata.simulate.timeline import Kind
 from strata.workload.plan import Pipeline, TrainingPlan
-
-Floats = NDArray[np.float64]
-
 
 Wires = dict[tuple[int, int], dict[Pair, float]]
 """Per two members, the links between them with the share of their gradients that crosses each."""

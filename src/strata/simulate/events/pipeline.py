@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
@@ -53,7 +53,7 @@ class Traits:
     """How a copy differs from its plan: `copies` it stands for, and factors on its times, [S, M, 2]."""
 
     copies: int
-    factors: NDArray[np.float64]
+    factors: Floats
     suffix: str = ""
 
 

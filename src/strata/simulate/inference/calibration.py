@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.decision import Trust
 from strata.simulate.inference.roofline import Terms
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Phase = Literal["prefill", "decode"]
 
 WINDOW: Final = 128

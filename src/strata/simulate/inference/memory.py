@@ -9,12 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.workload.inference import ModelInfo
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Room(NamedTuple):

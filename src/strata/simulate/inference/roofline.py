@@ -15,11 +15,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.workload.inference import ModelInfo
-
-Floats = NDArray[np.float64]
 
 
 class Rates(NamedTuple):

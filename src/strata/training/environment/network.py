@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.dynamics import Uniform
 from strata.fleet.fleet import Fleet, Link
 from strata.fleet.schema import load_fleet
 from strata.units import parse
-
-Floats = NDArray[np.float64]
 
 SEED_BANDWIDTH_BYTES_PER_S: Final = (parse("2Gbps", "bandwidth"), parse("5Gbps", "bandwidth"))
 SEED_LATENCY_S: Final = (20e-3, 100e-3)

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.errors import UsageError
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import StepModel
 from strata.simulate.memory import stage_bytes, state_bytes
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-Floats = NDArray[np.float64]
 Degrees = tuple[int, ...]
 """Tensor-parallel degree of each stage."""
 
@@ -114,7 +113,7 @@ class Part:
         return self.model.fleet.domain(self.assignment.domain)
 
     @cached_property
-    def warmup(self) -> NDArray[np.int64]:
+    def warmup(self) -> Ints:
         """[S]: forwards before the first backward."""
         return np.array([stage.warmup for stage in self.assignment.stages])
 

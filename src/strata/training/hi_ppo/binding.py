@@ -15,11 +15,12 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.simulate import screening
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.traffic import card_bytes_per_s
 from strata.training.hi_ppo.assignment import Assignment, Degrees, Part, StageCosts
-from strata.training.hi_ppo.site import Floats, Ints, Site
+from strata.training.hi_ppo.site import Site
 from strata.workload.job import Schedule
 
 NOBODY: Final = -1

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.assignment import Degrees, Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, equal_shares, group_speed, holds, shares
 from strata.training.hi_ppo.placement import fresh, gathered, swap
-from strata.training.hi_ppo.site import Bools, Floats, Ints, Site
+from strata.training.hi_ppo.site import Site
 
 RESTART_S = 20.0
 """Assumed: to stop at a step's end and connect the processes anew when a device changes its place."""

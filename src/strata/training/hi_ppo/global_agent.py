@@ -7,12 +7,14 @@ Low frequency: the coordinator asks every N iterations, or on drastic change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
 
+from strata.arrays import Floats
+from strata.clock import Clock
 from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.hi_ppo.explanation import Explanation, explain
@@ -25,12 +27,10 @@ from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales, money, score
 from strata.training.plan.shortlist.selection import shortlist
 from strata.training.replan.instance import moving
-from strata.training.replan.options import HORIZONS, Floats, Options, joined
+from strata.training.replan.options import HORIZONS, Options, joined
 from strata.training.replan.response import PlanResponse
 from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan
-
-Clock = Callable[[], float]
 
 CANDIDATES: Final = 128
 """Plans a decision is between: enough that the fastest is among them, few enough for half a second."""

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Bools, Ints
 from strata.decision import Reason
-from strata.training.replan.options import SPANS, Bools, Ints, Options
+from strata.training.replan.options import SPANS, Options
 from strata.training.replan.rules import Rule, hysteresis
 
 SAFE: Final = hysteresis()

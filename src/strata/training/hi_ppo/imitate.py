@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.features import features
 from strata.training.hi_ppo.network import Scorer
-from strata.training.replan.options import HORIZONS, LINK_FEATURES, Bools, Floats, Ints, Options
+from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
 from strata.training.replan.table import Choose
 from strata.training.replan.value_iteration import Solution
 

@@ -10,11 +10,12 @@ from typing import Self
 import numpy as np
 from array_api_compat import array_namespace
 
+from strata.arrays import Floats, Ints
 from strata.training.hi_ppo.ppo import Env
 from strata.training.replan import observe, rules
 from strata.training.replan.arrays import Array
 from strata.training.replan.draws import Draws
-from strata.training.replan.options import Floats, Ints, Options, joined
+from strata.training.replan.options import Options, joined
 from strata.training.replan.pool import Pool, make_pool
 from strata.training.replan.presets import PRESETS
 from strata.training.replan.random_tables import random_table

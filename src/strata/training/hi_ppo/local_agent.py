@@ -12,13 +12,14 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
 from strata.training.hi_ppo.guard import guard
 from strata.training.hi_ppo.outlook import chances, expected
-from strata.training.hi_ppo.site import Floats, Site, nominal_site
+from strata.training.hi_ppo.site import Site, nominal_site
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
 from strata.training.replan.rules import Rule
 

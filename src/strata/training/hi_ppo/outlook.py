@@ -10,9 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.fleet.dynamics.regimes import Regimes
 from strata.training.hi_ppo.binding import NOBODY, Binding, Pace, group_speed
-from strata.training.hi_ppo.site import GOOD, Floats, Site
+from strata.training.hi_ppo.site import GOOD, Site
 from strata.training.replan.options import HORIZONS
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.assignment import Degrees
 from strata.training.hi_ppo.binding import NOBODY, group_speed
-from strata.training.hi_ppo.site import Bools, Floats, Ints, Site
+from strata.training.hi_ppo.site import Site
 
 
 def node_groups(site: Site, free: Bools, ranks: int) -> Ints:

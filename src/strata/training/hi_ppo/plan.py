@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from strata.clock import Clock
 from strata.decision import Decision, Reason, Trust
 from strata.fleet.fleet import Fleet
-from strata.training.hi_ppo.global_agent import Clock, InUse, decide
+from strata.training.hi_ppo.global_agent import InUse, decide
 from strata.training.hi_ppo.policy import Policy
 from strata.training.plan import explain, relax
 from strata.training.plan.exact.search import Found

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.decision import Reason
 from strata.errors import BadFile, Fault, UsageError, need
 from strata.files import read_json
 from strata.training.hi_ppo.features import CONTEXT, FEATURES, VERSION, features
 from strata.training.hi_ppo.guard import guard
 from strata.training.replan import rules
-from strata.training.replan.options import Floats, Ints, Options
+from strata.training.replan.options import Options
 
 FOLDER: Final = Path(__file__).parent / "policies"
 BUNDLED: Final = FOLDER / "hi_ppo.onnx"

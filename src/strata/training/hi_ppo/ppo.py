@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strata.arrays import Floats, Ints
 from strata.training.hi_ppo.seen import Seen, by_width
 from strata.training.replan.arrays import Array
 from strata.training.replan.draws import Draws, draws
-from strata.training.replan.options import Floats, Ints, Options
+from strata.training.replan.options import Options
 
 NUM_OBJECTIVES = 3
 

@@ -12,14 +12,10 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.fleet.dynamics.regimes import Regimes
 from strata.fleet.fleet import Domain
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 GOOD: Final = 0
 

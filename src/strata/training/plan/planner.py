@@ -6,12 +6,13 @@ clock. explain: the Decision inside the answer, and `explain.py`. act: `export.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from strata.clock import Clock
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.fleet.fleet import Fleet
 from strata.training.plan import explain, relax
@@ -22,8 +23,6 @@ from strata.training.plan.objective import Scales, check_prices, money
 from strata.units import show_time
 from strata.workload.job import Limits, Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
-
-Clock = Callable[[], float]
 
 DEFAULT_TIME_LIMIT_S: Final = 30.0
 

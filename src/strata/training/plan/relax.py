@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from strata.clock import Clock
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
 from strata.training.plan.exact.problem import POOL, Problem
@@ -14,8 +14,6 @@ from strata.training.plan.exact.search import Evaluated, Search
 from strata.training.plan.objective import Scales, money
 from strata.units import show_bytes, show_usd
 from strata.workload.job import Limits, Objective, Recompute, TrainingJob
-
-Clock = Callable[[], float]
 
 MOST_NODES: Final = 4096
 """Where the search for a sufficient number of nodes gives up: beyond any cluster of today."""

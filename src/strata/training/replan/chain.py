@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from strata.training.replan.options import Floats, Ints
+from strata.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
@@ -28,9 +28,6 @@ from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
 from strata.workload.presets import job_path
 from strata.workload.schema import load_job
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 MOST_OPTIONS: Final = 32
 STATES: Final = 128

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Ints
 from strata.training.replan import rules
-from strata.training.replan.options import Ints
 from strata.training.replan.table import Choose, ReplanTable
 from strata.training.replan.value_iteration import clairvoyant, solve
 

@@ -12,16 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.fleet.dynamics import precursor
 from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes
 from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, raise_to, rows_of
 from strata.training.replan.draws import Draws
 from strata.training.replan.options import HORIZONS
 from strata.training.replan.settings import WorldSettings
-
-Floats = NDArray[np.float64]
 
 GRADES: Final = 8
 """Values between the ends of `stay` that a pair's persistence takes."""

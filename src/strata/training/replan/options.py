@@ -13,13 +13,9 @@ from typing import Final
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.training.replan.arrays import Array, placed
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 HORIZONS: Final = (0, 1, 2, 4, 8)
 """Steps ahead at which the value of each option is expected; 0 is now."""

@@ -9,13 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.replan.arrays import Array, moved
 from strata.training.replan.instance import Instance, Kind, random_instances
 from strata.training.replan.response import pair_numbers
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class ByLink(NamedTuple):

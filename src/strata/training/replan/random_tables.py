@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.simulate.collective import eta
 from strata.training.replan.chain import LinkChains
-from strata.training.replan.options import Floats
 from strata.training.replan.table import ReplanTable
 
 MOST_STATES: Final = 4096

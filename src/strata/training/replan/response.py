@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import PipelineTimes, StepModel
 from strata.simulate.collective import eta
@@ -35,9 +35,6 @@ from strata.workload.plan import Pipeline, TrainingPlan
 
 BAD: Final = 0.25
 """Share of nominal bandwidth at which the rows of pipelines are made to meet the cost model once more."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 MOST_WAITING: Final = 0.98

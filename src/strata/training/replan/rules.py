@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from strata.training.replan.options import HORIZONS, Floats, Ints, Options
+from strata.arrays import Floats, Ints
+from strata.training.replan.options import HORIZONS, Options
 
 Rule = Callable[[Options], Ints]
 

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.training.replan.chain import LinkChains
-from strata.training.replan.options import HORIZONS, Floats, Ints, Options
+from strata.training.replan.options import HORIZONS, Options
 
 Choose = Callable[[Options], Ints]
 """A rule or a policy: options in, the index of one option for each decision out."""

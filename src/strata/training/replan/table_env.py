@@ -10,9 +10,10 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.training.replan.arrays import Array, moved, rows_of
 from strata.training.replan.draws import Draws
-from strata.training.replan.options import Floats, Ints, Options
+from strata.training.replan.options import Options
 from strata.training.replan.table import EFFICIENCY_ONLY, ReplanTable
 
 EPISODE_STEPS: Final = 128

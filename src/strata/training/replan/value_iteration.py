@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats, Ints
 from strata.errors import UsageError
-from strata.training.replan.options import Floats, Ints, Options
+from strata.training.replan.options import Options
 from strata.training.replan.table import ReplanTable
 
 MOST_SWEEPS: Final = 20_000

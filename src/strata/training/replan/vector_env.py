@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.training.replan import observe
 from strata.training.replan.arrays import Bools
@@ -117,7 +118,7 @@ class WanReplanEnv(VectorEnv[Singles, Any, Any]):  # type: ignore[misc]
         )
 
 
-def _relative(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+def _relative(matrices: Floats) -> Floats:
     """Return matrices over the mean of their links, each environment its own."""
     links = np.maximum((matrices > 0).sum(axis=(1, 2)), 1)
     mean = matrices.sum(axis=(1, 2)) / links

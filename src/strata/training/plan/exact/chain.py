@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
@@ -19,7 +19,6 @@ from strata.units import show_bytes
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-Floats = NDArray[np.float64]
 Layout = list[tuple[Domain, int]]
 """Domain and tensor-parallel degree of each stage, in pipeline order."""
 

@@ -9,8 +9,8 @@ from itertools import pairwise, permutations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.decision import Reason
 from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
@@ -20,8 +20,6 @@ from strata.training.plan.exact.problem import Problem, Setting
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
 
 ALL_ORDERS: Final = 4
 """Up to so many domains every order is built; above, the one with the shortest route for its slowest link."""
@@ -128,13 +126,13 @@ class ChainSpace:
     def _alike(self) -> bool:
         return len({self.problem.kinds[d.name] for d in self.domains}) == 1
 
-    def _usd(self, devices: NDArray[np.int64]) -> Floats:
+    def _usd(self, devices: Ints) -> Floats:
         """Return the USD an hour of so many devices a domain for each mask, 0 where a price is not known."""
         prices = [d.price_usd_per_device_hour for d in self.domains]
         unknown = self.inside @ np.array([price is None for price in prices])
         return np.where(unknown, 0.0, self.inside @ (devices * np.array([price or 0.0 for price in prices])))
 
-    def _sync_bound(self, setting: Setting, stages: NDArray[np.int64], backward_s: float) -> Floats:
+    def _sync_bound(self, setting: Setting, stages: Ints, backward_s: float) -> Floats:
         if setting.copies == 1:
             return np.zeros(len(stages))
         job, copies = self.problem.job, setting.copies
@@ -147,7 +145,7 @@ class ChainSpace:
         whole = 2 * (copies - 1) / copies * shard / fastest
         return np.asarray(np.maximum(0.0, (whole - backward_s) / stages))
 
-    def may_fit(self, setting: Setting, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def may_fit(self, setting: Setting, stages: Ints) -> Bools:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.

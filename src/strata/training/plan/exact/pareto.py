@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats
+from strata.clock import Clock
 from strata.errors import UsageError
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain import build_chain
@@ -22,9 +23,6 @@ from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.exact.shards import ShardSpace, Sharing
 from strata.training.plan.objective import Scales, money, score_report, within_limits
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
-Clock = Callable[[], float]
 
 MOST_DOMAINS: Final = 8
 BATCH: Final = 96
@@ -134,7 +132,7 @@ def _points(items: list[Evaluated]) -> Floats:
     return np.array([vector(item.report) for item in items]).reshape(-1, 3)
 
 
-def _dominated(values: Floats, points: Floats) -> NDArray[np.bool_]:
+def _dominated(values: Floats, points: Floats) -> Bools:
     """Return which rows of `values` are no better than some point in every column."""
     out = np.zeros(len(values), dtype=bool)
     for point in points:

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.simulate.analytic import StepModel
@@ -17,8 +17,6 @@ from strata.simulate.compute import LayerSums, peak_flops
 from strata.training.plan.exact.routes import PairCosts
 from strata.training.plan.exact.split import least_shares, most_shares
 from strata.workload.job import Recompute, TrainingJob
-
-Floats = NDArray[np.float64]
 
 MICROBATCHES: Final = (1, 2, 4, 8, 16)
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)

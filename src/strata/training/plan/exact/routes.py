@@ -12,11 +12,9 @@ from itertools import combinations, pairwise, permutations
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.fleet.fleet import Fleet
-
-Floats = NDArray[np.float64]
 
 EXACT_DOMAINS: Final = 14
 """Up to here all 2^K subsets are tabulated (K = 14: 16,384 subsets × 14 ends, tens of milliseconds)."""
@@ -143,7 +141,7 @@ def efficient_routes(costs: PairCosts, members: tuple[int, ...], *, load_bytes: 
     return [tuple(int(i) for i in orders[k]) for k in efficient(values)]
 
 
-def efficient(values: Floats) -> NDArray[np.int64]:
+def efficient(values: Floats) -> Ints:
     """Return the positions of rows of `values` [N, D] that no other row dominates (less is better).
 
     Of equal rows the first is kept.

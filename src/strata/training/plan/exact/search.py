@@ -8,13 +8,14 @@ closer bound is no better is never evaluated. What is left when the search ends 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
+from strata.clock import Clock
 from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain_space import ChainSpace
@@ -23,7 +24,6 @@ from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score, score_report, within_limits
 from strata.workload.plan import TrainingPlan
 
-Clock = Callable[[], float]
 DomainSet = tuple[str, frozenset[str]]
 """Kind of plan and the domains it uses: what the ranked table has one row for."""
 
@@ -148,7 +148,7 @@ class Search:
             self._fill_table(bounds, codes, rank)
         self._keep_proved_refusals(codes)
 
-    def _keep_proved_refusals(self, codes: NDArray[np.int64]) -> None:
+    def _keep_proved_refusals(self, codes: Ints) -> None:
         """Forget the refusals of sets that another setting might fit: those were outbid, not impossible."""
         if not self._refused:
             return
@@ -161,9 +161,7 @@ class Search:
         for names in possible & self.found.refusals.keys():
             del self.found.refusals[names]
 
-    def _explore(
-        self, bounds: NDArray[np.float64], codes: NDArray[np.int64], incumbent: float, *, in_step: bool = False
-    ) -> None:
+    def _explore(self, bounds: Floats, codes: Ints, incumbent: float, *, in_step: bool = False) -> None:
         order = np.argsort(bounds, kind="stable")
         position = 0
         while True:
@@ -189,7 +187,7 @@ class Search:
         scores = (item.score for item in self.found.by_set.values() if item.plan.local_steps == 1)
         return min(scores, default=np.inf)
 
-    def _local_steps(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _local_steps(self, codes: Ints) -> Ints:
         steps = np.array([way[3] for way in self.shards.ways])
         return steps[np.maximum(0, (-1 - codes) // max(1, len(self.shards.groups)))]
 
@@ -202,7 +200,7 @@ class Search:
                 return True
         return False
 
-    def _branches(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _branches(self) -> tuple[Floats, Ints]:
         """Return the bound of every branch and its code: setting and mask, or minus the sharing's number."""
         job, limits = self.problem.job, self.problem.job.limits
         values, codes = [], []
@@ -276,7 +274,7 @@ class Search:
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
 
-    def _fill_table(self, bounds: NDArray[np.float64], codes: NDArray[np.int64], rank: int) -> None:
+    def _fill_table(self, bounds: Floats, codes: Ints, rank: int) -> None:
         """Evaluate the best plans of the most promising domain sets that the search could skip.
 
         A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof.

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats
 from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import MICROBATCHES, POOL, Problem
 from strata.training.plan.exact.routes import best_path
@@ -21,7 +21,6 @@ from strata.training.plan.exact.unit import Inner, Unit, Units
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 
-Floats = NDArray[np.float64]
 Way = tuple[int, Recompute, float, int]
 
 GRID: Final = 400
@@ -47,7 +46,7 @@ class _Capacity:
     limits_s: Floats
     samples: Floats
     hidden_s: Floats
-    holds: NDArray[np.bool_]
+    holds: Bools
 
     def least_s(self, samples: Floats) -> Floats:
         """Return the time before which the batch cannot be done, for rows of summed `samples`."""
@@ -163,9 +162,7 @@ class ShardSpace:
             rows.append(compute_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
         return np.stack(rows)
 
-    def _compute_bound(
-        self, member: NDArray[np.bool_], microbatch_size: int, recompute: Recompute
-    ) -> tuple[Floats, Floats]:
+    def _compute_bound(self, member: Bools, microbatch_size: int, recompute: Recompute) -> tuple[Floats, Floats]:
         """Return per group the time its units need at least for the batch, and the longest backward."""
         key = (microbatch_size, recompute)
         if key not in self._compute:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, path_table
-
-Floats = NDArray[np.float64]
 
 
 class SomeChains(ChainSpace):
@@ -50,7 +48,7 @@ class SomeChains(ChainSpace):
         return found
 
 
-def _spread(pool: tuple[int, ...]) -> NDArray[np.int64]:
+def _spread(pool: tuple[int, ...]) -> Ints:
     """Return the masks over the fleet of all subsets of a pool, in the order of their masks over the pool."""
     inside = (np.arange(1, 1 << len(pool))[:, None] >> np.arange(len(pool))) & 1
     return np.asarray(inside @ (1 << np.array(pool, dtype=np.int64)))

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 Room = Callable[[int, int], int]
 """room(stage, first_layer): the most layers from there on that the stage can hold in memory."""

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
 from strata.simulate.analytic import stack
 from strata.simulate.screening import one_f_one_b_s, path_s
 from strata.training.plan.exact.chain import build_chain
@@ -18,7 +18,6 @@ from strata.training.plan.exact.problem import Problem, Setting
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
-Floats = NDArray[np.float64]
 Unit = tuple[int, ...]
 """Positions of the domains in the fleet, in pipeline order."""
 

@@ -7,23 +7,20 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats
+from strata.clock import Clock
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Found, Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score
 from strata.workload.job import Schedule
 
-Clock = Callable[[], float]
-
 MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
-Floats = NDArray[np.float64]
 
 
 def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> Found:

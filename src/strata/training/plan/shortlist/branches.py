@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem, Setting
@@ -24,9 +24,6 @@ from strata.training.plan.shortlist.pipelines import ChainEstimates, Screened
 from strata.training.plan.shortlist.sharings import SharingEstimates
 from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 POOLS: Final = 2
 """Of more domains than one pool all subsets of so many pools are looked at, and pairs up to PAIRS domains."""
@@ -54,8 +51,8 @@ class Branches:
     values: Floats
     setting: Ints
     item: Ints
-    single: NDArray[np.bool_]
-    likely: NDArray[np.bool_]
+    single: Bools
+    likely: Bools
 
 
 class Builder:
@@ -96,7 +93,7 @@ class Builder:
             np.concatenate([likely, np.ones(len(ways), dtype=bool)]),
         )
 
-    def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, NDArray[np.bool_]]:
+    def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, Bools]:
         """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
         parts = [self._promising(*part) for part in estimates.screen()]
         values, setting, item = self._promising(

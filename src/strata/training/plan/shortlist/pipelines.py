@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Floats, Ints
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem, Setting
 from strata.workload.job import Recompute
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Screened = tuple[Floats, Ints, Ints]
 """Values [3, N] of branches, their settings (positions) and their items (rows of the chains' masks)."""
 

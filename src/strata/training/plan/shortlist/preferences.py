@@ -6,9 +6,8 @@ from collections.abc import Generator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from strata.arrays import Floats
 
 MARGIN: Final = 0.01
 """How far beyond the worst values known the first gap reaches, as a share of their range."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import efficient
@@ -21,9 +21,6 @@ from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.preferences import preferences
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TRIES: Final = 12
 """Branches of single domains built for being the fastest or the cheapest, shared by all domains."""
@@ -193,7 +190,7 @@ class _Choice:
         return sorted(list(chosen.values())[:most], key=lambda item: vector(item.report))
 
 
-def _dominated(values: Floats, points: Floats) -> NDArray[np.bool_]:
+def _dominated(values: Floats, points: Floats) -> Bools:
     """Return which columns of `values` [3, N] are no better than some row of `points` in all three."""
     out = np.zeros(values.shape[1], dtype=bool)
     for time_s, unused, usd in points:

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import Problem, Setting
 from strata.training.plan.exact.shards import ShardSpace
@@ -20,8 +20,6 @@ from strata.training.plan.exact.unit import Unit
 from strata.training.plan.shortlist.pipelines import ChainEstimates, Paces
 from strata.workload.job import Recompute
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Key = tuple[int, Recompute]
 
 SHAPES: Final = 24
@@ -195,7 +193,7 @@ class SharingEstimates:
         deep = self.chains.paces(mine, at, route, ahead=trips.sum(axis=1) / classic.period_s)
         return np.concatenate([_table(made, classic, wait), _table(made, deep, 0.0)], axis=1)
 
-    def _whole(self, unit: Unit) -> NDArray[np.bool_]:
+    def _whole(self, unit: Unit) -> Bools:
         """Whether each setting uses all that a unit has."""
         at = list(unit)
         most = self.chains.slots[:, at] // self.chains.copies[:, None]
