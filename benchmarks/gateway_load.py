@@ -24,9 +24,9 @@ from pathlib import Path
 
 import httpx
 
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import Registry
-from strata.server import listen, uvicorn_server
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import Registry
+from strata.net.server import listen, uvicorn_server
 from strata.serving.worker.shape import Shape
 
 SHAPE = Shape(num_layers=4, hidden_size=32)

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import Registry
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import Registry
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, tiny_model
 from strata.serving.gateway.driver import Driver

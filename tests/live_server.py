@@ -7,8 +7,8 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from strata.http import Frame
-from strata.server import listen, uvicorn_server
+from strata.net.http import Frame
+from strata.net.server import listen, uvicorn_server
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from strata.fleet.health import Reading
-from strata.server import listen
+from strata.net.server import listen
 
 CARD = accelerator("H100-SXM5-80GB")
 

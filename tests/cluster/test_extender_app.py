@@ -10,7 +10,7 @@ from cluster_builders import PROFILES, cluster, node
 from live_server import listening
 from strata.cluster.extender_app import make_frame
 from strata.cluster.index import Index
-from strata.http import Limits
+from strata.net.http import Limits
 
 POD = {"metadata": {"name": "p", "uid": "1", "annotations": {"ai.compute/devices": "8"}}}
 BAD = {"metadata": {"name": "p", "annotations": {"ai.compute/devices": "none"}}}

@@ -25,7 +25,7 @@ from strata.host.manager.page import frame, served
 from strata.host.manager.run import Place, check, events, last_words, manage, wait_until_disabled
 from strata.host.manager.stats import NoStats, Stats
 from strata.host.manager.watch import GRACE_S, LATE_S, Seen, begin, judge
-from strata.server import listen
+from strata.net.server import listen
 
 PLAYER = """#!{python}
 import json, os, signal, socket, sys, threading, time

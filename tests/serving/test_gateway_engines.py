@@ -8,7 +8,7 @@ import pytest
 
 from gateway_world import FAST, FakeEngine, Wires, events_of, foretold, text_of
 from strata.errors import UsageError
-from strata.http import Limits
+from strata.net.http import Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, engine_model
 from strata.serving.gateway.discovery import Backend, read_backend, watch

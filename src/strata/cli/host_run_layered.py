@@ -133,7 +133,7 @@ def _serve(figures: Metrics, address: tuple[str, int], open_things: ExitStack) -
     for module in ("starlette", "uvicorn"):
         need(module, extra="serve")
     from strata.host.manager.page import frame, served
-    from strata.server import listen
+    from strata.net.server import listen
 
     listener = listen(*address)
     open_things.callback(listener.close)

@@ -107,7 +107,7 @@ def _run(look: Collect, told: dict[str, Any]) -> None:
     from strata.cluster.agent.publish import publish
     from strata.cluster.agent.run import run
     from strata.cluster.kube.client import connect
-    from strata.server import listen
+    from strata.net.server import listen
 
     api = connect(kubeconfig=told["kubeconfig"], timeout_s=5.0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -60,7 +60,7 @@ def controller(**told: Any) -> None:
     import logging
 
     from strata.cluster.manage import run, ways_to
-    from strata.server import listen
+    from strata.net.server import listen
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     ways = ways_to(told.pop("kubeconfig"))

@@ -40,7 +40,7 @@ def extender(host: str, port: int, kubeconfig: str | None) -> None:
     from strata.cluster.live import Live
     from strata.cluster.profile import RuntimeProfile
     from strata.cluster.schema import bundled_profiles
-    from strata.server import listen, serve
+    from strata.net.server import listen, serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     live = Live(connect(kubeconfig=kubeconfig), Book(bundled_profiles()), rng=random.Random())

@@ -71,7 +71,7 @@ def _serve(told: dict[str, Any]) -> None:
     from strata.cluster.kube.client import connect
     from strata.cluster.live import Live
     from strata.cluster.schema import bundled_profiles
-    from strata.server import listen, serve
+    from strata.net.server import listen, serve
 
     folder = told["cert_dir"]
     if folder is not None:

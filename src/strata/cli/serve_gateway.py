@@ -71,7 +71,7 @@ def _serve(told: dict[str, Any]) -> None:
     import logging
     import os
 
-    from strata.server import listen, serve
+    from strata.net.server import listen, serve
     from strata.serving.gateway.build import Settings, build
     from strata.serving.gateway.discovery import read_backend
     from strata.serving.live.config import SchedulerConfig

@@ -52,7 +52,7 @@ def worker(
         need(module, extra="serve")
     if device == "cuda" and not torch.cuda.is_available():
         raise MissingPart("torch sees no CUDA device", hint="--device cpu")
-    from strata.server import listen
+    from strata.net.server import listen
     from strata.serving.worker.hardware import measure
     from strata.serving.worker.run import Settings, run
 

@@ -21,8 +21,8 @@ from strata.cluster.pages import REALMS, page_routes
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.verbs import Verbs
 from strata.errors import UsageError
-from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import Registry
+from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.metrics import Registry
 
 LIMITS: Final = Limits(body_bytes=128 * 2**20, connections=64)
 """Five thousand whole nodes of 25 KB; their names are about 100 KB."""

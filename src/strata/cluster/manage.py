@@ -30,7 +30,7 @@ from strata.cluster.pages import make_pages
 from strata.cluster.queued import Queued
 from strata.cluster.schema import bundled_profiles
 from strata.cluster.window import Window
-from strata.server import serve
+from strata.net.server import serve
 
 LEASE: Final = "strata-controller"
 _LEASE_TIMEOUT_S: Final = 3.0

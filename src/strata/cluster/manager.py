@@ -28,7 +28,7 @@ from strata.cluster.standing import Mark, marks_of
 from strata.cluster.waiting import gang_of_waiting, is_queued, ref_of
 from strata.cluster.window import Looked, Window
 from strata.decision import Reason
-from strata.prometheus import Registry
+from strata.net.metrics import Registry
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import CONTENT_TYPE, Counter
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import CONTENT_TYPE, Counter
 
 REALMS: Final = tuple(Realm(path, drains=False) for path in ("/healthz", "/readyz", "/metrics"))
 

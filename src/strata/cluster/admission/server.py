@@ -28,8 +28,8 @@ from strata.cluster.admission.keeper import LOOK_S, show
 from strata.cluster.kinds import Object
 from strata.cluster.pages import REALMS, page_routes
 from strata.errors import StrataError
-from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import Registry
+from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.metrics import Registry
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from strata.fleet.acu import FIGURES, acu
 from strata.fleet.fingerprint import Device, Fingerprint
-from strata.prometheus import Registry
+from strata.net.metrics import Registry
 
 Values = dict[tuple[str, ...], float]
 

@@ -34,7 +34,7 @@ from strata.cluster.kube.api import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.fingerprint import Fingerprint
-from strata.server import serve
+from strata.net.server import serve
 
 log = logging.getLogger(__name__)
 

@@ -85,7 +85,7 @@ def _post(client: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
 def _served(index: Index, profiles: Sequence[RuntimeProfile]) -> Iterator[int]:
     """Yield the port of an extender in a thread."""
     from strata.cluster.extender_app import make_frame
-    from strata.server import listen, uvicorn_server
+    from strata.net.server import listen, uvicorn_server
 
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn_server(make_frame(lambda: index, lambda: profiles))

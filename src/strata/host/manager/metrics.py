@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from strata.host.manager.watch import Course
-from strata.prometheus import Metric, Registry, Row
+from strata.net.metrics import Metric, Registry, Row
 
 LATENCY: Final = "l_runq_lat_hist"
 

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import CONTENT_TYPE, Registry
-from strata.server import uvicorn_server
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import CONTENT_TYPE, Registry
+from strata.net.server import uvicorn_server
 
 
 def frame(registry: Registry, *, is_well: Callable[[], bool]) -> Frame:

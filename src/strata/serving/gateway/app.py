@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import CONTENT_TYPE
+from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.metrics import CONTENT_TYPE
 from strata.serving.gateway import nodes
 from strata.serving.gateway.gateway import Gateway, why_not_ready
 from strata.serving.gateway.openai import Writer, goal_s, parse

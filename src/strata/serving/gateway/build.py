@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from strata.http import Frame, Limits
+from strata.net.http import Frame, Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.discovery import Backend, models_of, watch
 from strata.serving.gateway.driver import Driver

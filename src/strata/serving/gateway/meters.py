@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from strata.prometheus import Registry
+from strata.net.metrics import Registry
 
 
 class Meters:

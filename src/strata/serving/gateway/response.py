@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from strata.http import Receive, Scope, Send, error_body, kind_of
+from strata.net.http import Receive, Scope, Send, error_body, kind_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.openai import DONE, Writer, event
 from strata.serving.gateway.request_stream import Fault, Piece, Ticket

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from strata.http import Frame, Limits, Realm, error_body, kind_of
-from strata.prometheus import CONTENT_TYPE, Registry
+from strata.net.http import Frame, Limits, Realm, error_body, kind_of
+from strata.net.metrics import CONTENT_TYPE, Registry
 from strata.serving.wire import (
     AbortMessage,
     GenerateMessage,

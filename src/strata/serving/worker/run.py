@@ -16,7 +16,7 @@ from typing import Final
 
 from starlette.applications import Starlette
 
-from strata.server import serve
+from strata.net.server import serve
 from strata.serving.wire import JoinMessage
 from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import frame

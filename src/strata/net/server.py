@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from strata.errors import UsageError, need
-from strata.http import Frame, error_body, kind_of
+from strata.net.http import Frame, error_body, kind_of
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.prometheus import Registry
+from strata.net.metrics import Registry
 
 
 def test_the_page_is_in_the_text_format():

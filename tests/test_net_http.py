@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from live_server import listening
 from strata.errors import UsageError
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import Registry
-from strata.server import listen
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import Registry
+from strata.net.server import listen
 
 ALL = (Realm("/"),)
 
@@ -273,9 +273,9 @@ import asyncio, sys
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from strata.http import Frame, Limits, Realm
-from strata.prometheus import Registry
-from strata.server import listen, serve
+from strata.net.http import Frame, Limits, Realm
+from strata.net.metrics import Registry
+from strata.net.server import listen, serve
 
 async def wait(request):
     print("inside", flush=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strata.prometheus import Counter
+from strata.net.metrics import Counter
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
