@@ -4,14 +4,14 @@ import json
 
 from click.testing import CliRunner
 
-from strata.cli import bench_cluster
 from strata.cli.main import cli
+from strata.evaluation.bench import cluster as body
 
 
 def run(monkeypatch, *more):
-    monkeypatch.setattr(bench_cluster, "SIZES", (20, 40))
-    monkeypatch.setattr(bench_cluster, "TRACES", 1)
-    monkeypatch.setattr(bench_cluster, "TRACE_GANGS", 40)
+    monkeypatch.setattr(body, "SIZES", (20, 40))
+    monkeypatch.setattr(body, "TRACES", 1)
+    monkeypatch.setattr(body, "TRACE_GANGS", 40)
     result = CliRunner().invoke(cli, ["bench", "cluster", "--decisions", "60", *more])
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -33,7 +33,7 @@ def test_the_answer_has_the_agreed_keys(monkeypatch):
 
 
 def test_without_the_server_the_rest_is_measured(monkeypatch):
-    monkeypatch.setattr(bench_cluster, "find_spec", lambda name: None)
+    monkeypatch.setattr(body, "find_spec", lambda name: None)
     answer = json.loads(run(monkeypatch, "-o", "json"))
     assert "p50_ms" in answer["extender"][0]
     assert "http_p50_ms" not in answer["extender"][0]

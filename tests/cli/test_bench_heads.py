@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from builders import domain, fleet, job, layers
-from strata.cli.bench_heads import HEADS
 from strata.cli.main import cli, run
 from strata.errors import MissingPart
+from strata.evaluation.bench.heads import HEADS
 from strata.training.hi_ppo.policy import safe_policy
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from strata.cli import bench_world
 from strata.cli.main import cli
 from strata.errors import BadFile
+from strata.evaluation.bench import world as body
 
 SCENARIO = {
     "name": "two domains", "domains": [{"name": "a"}, {"name": "b"}],
@@ -59,7 +59,7 @@ def test_a_file_that_is_none_is_refused_with_its_place(tmp_path):
 
 
 def test_the_world_answers_its_rate_for_every_size(monkeypatch):
-    monkeypatch.setattr(bench_world, "SIZES", ((3, 3),))
+    monkeypatch.setattr(body, "SIZES", ((3, 3),))
     args = ["bench", "world", "--envs", "8", "--instances", "1", "--steps", "2", "-o", "json"]
     result = CliRunner().invoke(cli, args)
     assert result.exit_code == 0, result.output

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from strata.serving.allocation import Allocation
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
 from strata.serving.planning.allocate import allocate
-from strata.serving.planning.allocation import Allocation
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "serving_cases.json"
 
@@ -104,7 +104,7 @@ def test_an_interrupt_prints_the_cases_that_are_done_and_exits_130(
             raise KeyboardInterrupt
         return allocate(*arguments, **more)
 
-    monkeypatch.setattr("strata.serving.planning.allocate.allocate", interrupted)
+    monkeypatch.setattr("strata.evaluation.bench.serving.allocate", interrupted)
     file = write(tmp_path, entry("done"), entry("begun"), entry("not-begun"))
     for output in ("json", "table"):
         calls.clear()

@@ -2,15 +2,15 @@ import json
 
 from click.testing import CliRunner
 
-from strata.cli import bench_simulate
 from strata.cli.main import cli
+from strata.evaluation.bench import simulate as body
 
 KEYS = {"name", "backend", "stages", "microbatches", "plans_per_s", "peer_plans_per_s", "ratio"}
 
 
 def run(monkeypatch, *arguments):
-    monkeypatch.setattr(bench_simulate, "_MIN_CPU_S", 1e-6)
-    monkeypatch.setattr(bench_simulate, "_backends", lambda: ["numpy"])
+    monkeypatch.setattr(body, "_MIN_CPU_S", 1e-6)
+    monkeypatch.setattr(body, "_backends", lambda: ["numpy"])
     result = CliRunner().invoke(cli, ["bench", "simulate", "--plans", "8", *arguments])
     assert result.exit_code == 0, result.output
     return result.output

@@ -6,16 +6,16 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from strata.cli import bench_slicing
 from strata.cli.main import cli
+from strata.evaluation.bench import slicing as body
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 
 
 def run(monkeypatch, tmp_path, *more):
-    monkeypatch.setattr(bench_slicing, "TURNS", 1)
-    monkeypatch.setattr(bench_slicing, "PROCESSES", 8)
-    monkeypatch.setattr(bench_slicing, "SHARE_MS", 300)
+    monkeypatch.setattr(body, "TURNS", 1)
+    monkeypatch.setattr(body, "PROCESSES", 8)
+    monkeypatch.setattr(body, "SHARE_MS", 300)
     monkeypatch.setenv("STRATA_MEMORY_LIMIT", "1Mi")  # of the slice it may be run in: without means without
     result = CliRunner().invoke(cli, ["bench", "slicing", "--rounds", "2", *more])
     assert result.exit_code == 0, result.output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,6 @@ from strata.cli.output import emit, output_option, rows
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Data = dict[str, Any]
 
 
 @click.command()
@@ -26,43 +23,13 @@ def astra(table: str, output: str) -> None:
     is. Nor are llm runs: they show ASTRA-sim's scale, their rows say little of them. Pipelines are shown beside
     our default model too.
     """
-    from strata.evaluation.astra_reference.reference import SCALE_ONLY, answers, read_rows, score
+    from strata.evaluation.bench.astra import measure
 
-    found = answers(read_rows(table))
-    counted = [answer for answer in found if answer.family != SCALE_ONLY]
-    families = sorted({answer.family for answer in found})
-    data: Data = {
-        "answers": [
-            {
-                "row": answer.row,
-                "scenario": answer.scenario,
-                "topology": answer.topology,
-                "backend": answer.backend,
-                "ours_ns": answer.ours_ns,
-                "default_ns": answer.default_ns,
-                "reason": answer.reason,
-                "doubt": answer.doubt,
-            }
-            for answer in found
-        ],
-        **asdict(score(counted)),
-        "families": {name: asdict(score(each for each in found if each.family == name)) for name in families},
-        "not_counted": [name for name in families if name == SCALE_ONLY],
-        "misses": [
-            {
-                "scenario": answer.scenario,
-                "backend": answer.backend,
-                "expected_ns": answer.expected_ns,
-                "ours_ns": answer.ours_ns,
-            }
-            for answer in counted
-            if answer.error
-        ],
-    }
-    emit(data, output, lambda console: _print(console, data))
+    data = measure(table)
+    emit(data, output, lambda console: _show(console, data))
 
 
-def _print(console: Console, data: Data) -> None:
+def _show(console: Console, data: dict[str, Any]) -> None:
     if not data["rows"]:
         console.print(
             rows(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
-from strata.errors import need
 from strata.units import show_time
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS: Final = {
+LABELS: Final = {
     "dirichlet_untrained": "ratios, untrained",
     "dirichlet": "ratios, trained",
     "proportional": "by devices",
@@ -41,55 +38,16 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     (T_base - T) / T_base against the best single domain; no plan counts as T = 2 T_base. The exact plan's ratios
     are told, not found: what is lost there is lost by speaking in ratios. Needs torch.
     """
-    need("torch", extra="train")
-    import torch
+    from strata.evaluation.bench.heads import measure
 
-    from strata.evaluation.allocation_heads import heads as room
-    from strata.training.hi_ppo.policy import load_policy
-    from strata.workload.presets import job_names
-    from strata.workload.schema import load_job
-
-    jobs = [load_job(name) for name in job_names()]
-    torch.set_num_threads(1)  # a batch of some dozens: threads only cost
-    curve: list[Any] = []
-    started = time.perf_counter()
-    with progress("seconds of training", total=max(1, round(seconds))) as advance:
-
-        def seen(one: Any) -> None:
-            curve.append(one)
-            advance(min(round(seconds), round(time.perf_counter() - started)))
-
-        untrained, trained = room.train(jobs, seconds=seconds, seed=seed, clock=time.perf_counter, seen=seen)
-    outcomes = []
-    policy = load_policy()
-    with progress("fleets", total=fleets) as advance:
-        for number, case in enumerate(room.cases(jobs, fleets)):
-            both = {"dirichlet_untrained": untrained, "dirichlet": trained}
-            found = room.compare(case, both, policy=policy, clock=time.perf_counter)
-            outcomes += [] if found is None else [found]
-            advance(number + 1)
-    kinds = [item.kind for item in outcomes]
-    data = {
-        "fleets": len(outcomes),
-        "left_out": fleets - len(outcomes),
-        "exact_plans": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-        "exact_subsets": sum(item.is_subset for item in outcomes),
-        "training": {
-            "seconds": seconds,
-            "decisions": curve[-1].decisions if curve else 0,
-            "updates": len(curve),
-            "seed": seed,
-        },
-        "heads": [{"name": name, **asdict(room.row(outcomes, name))} for name in HEADS] if outcomes else [],
-        "trust": "analytic",
-    }
+    data = measure(seconds=seconds, fleets=fleets, seed=seed, progress=progress)
     emit(data, output, lambda console: _show(console, data))
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:
     body = [
         [
-            HEADS[item["name"]],
+            LABELS[item["name"]],
             f"{item['regret_mean']:.1%}",
             f"{item['regret_p95']:.1%}",
             f"{item['optimal']:.0%}",

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import emit, output_option, progress, rows
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-SEED: Final = 1
-ROUNDS: Final = 3
-SHORT_BYTES: Final = 200 * 2**20
-"""Traces up to this size are read that often; the best round counts."""
-PLAIN_LINES: Final = 20_000
-"""Lines that are also read one by one, by regular expressions: what most readers in Python do."""
 
 
 @click.command()
@@ -63,111 +56,99 @@ def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, o
     On the kernel that runs here: what recording costs, and how long a trainer waits for a CPU beside four busy
     loops on two CPUs, under one policy after the other. What is set is undone. Ctrl-C keeps what is done.
     """
-    import tempfile
+    from strata.evaluation.bench.host import measure
 
-    from strata.cli.bench_host_kernel import measured
-    from strata.evaluation.noisy_neighbours.turns import Patience
-
-    if trace is not None:
-        answer = _measured(trace)
-    else:
-        from strata.evaluation.bench.host_trace import perf_text
-
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "trace.txt"
-            with made.open("wb") as file:
-                for portion in perf_text(events, seed=SEED):
-                    file.write(portion)
-            answer = _measured(made)
-    answer["diagnosis"] = _diagnosis(seeds, live=live)
-    patience = Patience()
-    answer |= measured(rounds, patience, gains=live)
-    emit(answer, output, lambda console: _show(console, answer))
-    if patience.is_over:
+    data, is_interrupted = measure(trace, events=events, seeds=seeds, rounds=rounds, live=live, progress=progress)
+    emit(data, output, lambda console: _show(console, data))
+    if is_interrupted:
         raise click.exceptions.Exit(130)
 
 
-def _diagnosis(seeds: int, *, live: bool) -> dict[str, Any]:
-    from strata.cli.output import progress
-    from strata.evaluation.fault_injection import trials
-
-    if live:
-        with progress("trials", total=1.0) as advance:
-            found = trials.live(seeds, advance=advance)
-    else:
-        found = trials.simulated(seeds)
-    return {**found.to_dict(), "kernel": "real" if live else "simulated"}
-
-
-def _measured(trace: Path) -> dict[str, Any]:
-    import math
-    import resource
-    import time
-
-    from strata.host.report import report_of
-    from strata.host.trace.read import read_trace
-    from strata.host.view import view_of
-
-    # Of a short trace the first reading is mostly what Python and NumPy do once.
-    parse_s = explain_s = math.inf
-    for _ in range(ROUNDS if trace.stat().st_size <= SHORT_BYTES else 1):
-        started = time.process_time()
-        read = read_trace(trace)
-        parsed = time.process_time()
-        view = view_of(read)
-        viewed = time.process_time()
-        parse_s, explain_s = min(parse_s, parsed - started), min(explain_s, viewed - parsed)
-    report_of(view)
-    reported = time.process_time()
-    return {
-        "parse_events_per_s": read.num_events / parse_s,
-        "explain_events_per_s": read.num_events / explain_s,
-        "plain_parse_events_per_s": _plain_rate(trace),
-        "report_s": reported - viewed,
-        "events": read.num_events,
-        "unparsed": read.unparsed,
-        "waits": len(view.waits),
-        "bytes": trace.stat().st_size,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }
-
-
-def _plain_rate(trace: Path) -> float:
-    import itertools
-    import time
-
-    from strata.host.trace.events import Names
-    from strata.host.trace.lines import read_line
-
-    with trace.open("rb") as file:
-        lines = [line.rstrip(b"\n") for line in itertools.islice(file, PLAIN_LINES)]
-    names = Names()
-    started = time.process_time()
-    for line in lines:
-        read_line(line, names)
-    return len(lines) / max(time.process_time() - started, 1e-9)
-
-
-def _show(console: Console, answer: Mapping[str, Any]) -> None:
-    from strata.cli.bench_host_kernel import show as show_kernel
-
+def _show(console: Console, data: Mapping[str, Any]) -> None:
     body = [
-        ["read", f"{answer['parse_events_per_s']:,.0f} events/s"],
-        ["read, line by line", f"{answer['plain_parse_events_per_s']:,.0f} events/s"],
-        ["waits, and who had the CPU", f"{answer['explain_events_per_s']:,.0f} events/s"],
-        ["detectors and table", f"{answer['report_s']:.2f} s"],
-        ["trace", f"{answer['events']:,} events, {answer['bytes'] / 1e6:,.0f} MB, {answer['waits']:,} waits"],
-        ["most memory", f"{answer['peak_memory_bytes'] / 2**20:,.0f} MiB"],
+        ["read", f"{data['parse_events_per_s']:,.0f} events/s"],
+        ["read, line by line", f"{data['plain_parse_events_per_s']:,.0f} events/s"],
+        ["waits, and who had the CPU", f"{data['explain_events_per_s']:,.0f} events/s"],
+        ["detectors and table", f"{data['report_s']:.2f} s"],
+        ["trace", f"{data['events']:,} events, {data['bytes'] / 1e6:,.0f} MB, {data['waits']:,} waits"],
+        ["most memory", f"{data['peak_memory_bytes'] / 2**20:,.0f} MiB"],
     ]
     console.print(rows(["", "CPU time, one thread"], body))
-    found = answer["diagnosis"]
-    disturbed = f", {found['disturbed']} more were disturbed by others" if found["disturbed"] else ""
+    trials = data["diagnosis"]
+    disturbed = f", {trials['disturbed']} more were disturbed by others" if trials["disturbed"] else ""
     console.print()
-    rates = f"precision {found['precision']:.0%}, recall {found['recall']:.0%}" if found["runs"] else "nothing"
-    console.print(f"culprits named, {found['kernel']} kernel: {rates} in {found['runs']} trials{disturbed}")
-    for one in found["skipped"]:
-        console.print(f"  {one['trouble']} cannot be made here: {one['reason']}")
-    for one in found["missed"]:
-        was = " or ".join(one["injected"]) or "nobody"
-        console.print(f"  {one['trouble']}, seed {one['seed']}: it was {was}, named {one['named'] or 'nobody'}")
-    show_kernel(console, answer)
+    rates = f"precision {trials['precision']:.0%}, recall {trials['recall']:.0%}" if trials["runs"] else "nothing"
+    console.print(f"culprits named, {trials['kernel']} kernel: {rates} in {trials['runs']} trials{disturbed}")
+    for trial in trials["skipped"]:
+        console.print(f"  {trial['trouble']} cannot be made here: {trial['reason']}")
+    for trial in trials["missed"]:
+        was = " or ".join(trial["injected"]) or "nobody"
+        console.print(
+            f"  {trial['trouble']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
+        )
+    _show_kernel(console, data)
+
+
+def _show_kernel(console: Console, data: Mapping[str, Any]) -> None:
+    console.print()
+    for recorder in data["record"]:
+        console.print(f"recording by {recorder['how']}: {_cost(recorder)}", soft_wrap=True)
+    measurements = [measured for measured in data["noisy_neighbour"] if measured["trials"]]
+    body = [
+        (
+            measured["policy"],
+            f"{measured['wait_ms_mean']:.3f}",
+            f"{measured['wait_ms_low']:.3f} - {measured['wait_ms_high']:.3f}",
+            _times(measured["ratio_to_quiet"]),
+        )
+        for measured in measurements
+    ]
+    if body:
+        console.print()
+        console.print(rows(("policy", "wait a round [ms]", "least - most", "to quiet"), body, right=range(1, 4)))
+    for measured in data["noisy_neighbour"]:
+        if measured["reason"]:
+            console.print(f"{measured['policy']}: {measured['reason']}", soft_wrap=True)
+    for policy, floor in data["noise_floor"].items():
+        if floor:
+            ratio = f"{_times(floor['ratio'])} ({_times(floor['low'])} to {_times(floor['high'])})"
+            console.print(f"equal runs differ (A/A), {policy}: {ratio}")
+    if data["others_share"] is not None:
+        busy = f"load average {data['load_average']:.1f}"
+        console.print(f"others had {data['others_share']:.0%} of the CPU time meanwhile; {busy} at the start")
+    _show_gains(console, data.get("gain", []))
+
+
+def _show_gains(console: Console, gains: list[Mapping[str, Any]]) -> None:
+    if not gains:
+        return
+    body = [
+        (
+            gain["trouble"],
+            gain["policy"],
+            _percent(gain["predicted"]),
+            _percent(gain["achieved"]),
+            f"{_percent(gain['achieved_low'])} - {_percent(gain['achieved_high'])}",
+            gain["reason"],
+        )
+        for gain in gains
+    ]
+    console.print()
+    console.print(rows(("trouble", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5)))
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    if cost["cpu_s_per_mevents"] is None:
+        return str(cost["reason"])
+    return (
+        f"{cost['cpu_s_per_mevents']:.1f} CPU s a million events ({cost['recorder_cpu_s_per_mevents']:.1f} the "
+        f"recorder, {cost['slowdown_cpu_s_per_mevents']:.1f} the work), {cost['once_cpu_s']:.2f} s once"
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:,.2f}x"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:+.0%}"

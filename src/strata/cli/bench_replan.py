@@ -11,8 +11,6 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.replan.ladder import Climb
-
 SHOWN: Final = ("static", "myopic", "hysteresis", "mpc", "mpc_tuned", "hi_ppo", "vi", "clairvoyant")
 
 
@@ -29,66 +27,15 @@ def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None
     (2 steps) are fixed rules; mpc_tuned and hysteresis_tuned take their best setting per scenario with hindsight;
     vi is exact, clairvoyant knows the future. Figures are rewards a step; a gap is what is missed of vi.
     """
-    import numpy as np
-
-    from strata.evaluation.published.replan_scenario import read_scenarios
+    from strata.evaluation.bench.replan import measure
     from strata.training.hi_ppo.policy import load_policy, other_seeds
-    from strata.training.replan.ladder import climb_all, gaps
 
-    found = read_scenarios(scenarios)
     chosen = load_policy(policy)
     for note in chosen.notes:
         click.echo(f"note: {note}", err=True)
-    tables = [(item.table, item.states) for item in found]
-    with progress("scenarios", total=len(tables)) as advance:
-        climbs = climb_all(tables, rng=np.random.default_rng(0), policy=chosen.choose, advance=advance)
-    more = []
-    if seeds and policy is None:
-        others = other_seeds()
-        with progress("other training seeds", total=len(others)) as advance:
-            for done, path in enumerate(others):
-                more.append(_seed(path, tables, climbs))
-                advance(done + 1)
-    data: dict[str, Any] = {
-        "scenarios": [_scenario(item) for item in climbs],
-        "gap_to_vi": {
-            rung: dict(zip(("mean", "worst"), gaps(climbs, rung), strict=True))
-            for rung in climbs[0].reward
-            if rung != "vi"
-        },
-        "below_hysteresis": {"worst": _below(climbs)},
-        "policy": {"file": chosen.file, "seed": chosen.record.get("seed")},
-        "other_seeds": more,
-    }
+    others = other_seeds() if seeds and policy is None else []
+    data = measure(scenarios, chosen, others=others, progress=progress)
     emit(data, output, lambda console: _show(console, data))
-
-
-def _scenario(climbed: Climb) -> dict[str, Any]:
-    plans = climbed.plans.tolist() if climbed.plans is not None else None
-    return {"name": climbed.name, "hi_ppo_plans": plans, **climbed.reward}
-
-
-def _below(climbs: list[Climb]) -> float:
-    """Return how much of the fixed hysteresis the policy misses where it misses most; negative: it never does."""
-    return max(1 - item.reward["hi_ppo"] / item.reward["hysteresis"] for item in climbs)
-
-
-def _seed(path: Any, tables: list[Any], climbs: list[Climb]) -> dict[str, Any]:
-    from strata.training.hi_ppo.policy import load_policy
-
-    policy = load_policy(path)
-    missed, below = [], []
-    for (table, states), climbed in zip(tables, climbs, strict=True):
-        reward = table.follow(policy.choose, states)[1]
-        missed.append(1 - reward / climbed.reward["vi"])
-        below.append(1 - reward / climbed.reward["hysteresis"])
-    return {
-        "file": policy.file,
-        "seed": policy.record.get("seed"),
-        "mean": sum(missed) / len(missed),
-        "worst": max(missed),
-        "below_hysteresis": max(below),
-    }
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:

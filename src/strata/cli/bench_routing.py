@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,19 +11,6 @@ from strata.cli.output import emit, output_option, progress, rows
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-SIZES: Final = ((4, 2), (16, 4), (64, 4), (256, 4))
-"""Nodes, and how many of them make a pipeline."""
-MODEL: Final = "llama-3.1-8b"
-OFFERED_PER_S: Final = 28.0
-PEER: Final = {
-    "decision_ms_at_256_nodes": [120.0, 305.0],
-    "decisions_per_s_over_http": 18.0,
-    "served_per_s": 6.4,
-    "p99_wait_s": 80.0,
-    "trust": "measured",
-}
-"""Parallax at commit 162354a on a like machine: its DP router, its request path, its counts under this load."""
 
 
 @click.command()
@@ -44,42 +30,13 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
     deciding thread. The load test goes through the live scheduler in virtual time: four pipelines of 16 slots,
     2 s a request, Poisson arrivals.
     """
-    import numpy as np
+    from strata.evaluation.bench.routing import measure
 
-    from strata.evaluation.bench.routing_overload import overload
-    from strata.evaluation.bench.routing_rate import decision_times, random_layout
-    from strata.serving.routing.make import RoutingStrategy, make_router
-    from strata.workload.huggingface import model
-    from strata.workload.inference import ModelInfo
-
-    found: list[dict[str, Any]] = []
-    with progress("routing", total=3 * len(SIZES)) as advance:
-        for nodes, stages in SIZES:
-            layout = random_layout(nodes // stages, stages, np.random.default_rng(seed))
-            for strategy in get_args(RoutingStrategy):
-                rng = np.random.default_rng(seed)
-                router = make_router(strategy)
-                times = decision_times(router, layout, count=decisions, rng=rng, clock_ns=time.thread_time_ns)
-                p50, p99 = np.quantile(times, (0.5, 0.99)) / 1e3
-                found.append(
-                    {
-                        "strategy": strategy,
-                        "nodes": nodes,
-                        "replicas": nodes // stages,
-                        "decisions_per_s": 1e9 * decisions / sum(times),
-                        "p50_us": float(p50),
-                        "p99_us": float(p99),
-                        "trust": "measured",
-                    }
-                )
-                advance(len(found))
-    rng = np.random.default_rng(seed)
-    load = overload(ModelInfo.of(model(MODEL)), "auto", rate_per_s=OFFERED_PER_S, horizon_s=horizon, rng=rng)
-    answer = {"rows": found, "overload": {**load._asdict(), "strategy": "auto", "trust": "analytic"}, "peer": PEER}
-    emit(answer, output, lambda console: _show(console, answer))
+    data = measure(decisions=decisions, horizon_s=horizon, seed=seed, progress=progress)
+    emit(data, output, lambda console: _show(console, data))
 
 
-def _show(console: Console, answer: dict[str, Any]) -> None:
+def _show(console: Console, data: dict[str, Any]) -> None:
     body = [
         [
             str(row["nodes"]),
@@ -89,11 +46,11 @@ def _show(console: Console, answer: dict[str, Any]) -> None:
             f"{row['p50_us']:.0f}",
             f"{row['p99_us']:.0f}",
         ]
-        for row in answer["rows"]
+        for row in data["rows"]
     ]
     heads = ["nodes", "replicas", "router", "decisions/s", "p50 us", "p99 us"]
     console.print(rows(heads, body, right=[0, 1, 3, 4, 5]))
-    load, peer = answer["overload"], answer["peer"]
+    load, peer = data["overload"], data["peer"]
     low, high = peer["decision_ms_at_256_nodes"]
     rate = peer["decisions_per_s_over_http"]
     console.print(f"peer: {low:.0f}-{high:.0f} ms a decision at 256 nodes, {rate:.0f}/s over HTTP")

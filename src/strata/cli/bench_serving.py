@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from strata.evaluation.published.serving_cases import Case
-    from strata.serving.planning.allocation import Allocation
 
 INTERRUPTED: Final = 130
 
@@ -49,54 +47,26 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     names, and in pools of up to 8 nodes 98 % of the most. A pool that cannot hold the model has no pipelines, and
     reasons. Ctrl-C prints the cases that are done.
     """
+    from strata.evaluation.bench.serving import measure
     from strata.evaluation.published.serving_cases import read_cases
-    from strata.serving.planning.allocate import allocate
-    from strata.serving.planning.goal import Goal
 
-    found, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True
-    with progress("planning", total=len(found)) as advance:
+    pools, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True
+    limit_s = math.inf if time_limit is None else time_limit
+    with progress("planning", total=len(pools)) as advance:
         try:
-            for done, case in enumerate(found):
-                started = time.perf_counter()
-                allocation = allocate(
-                    case.pool,
-                    strategy,
-                    goal=Goal(goal),
-                    has_floor=goal == Goal.BOTH,
-                    time_limit_s=math.inf if time_limit is None else time_limit,
-                )
-                answers.append(_answer(case, allocation, time.perf_counter() - started))
-                advance(done + 1)
+            for answer in measure(pools, goal=goal, strategy=strategy, time_limit_s=limit_s):
+                answers.append(answer)
+                advance(len(answers))
         except KeyboardInterrupt:
             is_whole = False
-    emit({"cases": answers}, output, lambda terminal: _show(terminal, answers, found[: len(answers)]))
+    emit({"cases": answers}, output, lambda console: _show(console, answers, pools[: len(answers)]))
     if not is_whole:
-        click.echo(f"interrupted: {len(answers)} of {len(found)} cases", err=True)
+        click.echo(f"interrupted: {len(answers)} of {len(pools)} cases", err=True)
         return INTERRUPTED
     return 0
 
 
-def _answer(case: Case, allocation: Allocation, seconds: float) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "id": case.id,
-        "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],
-        "tokens_per_s": allocation.worth.tokens_per_s,
-        "decode_ms": allocation.worth.decode_s * 1e3 if allocation.pipelines else None,
-        "bound": allocation.bound_tokens_per_s,
-        "gap": allocation.gap,
-        "seconds": seconds,
-        "trust": "analytic",
-        "reasons": [reason.to_dict() for reason in allocation.reasons],
-    }
-    if case.parallax is not None:
-        answer["parallax"] = {
-            "tokens_per_s": case.parallax.tokens_per_s,
-            "decode_ms": case.parallax.decode_s * 1e3,
-        }
-    return answer
-
-
-def _show(terminal: Console, answers: list[dict[str, Any]], cases: list[Case]) -> None:
+def _show(console: Console, answers: list[dict[str, Any]], cases: list[Case]) -> None:
     body = []
     for answer, case in zip(answers, cases, strict=True):
         peer = answer.get("parallax")
@@ -115,10 +85,10 @@ def _show(terminal: Console, answers: list[dict[str, Any]], cases: list[Case]) -
             )
         )
     headers = ("case", "nodes", "pipes", "tokens/s", "gap", "x peer", "decode ms", "x peer", "s")
-    terminal.print(rows(headers, body, right=range(1, len(headers))))
+    console.print(rows(headers, body, right=range(1, len(headers))))
     for answer in answers:
         for reason in answer["reasons"]:
-            terminal.print(f"{answer['id']}: {reason['text']}", style="yellow")
+            console.print(f"{answer['id']}: {reason['text']}", style="yellow")
     groups = {"all cases": 0, "16+ nodes and 64+ layers": 1}
     for title, large in groups.items():
         pairs = [
@@ -133,11 +103,11 @@ def _show(terminal: Console, answers: list[dict[str, Any]], cases: list[Case]) -
                 math.exp(sum(math.log(a[key] / b[key]) for a, b in pairs) / len(pairs))
                 for key in ("tokens_per_s", "decode_ms")
             )
-            terminal.print(
+            console.print(
                 f"{title} ({len(pairs)}): {tokens:.3f}x tokens/s, {decode:.3f}x decode (geometric means)"
             )
     if any("parallax" in answer for answer in answers):
-        terminal.print("peer: Parallax's stored plan of the most tokens/s. Figures: analytic.")
+        console.print("peer: Parallax's stored plan of the most tokens/s. Figures: analytic.")
 
 
 def _ratio(answer: dict[str, Any], peer: dict[str, float] | None, key: str) -> str:

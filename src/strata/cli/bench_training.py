@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,7 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.evaluation.published.file import Case, CaseFile, CasePoint
+    from strata.evaluation.published.file import Case, CasePoint
 
 
 @click.command()
@@ -24,49 +23,16 @@ def training(cases: str, output: str) -> None:
     Plans are scored with the neutral formulas all planners are compared by; search_s counts reading the
     file, building all tables and the search. A point whose limits nothing meets has no plan, and a reason.
     """
-    from strata.evaluation.published.file import read_cases
+    from strata.evaluation.bench.training import measure
 
-    started = time.perf_counter()
-    file = read_cases(cases)
-    reading_s = time.perf_counter() - started
-    points = [(case, point) for case in file.cases for point in case.points]
-    answers = []
-    with progress("planning", total=len(points)) as advance:
-        for case, point in points:
-            answers.append(_answer(file, case, point, reading_s))
-            advance(1)
-    emit({"points": answers}, output, lambda terminal: _show(terminal, answers, points))
+    data, points = measure(cases, progress=progress)
+    emit(data, output, lambda console: _show(console, data["points"], points))
 
 
-def _answer(file: CaseFile, case: Case, point: CasePoint, reading_s: float) -> dict[str, Any]:
-    from strata.evaluation.published.neutral import Scorer
-    from strata.evaluation.published.search import plan_point
-
-    started = time.perf_counter()
-    found = plan_point(Scorer(file, case.model, case.global_batch), point)
-    search_s = reading_s + time.perf_counter() - started
-    score = found.score
-    answer: dict[str, Any] = {
-        "case": case.id,
-        "point": point.id,
-        "minimize": point.minimize,
-        "plan": found.plan.to_dict() if found.plan else None,
-        "iteration_s": score.iteration_s if score else None,
-        "cost_usd": score.cost_usd if score else None,
-        "search_s": search_s,
-        "gpus_used": score.gpus_used if score else 0,
-        "evaluations": found.num_evaluated,
-        "lower_bound": found.bound,
-    }
-    if found.reason:
-        answer["reason"] = found.reason
-    return answer
-
-
-def _show(terminal: Console, answers: list[dict[str, Any]], points: list[tuple[Case, CasePoint]]) -> None:
+def _show(console: Console, plans: list[dict[str, Any]], points: list[tuple[Case, CasePoint]]) -> None:
     body = []
-    for answer, (case, point) in zip(answers, points, strict=True):
-        ours = answer[point.minimize]
+    for plan, (case, point) in zip(plans, points, strict=True):
+        ours = plan[point.minimize]
         sailor = point.peers.get("SAILOR", {}).get(point.minimize)
         body.append(
             (
@@ -77,15 +43,15 @@ def _show(terminal: Console, answers: list[dict[str, Any]], points: list[tuple[C
                 _ratio(ours, sailor),
                 _figure(point.best_known),
                 _ratio(ours, point.best_known),
-                _ratio(ours, answer["lower_bound"]),
-                f"{answer['search_s']:.2f}",
+                _ratio(ours, plan["lower_bound"]),
+                f"{plan['search_s']:.2f}",
             )
         )
     headers = ("point", "in", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
-    terminal.print(rows(headers, body, right=range(2, len(headers))))
-    for answer in answers:
-        if "reason" in answer:
-            terminal.print(f"{answer['case']} {answer['point']}: {answer['reason']}", style="yellow")
+    console.print(rows(headers, body, right=range(2, len(headers))))
+    for plan in plans:
+        if "reason" in plan:
+            console.print(f"{plan['case']} {plan['point']}: {plan['reason']}", style="yellow")
 
 
 def _figure(value: float | None) -> str:

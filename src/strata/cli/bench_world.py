@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from strata.cli.output import emit, output_option, progress, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
-
-SIZES: Final = ((4, 8), (16, 16), (32, 32))
-SLOTS: Final = (1, 4)
 
 
 @click.command()
@@ -30,51 +24,13 @@ def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None
     Steps of one environment a CPU second, on one core. `raw state` adds bandwidth, latency, utilisation, memory
     and queues as arrays; `options` the value of every option now and 1, 2, 4 and 8 steps ahead instead.
     """
-    from dataclasses import replace
+    from strata.evaluation.bench.world import measure
 
-    import numpy as np
-
-    from strata.training.replan import observe
-    from strata.training.replan.pool import make_pool
-    from strata.training.replan.presets import PRESETS
-    from strata.training.replan.world import World
-
-    answers: list[dict[str, Any]] = []
-    with progress("worlds", total=len(SIZES) * len(SLOTS)) as advance:
-        for least, most in SIZES:
-            pool = make_pool(seed, instances=instances, domains=(least, most))
-            for slots in SLOTS:
-                preset = PRESETS["regimes"] if slots == 1 else replace(PRESETS["multijob"], slots=slots)
-                made = World(pool, envs, settings=preset)
-                rng = np.random.default_rng(seed)
-                made.reset(rng)
-                rate = _rates(made, steps, rng, observe.state, observe.options)
-                size = {"domains": [least, most], "slots": slots, "options": pool.num_options}
-                answers.append({**size, **rate})
-                advance(len(answers))
-    data = {"envs": envs, "instances": instances, "rows": answers}
-    emit(data, output, lambda console: _show(console, answers))
+    data = measure(envs=envs, instances=instances, steps=steps, seed=seed, progress=progress)
+    emit(data, output, lambda console: _show(console, data))
 
 
-def _rates(
-    made: Any, steps: int, rng: Any, state: Callable[[Any], Any], options: Callable[[Any], Any]
-) -> dict[str, float]:
-    """Return steps a CPU second: the world alone, with the raw state, with options."""
-    found = {}
-    for name, look in (("world", None), ("raw_state", state), ("with_options", options)):
-        picks = options(made).legal.argmax(axis=1)
-        made.step(picks, rng)
-        # Picks are made beforehand: choosing is not the world's work.
-        started = time.process_time()
-        for _ in range(steps):
-            if look is not None:
-                look(made)
-            made.step(picks, rng)
-        found[f"{name}_steps_per_s"] = steps * made.num_envs / (time.process_time() - started)
-    return found
-
-
-def _show(console: Console, answers: list[dict[str, Any]]) -> None:
+def _show(console: Console, data: dict[str, Any]) -> None:
     body = [
         [
             "-".join(map(str, dict.fromkeys(row["domains"]))),
@@ -82,7 +38,7 @@ def _show(console: Console, answers: list[dict[str, Any]]) -> None:
             str(row["options"]),
             *(f"{row[f'{name}_steps_per_s']:,.0f}" for name in ("world", "raw_state", "with_options")),
         ]
-        for row in answers
+        for row in data["rows"]
     ]
     headers = ["domains", "jobs at once", "options", "world", "with raw state", "with options"]
     console.print(rows(headers, body, right=range(6), title="environment steps a CPU second, one core"))

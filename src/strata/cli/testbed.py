@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from strata.cli.output import emit, output_option, rows
 from strata.units import Dimension, parse, show_bandwidth, show_time
-
-if TYPE_CHECKING:
-    from strata.evaluation.testbed.run import Answer
 
 
 @click.command()
@@ -50,11 +47,11 @@ def testbed(
     shape = Shape(
         _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)
     )
-    answer = run(
+    data = run(
         plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
         time_limit_s=_positive("--time-limit", time_limit, "time"),
-    )  # fmt: skip
-    emit(answer.to_dict(), output, lambda console: console.print(_table(answer)))
+    ).to_dict()  # fmt: skip
+    emit(data, output, lambda console: console.print(_table(data["rows"])))
     if not calibrate:
         click.echo("the machine's speed is assumed: --calibrate measures it first", err=True)
 
@@ -66,17 +63,17 @@ def _positive(option: str, text: str, dimension: Dimension, *, zero: bool = Fals
     return value
 
 
-def _table(answer: Answer) -> Any:
-    first = answer.rows[0]
-    bandwidth, latency = show_bandwidth(first.bandwidth_bytes_per_s), show_time(first.latency_s)
+def _table(results: list[dict[str, Any]]) -> Any:
+    first = results[0]
+    bandwidth, latency = show_bandwidth(first["bandwidth_bytes_per_s"]), show_time(first["latency_s"])
     return rows(
         ("plan", "mostly", "measured", "spread", "predicted", "error", "backend"),
         (
             (
-                row.plan, row.dominated_by, show_time(row.measured_s), show_time(row.spread_s),
-                show_time(row.predicted_s), f"{row.error:+.1%}", row.backend,
+                row["plan"], row["dominated_by"], show_time(row["measured_s"]), show_time(row["spread_s"]),
+                show_time(row["predicted_s"]), f"{row['error']:+.1%}", row["backend"],
             )
-            for row in answer.rows
+            for row in results
         ),
         right=range(2, 6),
         title=f"links of {bandwidth}, {latency} one way; median step, quartile spread",

@@ -10,16 +10,21 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from strata.errors import StrataError
+from strata.evaluation.bench.progress import Progress, silent
 from strata.fleet.slices import PRELOAD, Slice, slice_environment
 from strata.slicing.build import compiler, library
 
 SOURCES: Final = Path(__file__).parent / "slicing_native"
 LIMIT_BYTES: Final = 64 * 2**30
+TURNS: Final = 5
+PROCESSES: Final = 200
+SHARES: Final = (0.1, 0.3, 0.7)
+SHARE_MS: Final = 3000
 _FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra")
 _DRIVER: Final = ("-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
 
@@ -51,7 +56,33 @@ class SlicingCost:
     shares: tuple[Share, ...]
 
 
-def measure(
+def measure(*, rounds: int, progress: Progress = silent) -> dict[str, Any]:
+    """Time a driver's calls with the library and without, `rounds` loops a turn."""
+    with progress("slicing", total=TURNS + len(SHARES)) as advance:
+        cost = measure_cost(
+            turns=TURNS,
+            rounds=rounds,
+            processes=PROCESSES,
+            shares=SHARES,
+            share_ms=SHARE_MS,
+            advance=advance,
+        )
+    alloc, untouched = cost.alloc_free_ns, cost.untouched_call_ns
+    return {
+        "alloc_free_ns": {
+            "without": alloc.without,
+            "with": alloc.with_library,
+            "added": alloc.with_library - alloc.without,
+        },
+        "untouched_call_ns": {"without": untouched.without, "with": untouched.with_library},
+        "startup_ms_200": cost.startup_ms.with_library,
+        "startup_ms_200_without": cost.startup_ms.without,
+        "shares": [asdict(share) for share in cost.shares],
+        "trust": "measured",
+    }
+
+
+def measure_cost(
     *,
     turns: int,
     rounds: int,

@@ -1,0 +1,100 @@
+"""How fast pods and gangs are placed, and how well beside other policies."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from strata.cluster.index import Index
+from strata.cluster.schema import bundled_profiles
+from strata.evaluation.bench.progress import Progress, silent
+from strata.evaluation.placement.loopback import round_trips
+from strata.evaluation.placement.quality import policies, replay
+from strata.evaluation.placement.rate import pace
+from strata.evaluation.placement.synthetic import synthetic_cluster, synthetic_trace
+
+SIZES: Final = (500, 1000, 5000)
+BUSY: Final = 0.5
+HTTP_QUESTIONS: Final = 300
+TRACE_NODES: Final = 48
+TRACE_GANGS: Final = 300
+RATES_PER_S: Final = (0.05, 0.1)
+"""Gangs a second on the trace's nodes: about half full, and more than they hold."""
+TRACES: Final = 5
+PEERS: Final = {
+    "extender_full_nodes_5000_ms": 2200.0,
+    "extender_pods_per_s_at_500": 111.0,
+    "trust": "measured",
+}
+"""5000 full nodes parsed in an HTTP extender, by us before; kube-scheduler-wasm-extension#63 on its extender."""
+
+
+def measure(*, decisions: int, seed: int, progress: Progress = silent) -> dict[str, Any]:
+    """Time `decisions` decisions on clusters of every size, then replay traces of gangs under every policy.
+
+    Without an HTTP server the figures over HTTP are left out.
+    """
+    profiles = bundled_profiles()
+    has_server = is_server_installed()
+    extender: list[dict[str, Any]] = []
+    gangs_per_s: dict[str, float] = {}
+    runs: dict[str, dict[str, list[Any]]] = {f"{rate:g}": {} for rate in RATES_PER_S}
+    with progress("cluster", total=len(SIZES) + TRACES * len(RATES_PER_S)) as advance:
+        for done, nodes in enumerate(SIZES):
+            rng = np.random.default_rng(seed)
+            index = Index.of(synthetic_cluster(nodes, rng, busy=BUSY))
+            claims = [gang.claim for gang in synthetic_trace(decisions, rng, rate_per_s=1.0)]
+            gc.collect()
+            gc.freeze()  # as the extender does with what it has listed
+            times = pace(index, claims, profiles, cpu=time.process_time, wall=time.perf_counter)
+            row = {"nodes": nodes, **_quantiles("", times.extender_cpu_s)}
+            extender.append({**row, **_quantiles("wall_", times.extender_wall_s), "trust": "measured"})
+            gangs_per_s[str(nodes)] = len(claims) / sum(times.gang_s)
+            if has_server:
+                trips = round_trips(index, claims[:HTTP_QUESTIONS], profiles, clock=time.perf_counter)
+                extender[-1] |= _quantiles("http_", trips.names_s)
+                full = {"full_bytes": trips.full_bytes, "full_ms": 1e3 * median(trips.full_decide_s)}
+                extender[-1] |= {**full, "http_full_ms": 1e3 * median(trips.full_s)}
+            gc.unfreeze()
+            advance(done + 1)
+        done = len(SIZES)
+        for rate in RATES_PER_S:
+            for number in range(TRACES):
+                rng = np.random.default_rng([seed, number])
+                empty = Index.of(synthetic_cluster(TRACE_NODES, rng))
+                trace = synthetic_trace(TRACE_GANGS, rng, rate_per_s=rate)
+                for name, policy in policies().items():
+                    quality = replay(empty, trace, profiles, policy=policy)
+                    runs[f"{rate:g}"].setdefault(name, []).append(quality)
+                done += 1
+                advance(done)
+    by_rate = {rate: {name: _mean(some) for name, some in of.items()} for rate, of in runs.items()}
+    return {
+        "extender": extender,
+        "gangs_per_s": gangs_per_s,
+        "quality": by_rate[f"{RATES_PER_S[0]:g}"],
+        "quality_overloaded": by_rate[f"{RATES_PER_S[1]:g}"],
+        "peers": PEERS,
+    }
+
+
+def is_server_installed() -> bool:
+    """Return whether the extender's HTTP server can run here."""
+    return all(map(find_spec, ("starlette", "uvicorn")))
+
+
+def _quantiles(prefix: str, seconds: Sequence[float]) -> dict[str, float]:
+    p50, p99 = 1e3 * np.quantile(seconds, (0.5, 0.99))
+    return {f"{prefix}p50_ms": float(p50), f"{prefix}p99_ms": float(p99)}
+
+
+def _mean(outcomes: list[Any]) -> dict[str, Any]:
+    keys = ("fragmentation", "bandwidth", "stranded_acu", "wait_s")
+    means = {key: sum(getattr(outcome, key) for outcome in outcomes) / len(outcomes) for key in keys}
+    return {**means, "trust": "assumed"}

@@ -1,0 +1,54 @@
+"""How long the planner takes, and how much it proves, by number of domains."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from strata.evaluation.bench.progress import Progress, silent
+from strata.fleet.catalogue import accelerator
+from strata.fleet.schema import load_fleet
+from strata.fleet.synthetic import random_fleet
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.planner import plan_training
+from strata.training.plan.shortlist.selection import shortlist
+from strata.workload.schema import load_job
+
+CANDIDATES: Final = 96
+"""As many as decisions are between."""
+DOMAINS: Final = (4, 8, 10, 16, 32)
+
+
+def measure(job_name: str, *, seed: int, time_limit_s: float, progress: Progress = silent) -> dict[str, Any]:
+    """Plan one job on two bundled fleets and on random ones, each within a time limit."""
+    job = load_job(job_name)
+    devices = (accelerator("A100-SXM4-80GB"),)
+    fleets = [load_fleet(name) for name in ("seed", "aws10")]
+    fleets += [random_fleet(count, devices, np.random.default_rng(seed)) for count in DOMAINS]
+    plans: list[dict[str, Any]] = []
+    with progress("planning", total=len(fleets)) as advance:
+        for fleet in fleets:
+            started = time.process_time()
+            answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=time_limit_s)
+            search_s, started = time.process_time() - started, time.process_time()
+            fast = shortlist(Problem.of(fleet, job), most=CANDIDATES)
+            shortlist_s = time.process_time() - started
+            step_s = answer.best.report.step_time_s if answer.best else None
+            plans.append(
+                {
+                    "fleet": fleet.name,
+                    "domains": len(fleet.domains),
+                    "search_s": search_s,
+                    "gap": answer.found.gap if answer.best else None,
+                    "branches": answer.found.branches,
+                    "evaluated": answer.found.evaluated,
+                    "step_time_s": step_s,
+                    "stopped": answer.found.stopped,
+                    "shortlist_s": shortlist_s,
+                    "shortlist_regret": fast[0].report.step_time_s / step_s - 1 if fast and step_s else None,
+                }
+            )
+            advance(len(plans))
+    return {"job": job.name, "rows": plans}

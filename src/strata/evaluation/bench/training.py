@@ -1,0 +1,50 @@
+"""Plans for every point of a file of published cases, scored by the neutral formulas."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from strata.evaluation.bench.progress import Progress, silent
+from strata.evaluation.published.file import Case, CaseFile, CasePoint, read_cases
+from strata.evaluation.published.neutral import Scorer
+from strata.evaluation.published.search import plan_point
+
+
+def measure(
+    path: str | Path, *, progress: Progress = silent
+) -> tuple[dict[str, Any], list[tuple[Case, CasePoint]]]:
+    """Plan every point; return what `-o json` prints, and the points with the peers' published figures."""
+    started = time.perf_counter()
+    file = read_cases(path)
+    reading_s = time.perf_counter() - started
+    points = [(case, point) for case in file.cases for point in case.points]
+    plans = []
+    with progress("planning", total=len(points)) as advance:
+        for case, point in points:
+            plans.append(_planned(file, case, point, reading_s))
+            advance(len(plans))
+    return {"points": plans}, points
+
+
+def _planned(file: CaseFile, case: Case, point: CasePoint, reading_s: float) -> dict[str, Any]:
+    started = time.perf_counter()
+    result = plan_point(Scorer(file, case.model, case.global_batch), point)
+    search_s = reading_s + time.perf_counter() - started
+    score = result.score
+    data: dict[str, Any] = {
+        "case": case.id,
+        "point": point.id,
+        "minimize": point.minimize,
+        "plan": result.plan.to_dict() if result.plan else None,
+        "iteration_s": score.iteration_s if score else None,
+        "cost_usd": score.cost_usd if score else None,
+        "search_s": search_s,
+        "gpus_used": score.gpus_used if score else 0,
+        "evaluations": result.num_evaluated,
+        "lower_bound": result.bound,
+    }
+    if result.reason:
+        data["reason"] = result.reason
+    return data
