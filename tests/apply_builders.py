@@ -8,7 +8,7 @@ from pretend_kernel import policy
 from strata.host.apply.act import apply
 from strata.host.apply.journal import opened
 from strata.host.apply.undo import undo
-from strata.host.layers.step import Step
+from strata.host.policy.step import Step
 
 STEPS = policy()
 IRQ = "/proc/irq/24/smp_affinity_list"

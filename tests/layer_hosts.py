@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from host_builders import training_host
-from strata.host.cpus import simple
-from strata.host.kernel import Kernel
+from strata.host.machine.cpus import simple
+from strata.host.machine.kernel import Kernel
 from strata.host.threads.classify import classify
 
 FULL = Kernel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from strata.host.apply.machine import Gone, Machine
-from strata.host.layers.step import Step
+from strata.host.policy.step import Step
 
 JOB = "/sys/fs/cgroup/job"
 NOISE = "/sys/fs/cgroup/batch"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.evaluation.fault_injection.scenes import Trouble, scene
+from strata.evaluation.fault_injection.scenarios import Trouble, scene
 from strata.training.plan.baselines import nsga2
 
 ROOT = Path(__file__).parents[1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.host.cpus import Cpu, Cpus, simple
-from strata.host.kernel import Kernel
-from strata.host.lint.room import Site
+from strata.host.machine.cpus import Cpu, Cpus, simple
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.lint.room import Site
 
 EIGHT = Site(simple(8, nodes=2, smt=True), Kernel(has_bandwidth_monitor=True))
 FLAT = Site(simple(8), Kernel(has_bandwidth_monitor=True))

@@ -8,10 +8,10 @@ import pytest
 
 from host_oracle import accounts_of
 from host_traces import IDLE, Text
-from strata.evaluation.fault_injection.scenes import Trouble, scene
-from strata.host.report import report_of
+from strata.evaluation.fault_injection.scenarios import Trouble, scene
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import view_of
 from strata.host.trace.read import read_trace
-from strata.host.view import view_of
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "data" / "host_samples"
 

@@ -23,16 +23,16 @@ from strata.evaluation.noisy_neighbours.overhead import Run, cost_of
 from strata.evaluation.noisy_neighbours.policies import POLICIES, NotHere, Scene
 from strata.evaluation.noisy_neighbours.session import TooSlow
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
+from strata.host.analysis.findings.finding import Finding, Severity
+from strata.host.analysis.gain import predicted_gain, without
 from strata.host.apply.act import apply
 from strata.host.apply.journal import opened
 from strata.host.apply.machine import Machine
 from strata.host.apply.policy import load
 from strata.host.apply.undo import undo
-from strata.host.cpus import Cpu, Cpus
-from strata.host.findings.finding import Finding, Severity
-from strata.host.gain import predicted_gain, without
-from strata.host.kernel import Kernel
-from strata.host.layers.step import Step
+from strata.host.machine.cpus import Cpu, Cpus
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.step import Step
 
 JOB = "/sys/fs/cgroup/job"
 FULL = Kernel("/sys/fs/cgroup", frozenset({"cpu", "cpuset"}), has_cpu_idle=True, memory_nodes=(0,))

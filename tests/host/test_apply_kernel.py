@@ -17,8 +17,8 @@ from strata.errors import StrataError
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Gone, Machine
 from strata.host.apply.refuse import residents
-from strata.host.cpus import show
-from strata.host.layers.step import Step
+from strata.host.machine.cpus import show
+from strata.host.policy.step import Step
 
 
 @pytest.fixture

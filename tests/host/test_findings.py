@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from host_traces import IDLE, Text
-from strata.host import blame, spans
-from strata.host.cpus import simple
-from strata.host.findings import (
+from strata.host.analysis import cpu_attribution
+from strata.host.analysis import intervals as spans
+from strata.host.analysis.findings import (
     chains,
     delay,
     forks,
@@ -17,18 +17,19 @@ from strata.host.findings import (
     gaps,
     idle,
     moves,
-    pools,
     preempted,
     starved,
     stragglers,
-    theft,
     throttled,
     yields,
 )
-from strata.host.findings.finding import Finding, Severity
-from strata.host.findings.ranked import DETECTORS, findings_of
-from strata.host.report import report_of
-from strata.host.view import View, view_of
+from strata.host.analysis.findings import irq_time as theft
+from strata.host.analysis.findings import oversubscription as pools
+from strata.host.analysis.findings.finding import Finding, Severity
+from strata.host.analysis.findings.ranked import DETECTORS, findings_of
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import View, view_of
+from strata.host.machine.cpus import simple
 
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
 
@@ -90,7 +91,7 @@ def test_interrupts_that_take_a_trainer_s_time_are_found(tmp_path):
     text = Text().switch(0, 0, IDLE, T)
     for step in range(100):
         text.softirq(10 * step + 1, 10 * step + 2, 0)
-    found = one(list(theft.find(view(text.switch(1000, 0, T, IDLE), tmp_path))), "irq-theft")
+    found = one(list(theft.find(view(text.switch(1000, 0, T, IDLE), tmp_path))), "irq-time")
     assert (found.culprit, found.severity) == ("softirq NET_RX", Severity.WARNING)
     assert found.cost_ms == pytest.approx(100)
 
@@ -130,7 +131,7 @@ def test_threads_of_like_names_are_one_culprit(tmp_path):
         on = worker
     found = one(list(delay.find(view(text.switch(600, 0, on, T), tmp_path))), "cpu-wait")
     assert found.culprit == "kworker"
-    assert found.blamed == pytest.approx(2 / 3, abs=0.01)
+    assert found.culprit_share == pytest.approx(2 / 3, abs=0.01)
     assert str(found.reason).endswith("kworker had it for 67% of that")
 
 
@@ -182,7 +183,7 @@ def test_a_pool_of_more_threads_than_cpus_is_found(tmp_path):
     for worker in range(1, 6):
         text.switch(10 * worker, 0, (f"omp-{worker - 1}", 99 + worker), (f"omp-{worker}", 100 + worker), "R")
     text.switch(60, 0, ("omp-5", 105), T, "R").switch(70, 0, T, IDLE)
-    found = one(list(pools.find(view(text, tmp_path))), "pool-too-big")
+    found = one(list(pools.find(view(text, tmp_path))), "oversubscription")
     assert found.culprit == "omp"
     assert found.reason.data["threads"] == 6
     assert list(pools.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
@@ -195,7 +196,7 @@ def test_a_pool_of_one_name_is_called_by_it(tmp_path):
     for worker in range(1, 6):
         text.switch(10 * worker, 0, ("cc1", 99 + worker), ("cc1", 100 + worker), "R")
     text.switch(60, 0, ("cc1", 105), T, "R").switch(70, 0, T, IDLE)
-    assert one(list(pools.find(view(text, tmp_path))), "pool-too-big").culprit == "cc1"
+    assert one(list(pools.find(view(text, tmp_path))), "oversubscription").culprit == "cc1"
 
 
 def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
@@ -334,7 +335,7 @@ def test_threads_that_feed_accelerators_are_known_by_name(tmp_path, name):
     of = view(
         Text().switch(0, 0, IDLE, (name, 11)).switch(1, 0, (name, 11), HOG).switch(2, 0, HOG, IDLE), tmp_path
     )
-    assert [of.name(life) for life in of.critical_lives] == [name]
+    assert [of.name(task) for task in of.critical_tasks] == [name]
     assert not of.is_guessed
 
 
@@ -365,7 +366,7 @@ def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
         now, other = 10.0 * step, ("abcdefghij"[step % 10] + "klmno"[step // 10], 100 + step)
         text.softirq(now + 1, now + 2, 0).switch(now + 5, 0, T, other, "R").switch(now + 7, 0, other, T)
     first, *rest = findings_of(view(text, tmp_path))
-    assert (first.token, first.culprit, first.severity) == ("irq-theft", "softirq NET_RX", Severity.WARNING)
+    assert (first.token, first.culprit, first.severity) == ("irq-time", "softirq NET_RX", Severity.WARNING)
     assert max(one.cost_ms for one in rest if one.severity is Severity.WARNING) > first.cost_ms
 
 
@@ -388,7 +389,7 @@ def crowd(count: int, *, name: str = "w", step_ms: float = 1.0) -> Text:
 def test_a_crowd_s_culprits_are_told_for_those_that_waited_longest_and_always_sum_to_the_wait(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(blame, "MOST_SHARES", 2000)
+    monkeypatch.setattr(cpu_attribution, "MOST_SHARES", 2000)
     monkeypatch.setattr(spans, "PAIRS", 500)
     threads = report_of(view(crowd(100), tmp_path)).threads
     assert all(sum(one.culprits.values()) == pytest.approx(one.wait_ms_total) for one in threads)
@@ -400,8 +401,8 @@ def test_a_crowd_s_culprits_are_told_for_those_that_waited_longest_and_always_su
 def test_no_host_has_more_critical_threads_than_are_looked_at(tmp_path):
     of = view(crowd(300, name="trainer_"), tmp_path)
     assert int(of.is_critical.sum()) == 300
-    assert len(of.critical_lives) == 256
-    assert of.name(of.critical_lives[0]) == "trainer_299"
+    assert len(of.critical_tasks) == 256
+    assert of.name(of.critical_tasks[0]) == "trainer_299"
 
 
 def test_of_a_crowd_that_starves_those_that_waited_longest_are_told(tmp_path):

@@ -10,19 +10,19 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strata.host.cpus
-import strata.host.kernel
+import strata.host.machine.cpus
+import strata.host.machine.kernel
 import strata.host.threads.observe
 from host_builders import TRAINER, of, thread
 from layer_hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 from strata.cli.main import cli
-from strata.host.cpus import simple
-from strata.host.kernel import Kernel
-from strata.host.layers.codec import dump, parse, read
-from strata.host.layers.generate import generate
-from strata.host.layers.matching import layer_of
-from strata.host.lint.policy import lint
-from strata.host.lint.room import Site
+from strata.host.machine.cpus import simple
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.codec import dump, parse, read
+from strata.host.policy.generate import generate
+from strata.host.policy.lint.policy import lint
+from strata.host.policy.lint.room import Site
+from strata.host.policy.matching import layer_of
 from strata.host.threads.classify import Classified, classify
 from strata.host.threads.job import only
 from strata.host.threads.pools import LAYERS
@@ -163,8 +163,8 @@ def test_a_job_with_a_critical_thread_keeps_it_as_the_only_sign():
 
 @pytest.fixture
 def command(monkeypatch):
-    monkeypatch.setattr(strata.host.cpus, "probe", lambda: BIG)
-    monkeypatch.setattr(strata.host.kernel, "probe", lambda: FULL)
+    monkeypatch.setattr(strata.host.machine.cpus, "probe", lambda: BIG)
+    monkeypatch.setattr(strata.host.machine.kernel, "probe", lambda: FULL)
     monkeypatch.setattr(strata.host.threads.observe, "observe", lambda: HOST)
     return lambda *arguments: CliRunner().invoke(cli, ["host", "layers", *arguments])
 

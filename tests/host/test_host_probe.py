@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import strata.host.cpus
-import strata.host.kernel
+import strata.host.machine.cpus
+import strata.host.machine.kernel
 import strata.host.threads.observe
 from layer_hosts import BIG, THREADS
-from strata.host.cpus import probe
-from strata.host.kernel import Kernel
-from strata.host.layers.plain import plain
+from strata.host.machine.cpus import probe
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.plain import plain
 
 
 def write(root, path, text):
@@ -58,7 +58,7 @@ def test_what_the_kernel_offers_is_read_from_its_files(tmp_path):
     write(tmp_path, "proc/irq/default_smp_affinity", "f")
     write(tmp_path, "sys/kernel/sched_ext/state", "disabled")
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    assert strata.host.kernel.probe(tmp_path) == Kernel(
+    assert strata.host.machine.kernel.probe(tmp_path) == Kernel(
         "/sys/fs/cgroup",
         frozenset({"cpuset", "cpu", "io", "memory"}),
         True,
@@ -69,13 +69,13 @@ def test_what_the_kernel_offers_is_read_from_its_files(tmp_path):
         "disabled",
         True,
     )
-    assert strata.host.kernel.probe(tmp_path / "nothing") == Kernel()
+    assert strata.host.machine.kernel.probe(tmp_path / "nothing") == Kernel()
 
 
 @pytest.mark.parametrize("caps", ["MB:0=2048;1=2048", "    MB:0=4294967295"])
 def test_bandwidth_is_not_capped_to_a_share_where_caps_are_absolute(tmp_path, caps):
     # AMD counts in eighths of a GB/s, and with mba_MBps the kernel in MB/s: 50 would stall the pipeline.
     write(tmp_path, "sys/fs/resctrl/schemata", caps)
-    found = plain(BIG, strata.host.kernel.probe(tmp_path), THREADS)
+    found = plain(BIG, strata.host.machine.kernel.probe(tmp_path), THREADS)
     assert not [step for step in found.steps if "resctrl" in step.path]
     assert "resctrl is not mounted, or caps no bandwidth in percents" in {one.why for one in found.left_out}

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from host_traces import IDLE, Text
 from strata.cli.main import cli, run
 from strata.errors import UsageError
-from strata.host.findings import gpu_idle
-from strata.host.kineto import read_kineto
-from strata.host.view import View, view_of
+from strata.host.analysis.findings import gpu_idle
+from strata.host.analysis.kineto import read_kineto
+from strata.host.analysis.view import View, view_of
 
 T, HOG = ("python3", 11), ("hog", 12)
 
@@ -78,7 +78,7 @@ def test_idle_time_of_the_accelerator_is_split_by_what_its_launcher_did(tmp_path
 
 def test_who_launches_is_critical_whatever_its_name_and_the_steps_it_cost_are_told(tmp_path):
     of = view(tmp_path, profile(tmp_path))
-    assert [of.name(life) for life in of.critical_lives] == ["python3"]
+    assert [of.name(task) for task in of.critical_tasks] == ["python3"]
     (finding,) = gpu_idle.find(of)
     assert (finding.token, finding.culprit) == ("gpu-idle-cpu-wait", "hog")
     assert "50% of the accelerator's idle time" in str(finding.reason)

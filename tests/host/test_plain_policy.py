@@ -14,12 +14,12 @@ from layer_hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 from strata.fleet.local import cpu_list
 from strata.host.apply.policy import load
 from strata.host.apply.refuse import Residents, refusals
-from strata.host.cpus import Cpus, show, simple
-from strata.host.kernel import Kernel
-from strata.host.layers.codec import dump
-from strata.host.layers.generate import generate
-from strata.host.layers.plain import plain
-from strata.host.layers.split import split
+from strata.host.machine.cpus import Cpus, show, simple
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.codec import dump
+from strata.host.policy.generate import generate
+from strata.host.policy.plain import plain
+from strata.host.policy.split import split
 from strata.host.threads.classify import classify
 from strata.host.threads.snapshot import Snapshot
 

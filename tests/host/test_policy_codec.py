@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
-from strata.host.layers import forms
-from strata.host.layers.codec import LAYER_KEYS, dump, parse, read
-from strata.host.layers.policy import GROWTH, KINDS, MATCHERS, PLACEMENT
+from strata.host.policy import forms
+from strata.host.policy.codec import LAYER_KEYS, dump, parse, read
+from strata.host.policy.policy import GROWTH, KINDS, MATCHERS, PLACEMENT
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 REAL = st.floats(allow_nan=False, allow_infinity=False)

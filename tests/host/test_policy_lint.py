@@ -12,12 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.cli.main import cli
-from strata.host.layers import forms
-from strata.host.layers.codec import parse, read
-from strata.host.layers.policy import GROWTH, KINDS
-from strata.host.lint.explain import explain
-from strata.host.lint.finding import SEVERITY
-from strata.host.lint.policy import lint
+from strata.host.policy import forms
+from strata.host.policy.codec import parse, read
+from strata.host.policy.lint.explain import explain
+from strata.host.policy.lint.finding import SEVERITY
+from strata.host.policy.lint.policy import lint
+from strata.host.policy.policy import GROWTH, KINDS
 from strata.reasons import REASONS
 from wrong_policies import REST, RIGHT, WRONG, grouped, layer
 

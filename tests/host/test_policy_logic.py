@@ -7,10 +7,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from host_builders import thread
-from strata.host.layers.logic import contradiction, covers, implies, is_always, leave_none
-from strata.host.layers.matching import KNOWN, holds
-from strata.host.layers.policy import Match
-from strata.host.lint.regex import fault
+from strata.host.policy.lint.regex import fault
+from strata.host.policy.logic import contradiction, covers, implies, is_always, leave_none
+from strata.host.policy.matching import KNOWN, holds
+from strata.host.policy.policy import Match
 
 MANY = settings(deadline=None)
 WORDS = st.text("ab/", max_size=3)

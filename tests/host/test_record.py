@@ -20,8 +20,7 @@ from host_builders import TRAINER, training_host, write_proc
 from host_traces import IDLE, Text
 from strata.cli.main import cli
 from strata.errors import BadFile, MissingPart, StrataError, UsageError
-from strata.host import snapshot
-from strata.host.record import perf, tracefs, tracing
+from strata.host.record import perf, snapshot, tracefs, tracing
 from strata.host.record.quick import compare
 from strata.host.record.sink import sink
 from strata.host.record.work import Work

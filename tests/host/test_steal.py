@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from host_traces import IDLE, Text
 from strata.cli.main import cli
-from strata.host import snapshot
-from strata.host.findings import stolen
-from strata.host.findings.finding import Severity
+from strata.host.analysis.findings import stolen
+from strata.host.analysis.findings.finding import Severity
+from strata.host.analysis.view import view_of
+from strata.host.machine.steal import Steal, between, ticks
+from strata.host.record import snapshot
 from strata.host.record.quick import compare
 from strata.host.record.work import Work
-from strata.host.steal import Steal, between, ticks
-from strata.host.view import view_of
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
 HZ = os.sysconf("SC_CLK_TCK")

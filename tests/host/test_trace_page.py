@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from host_traces import IDLE, Text
-from strata.host.kineto import Accelerator
-from strata.host.page import COLUMNS, page
-from strata.host.report import report_of
-from strata.host.view import view_of
+from strata.host.analysis.kineto import Accelerator
+from strata.host.analysis.page import COLUMNS, page
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import view_of
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
 HOSTILE = ("<script>a=1//", '"><img src=x>', "&lt;b&gt;", "'onload='a()'")

@@ -15,11 +15,11 @@ import pytest
 
 from host_traces import IDLE, Text, lines, read
 from strata.errors import UsageError
-from strata.host.findings import gaps
+from strata.host.analysis.findings import gaps
+from strata.host.analysis.view import view_of
 from strata.host.trace import read as reading
 from strata.host.trace.events import Kind
 from strata.host.trace.read import read_trace
-from strata.host.view import view_of
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "data" / "host_samples"
 A, B = ("a", 11), ("b", 12)

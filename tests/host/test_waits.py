@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_traces import IDLE, Text
+from strata.host.analysis.run_queue_delays import Cause, switch_outs
+from strata.host.analysis.view import View, view_of
 from strata.host.trace.events import Kind, State, Trace
 from strata.host.trace.read import read_trace
-from strata.host.view import View, view_of
-from strata.host.waits import Cause, switch_outs
 
 SAMPLE = Path(__file__).parents[2].parent / "shared" / "data" / "host_samples" / "perf_script_sched.txt"
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
@@ -24,15 +24,15 @@ def view(text: Text, folder: Path) -> View:
     return view_of(text.trace(folder))
 
 
-def life(of: View, name: str) -> int:
-    (found,) = [i for i in range(len(of.lives)) if of.name(i) == name]
+def task(of: View, name: str) -> int:
+    (found,) = [i for i in range(len(of.tasks)) if of.name(i) == name]
     return found
 
 
 def waits(of: View, name: str) -> list[tuple[str, float, float]]:
-    mine = of.waits_by(life(of, name))
+    mine = of.waits_by(task(of, name))
     return [
-        (Cause(of.waits.cause[i]).name.lower(), of.waits.start_ns[i] / 1e6, of.waits.length_ns[i] / 1e6)
+        (Cause(of.delays.cause[i]).name.lower(), of.delays.start_ns[i] / 1e6, of.delays.length_ns[i] / 1e6)
         for i in mine
     ]
 
@@ -42,8 +42,8 @@ def test_a_wait_lasts_from_the_wakeup_to_the_switch(tmp_path):
     of = view(text, tmp_path)
     assert waits(of, "trainer_main") == [("woken", 10, 4)]
     assert waits(of, "hog") == [("preempted", 14, 1)]
-    assert of.culprits(of.waits_by(life(of, "trainer_main"))) == {"hog": 4}
-    assert of.name(int(of.waits.waker[of.waits_by(life(of, "trainer_main"))[0]])) == "hog"
+    assert of.culprits(of.waits_by(task(of, "trainer_main"))) == {"hog": 4}
+    assert of.name(int(of.delays.waker[of.waits_by(task(of, "trainer_main"))[0]])) == "hog"
 
 
 def test_a_preemption_is_a_wait_until_the_thread_is_back(tmp_path):
@@ -57,7 +57,7 @@ def test_who_came_next_is_not_to_blame_but_who_stayed(tmp_path):
         Text().switch(0, 0, IDLE, T).switch(5, 0, T, PEER, "R").switch(5.1, 0, PEER, HOG).switch(9, 0, HOG, T, "R")
     )
     of = view(text, tmp_path)
-    assert of.culprits(of.waits_by(life(of, "trainer_main"))) == pytest.approx({"hog": 3.9, "peer": 0.1})
+    assert of.culprits(of.waits_by(task(of, "trainer_main"))) == pytest.approx({"hog": 3.9, "peer": 0.1})
 
 
 def test_a_yield_is_told_from_a_preemption(tmp_path):
@@ -65,7 +65,7 @@ def test_a_yield_is_told_from_a_preemption(tmp_path):
     text.switch(9, 0, T, HOG, "R").switch(10, 0, HOG, T, "R+").switch(11, 0, T, IDLE)
     of = view(text, tmp_path)
     assert waits(of, "trainer_main") == [("yielded", 5, 2), ("preempted", 9, 1)]
-    assert switch_outs(of.trace, of.lives, of.runs) == {"R": 3, "R+": 1, "yields": 1}
+    assert switch_outs(of.trace, of.tasks, of.on_cpu) == {"R": 3, "R+": 1, "yields": 1}
 
 
 def test_a_wait_that_began_before_the_trace_is_not_counted(tmp_path):
@@ -80,7 +80,7 @@ def test_a_wait_that_the_trace_ends_in_is_known_as_such(tmp_path):
     )
     of = view(text, tmp_path)
     assert waits(of, "trainer_main") == [("woken", 2, 8)]
-    assert of.num_waits[life(of, "trainer_main")] == 0
+    assert of.num_waits[task(of, "trainer_main")] == 0
 
 
 def test_a_second_wakeup_changes_nothing(tmp_path):
@@ -93,21 +93,21 @@ def test_a_thread_moved_while_it_waits_is_blamed_on_both_cpus(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, PEER).wake(10, 0, T, by=HOG)
     text.migrate(13, T, 0, 1).switch(15, 1, PEER, T).switch(16, 1, T, IDLE)
     of = view(text, tmp_path)
-    assert of.culprits(of.waits_by(life(of, "trainer_main"))) == {"hog": 3, "peer": 2}
+    assert of.culprits(of.waits_by(task(of, "trainer_main"))) == {"hog": 3, "peer": 2}
 
 
 def test_without_a_recorded_move_the_wait_was_where_it_then_ran(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, PEER).wake(10, 0, T, by=HOG).switch(15, 1, PEER, T)
     text.switch(16, 1, T, IDLE)
     of = view(text, tmp_path)
-    assert of.culprits(of.waits_by(life(of, "trainer_main"))) == {"peer": 5}
+    assert of.culprits(of.waits_by(task(of, "trainer_main"))) == {"peer": 5}
 
 
 def test_interrupts_are_blamed_before_the_thread_they_interrupt(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).wake(10, 0, T, by=HOG).irq(11, 12, 0).softirq(12.5, 14, 0)
     text.switch(15, 0, HOG, T).switch(16, 0, T, IDLE)
     of = view(text, tmp_path)
-    assert of.culprits(of.waits_by(life(of, "trainer_main"))) == {
+    assert of.culprits(of.waits_by(task(of, "trainer_main"))) == {
         "hog": 2.5,
         "softirq NET_RX": 1.5,
         "irq 36 eth0": 1,
@@ -156,7 +156,7 @@ def test_who_sent_a_wakeup_to_another_cpu_is_known_from_its_waking(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).switch(0, 1, IDLE, PEER).wake(10, 0, T, kind="waking", on=1)
     text.wake(10.1, 0, T, by=HOG).switch(12, 0, HOG, T).switch(13, 0, T, IDLE)
     of = view(text, tmp_path)
-    assert of.name(int(of.waits.waker[of.waits_by(life(of, "trainer_main"))[0]])) == "peer"
+    assert of.name(int(of.delays.waker[of.waits_by(task(of, "trainer_main"))[0]])) == "peer"
 
 
 def test_a_thread_lives_from_birth_to_death_or_as_long_as_the_trace(tmp_path):
@@ -164,8 +164,8 @@ def test_a_thread_lives_from_birth_to_death_or_as_long_as_the_trace(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).fork(10, 0, HOG, child).wake(11, 0, child, by=HOG, kind="wakeup_new")
     text.switch(20, 0, HOG, child, "R").exit(29, 0, child).switch(30, 0, child, HOG, "Z").switch(100, 0, HOG, IDLE)
     of = view(text, tmp_path)
-    assert of.lived_ns[life(of, "hog")] == 100_000_000
-    assert of.lived_ns[life(of, "child")] == 20_000_000
+    assert of.lived_ns[task(of, "hog")] == 100_000_000
+    assert of.lived_ns[task(of, "child")] == 20_000_000
 
 
 def _naive(trace: Trace) -> dict[int, list[int]]:
@@ -220,16 +220,16 @@ def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_th
     with TemporaryDirectory() as folder:
         of = view_of(text.trace(Path(folder)))
     found: dict[int, list[int]] = {}
-    for i in np.flatnonzero(of.waits.is_over):
-        found.setdefault(int(of.lives.tid[of.waits.life[i]]), []).append(int(of.waits.length_ns[i]))
+    for i in np.flatnonzero(of.delays.is_over):
+        found.setdefault(int(of.tasks.tid[of.delays.task[i]]), []).append(int(of.delays.length_ns[i]))
     assert found == _naive(of.trace)
-    every = np.arange(len(of.waits))
-    wait, _, ns = of.blame.shares(every, every)
-    assert np.array_equal(np.bincount(wait, ns, len(every)), of.waits.length_ns)
+    every = np.arange(len(of.delays))
+    wait, _, ns = of.attribution.shares(every, every)
+    assert np.array_equal(np.bincount(wait, ns, len(every)), of.delays.length_ns)
     # A CPU runs one thread at a time, and someone (perhaps the idle thread) all of the time.
-    for cpu in range(len(of.runs.cpus)):
-        here = of.runs.cpu == cpu
-        assert int((of.runs.end_ns - of.runs.start_ns)[here].sum()) == of.trace.end_ns - of.trace.start_ns
+    for cpu in range(len(of.on_cpu.cpus)):
+        here = of.on_cpu.cpu == cpu
+        assert int((of.on_cpu.end_ns - of.on_cpu.start_ns)[here].sum()) == of.trace.end_ns - of.trace.start_ns
     assert np.all(of.ran_ns + of.waited_ns <= of.wall_ns)
 
 
@@ -241,17 +241,17 @@ def sample() -> View:
 
 def test_in_the_sample_trace_blame_sums_to_every_thread_s_waits():
     of = sample()
-    for one in range(len(of.lives)):
+    for one in range(len(of.tasks)):
         mine = of.waits_by(one)
-        assert sum(of.culprits(mine).values()) == pytest.approx(of.waits.length_ns[mine].sum() / 1e6)
+        assert sum(of.culprits(mine).values()) == pytest.approx(of.delays.length_ns[mine].sum() / 1e6)
 
 
 def test_the_sample_trace_has_the_waits_that_perf_counts():
     of = sample()
     if of.trace.num_events != 36_199:
         pytest.skip(f"the sample is cut: {of.trace.num_events:,} of 36,199 events")
-    mine = of.waits_by(life(of, "trainer_main"))
-    mine = mine[of.waits.is_over[mine]]
+    mine = of.waits_by(task(of, "trainer_main"))
+    mine = mine[of.delays.is_over[mine]]
     assert len(mine) == 734
-    assert of.waits.length_ns[mine].mean() / 1e6 == pytest.approx(5.620, abs=5e-4)
-    assert switch_outs(of.trace, of.lives, of.runs) == {"R": 4392, "R+": 391, "yields": 237}
+    assert of.delays.length_ns[mine].mean() / 1e6 == pytest.approx(5.620, abs=5e-4)
+    assert switch_outs(of.trace, of.tasks, of.on_cpu) == {"R": 4392, "R+": 391, "yields": 237}

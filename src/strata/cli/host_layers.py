@@ -12,8 +12,8 @@ from strata.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.layers.generate import Policy
-    from strata.host.layers.plain import Plain
+    from strata.host.policy.generate import Policy
+    from strata.host.policy.plain import Plain
 
 
 @click.command()
@@ -30,11 +30,11 @@ def layers(is_plain: bool, pid: int | None, output: str) -> None:
     strata host layers -o json > policy.json
     strata host layers --plain
     """
-    from strata.host import cpus as cpus_of
-    from strata.host import kernel as kernel_of
-    from strata.host.layers.codec import dump
-    from strata.host.layers.generate import generate
-    from strata.host.layers.plain import plain
+    from strata.host.machine import cpus as cpus_of
+    from strata.host.machine import kernel as kernel_of
+    from strata.host.policy.codec import dump
+    from strata.host.policy.generate import generate
+    from strata.host.policy.plain import plain
     from strata.host.threads.classify import classify
     from strata.host.threads.job import only
     from strata.host.threads.observe import observe
@@ -62,7 +62,7 @@ def _data(found: Plain) -> dict[str, Any]:
 
 def _show_policy(console: Console, policy: Policy) -> None:
     from strata.cli.host_lint import show_words
-    from strata.host.lint.explain import explain
+    from strata.host.policy.lint.explain import explain
 
     show_words(console, explain(policy.layers))
     console.print(f"run: scx_layered {' '.join([*policy.arguments, 'f:policy.json'])}", soft_wrap=True)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from strata.host.layers.codec import Read
-    from strata.host.lint.explain import Explained
-    from strata.host.lint.finding import Finding
-    from strata.host.lint.room import Site
+    from strata.host.policy.codec import Read
+    from strata.host.policy.lint.explain import Explained
+    from strata.host.policy.lint.finding import Finding
+    from strata.host.policy.lint.room import Site
 
 
 @click.command()
@@ -35,9 +35,9 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
     strata host lint policy.json
     strata host lint policy.json --explain --elsewhere
     """
-    from strata.host.layers.codec import load
-    from strata.host.lint.explain import explain
-    from strata.host.lint.policy import lint as findings_of
+    from strata.host.policy.codec import load
+    from strata.host.policy.lint.explain import explain
+    from strata.host.policy.lint.policy import lint as findings_of
 
     policy = load(file)
     findings = findings_of(policy, site=None if elsewhere else _here())
@@ -52,8 +52,8 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
 
 
 def _here() -> Site:
-    from strata.host import cpus, kernel
-    from strata.host.lint.room import Site
+    from strata.host.machine import cpus, kernel
+    from strata.host.policy.lint.room import Site
 
     return Site(cpus.probe(), kernel.probe())
 

@@ -74,8 +74,7 @@ def record(
 
 def _trace(work: Work, output: Path, how: str) -> None:
     from strata.files import write_json
-    from strata.host import snapshot
-    from strata.host.record import perf, tracefs, tracing
+    from strata.host.record import perf, snapshot, tracefs, tracing
     from strata.host.record.sink import sink
 
     folder = tracing.find()
@@ -125,7 +124,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
 
 def _quick(work: Work, output: Path | None) -> None:
     from strata.files import write_json
-    from strata.host import snapshot
+    from strata.host.record import snapshot
     from strata.host.record.quick import compare
     from strata.host.threads.classify import classify
     from strata.host.threads.observe import observe

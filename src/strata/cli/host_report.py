@@ -17,7 +17,7 @@ from strata.errors import GoalMissed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.report import Report
+    from strata.host.analysis.report import Report
 
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
@@ -73,13 +73,13 @@ def report(
     perf script -F comm,pid,tid,cpu,time,event,trace --ns > trace.txt
     strata host report trace.txt
     """
-    from strata.host import snapshot
-    from strata.host.cpus import probe
-    from strata.host.findings.finding import Severity
-    from strata.host.kineto import read_kineto
-    from strata.host.report import report_of
+    from strata.host.analysis.findings.finding import Severity
+    from strata.host.analysis.kineto import read_kineto
+    from strata.host.analysis.report import report_of
+    from strata.host.analysis.view import view_of
+    from strata.host.machine.cpus import probe
+    from strata.host.record import snapshot
     from strata.host.trace.read import read_trace
-    from strata.host.view import view_of
 
     read = read_trace(trace)
     ahead_ns = round((kineto_offset or 0.0) * 1e9)
@@ -97,7 +97,7 @@ def report(
     )
     if html is not None:
         from strata.files import write_text
-        from strata.host.page import page
+        from strata.host.analysis.page import page
 
         write_text(html, page(found, title=trace.name))
         click.echo(f"wrote {html}", err=True)
@@ -108,15 +108,15 @@ def report(
 
 
 def _show(console: Console, found: Report) -> None:
-    from strata.host.gain import predicted_gain
-    from strata.host.report import verdict
+    from strata.host.analysis.gain import predicted_gain
+    from strata.host.analysis.report import verdict
 
     view = found.view
     trace = view.trace
     lost = f", {trace.lost:,} lost" if trace.lost else ""
     unparsed = f", unread lines: {trace.unparsed:,}" if trace.unparsed else ""
     console.print(
-        f"{trace.num_events:,} events{lost}{unparsed}, {len(view.runs.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
+        f"{trace.num_events:,} events{lost}{unparsed}, {len(view.on_cpu.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
     )
     console.print()
     console.print(verdict(found), style="bold")

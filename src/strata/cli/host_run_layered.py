@@ -14,10 +14,10 @@ from strata.cli.numbers import Finite
 from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
-    from strata.host.layers.codec import Read
-    from strata.host.layers.step import Step
     from strata.host.manager.metrics import Metrics
     from strata.host.manager.watch import Course
+    from strata.host.policy.codec import Read
+    from strata.host.policy.step import Step
 
 
 @click.command()
@@ -55,12 +55,12 @@ def run_layered(
     strata host run-layered policy.json --port 9750
     strata host run-layered policy.json --fallback plain.json -- --slice-us 5000
     """
-    from strata.host import cpus as cpus_of
     from strata.host.apply.journal import folder_of
-    from strata.host.layers.arguments import arguments as arguments_of
-    from strata.host.layers.codec import load
+    from strata.host.machine import cpus as cpus_of
     from strata.host.manager.metrics import Metrics
     from strata.host.manager.run import Place, check, manage, wait_until_disabled
+    from strata.host.policy.arguments import arguments as arguments_of
+    from strata.host.policy.codec import load
     from strata.host.signals import stoppable
 
     read = load(policy)
@@ -107,9 +107,9 @@ def run_layered(
 
 
 def _lint(policy: str, read: Read) -> None:
-    from strata.host import cpus, kernel
-    from strata.host.lint.policy import lint
-    from strata.host.lint.room import Site
+    from strata.host.machine import cpus, kernel
+    from strata.host.policy.lint.policy import lint
+    from strata.host.policy.lint.room import Site
 
     findings = lint(read, site=Site(cpus.probe(), kernel.probe()))
     errors = [one for one in findings if one.severity == "error"]

@@ -8,7 +8,7 @@ from strata.reasons.meaning import Meaning, Meanings
 
 HOST: Final[Meanings] = {
     "cpu-wait": Meaning(
-        "waited for a CPU {share:.1%} of the time; {culprit} had it for {blame:.0%} of that",
+        "waited for a CPU {share:.1%} of the time; {culprit} had it for {culprit_share:.0%} of that",
         "The thread could run, but others had the CPU. While it waits, the accelerator that it feeds runs dry.",
         "Give it CPUs of its own (cpuset), or a higher weight (nice, cpu.weight) than the culprit's: strata host "
         "layers writes such a policy.",
@@ -28,7 +28,7 @@ HOST: Final[Meanings] = {
         "The kernel let another thread run although this one had work; its caches are cold when it is back.",
         "Lower the culprit's weight (nice 19, cpu.idle), or keep it off these CPUs (cpuset).",
     ),
-    "irq-theft": Meaning(
+    "irq-time": Meaning(
         "{culprit} and other interrupts took {cost:.1f} ms of its CPU",
         "Interrupt handlers run on top of whatever thread is there, and do not show in its CPU time.",
         "Move the interrupt off the CPUs of critical threads (/proc/irq/N/smp_affinity_list, irqbalance bans; "
@@ -65,7 +65,7 @@ HOST: Final[Meanings] = {
         "Threads that wait by yielding keep their CPU busy with nothing but switches.",
         "Make the culprit block instead (OMP_WAIT_POLICY=passive), or keep it off these CPUs.",
     ),
-    "pool-too-big": Meaning(
+    "oversubscription": Meaning(
         "{threads} threads of {pool} want to run at once on {cpus} CPUs",
         "More threads than CPUs only wait for each other, and for everyone else.",
         "Make the pool smaller (OMP_NUM_THREADS, num_workers), start fewer processes, or give them fewer CPUs.",

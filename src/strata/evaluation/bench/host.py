@@ -17,12 +17,12 @@ from strata.evaluation.fault_injection import trials
 from strata.evaluation.noisy_neighbours import neighbours, overhead
 from strata.evaluation.noisy_neighbours.gains import measure as measure_gains
 from strata.evaluation.noisy_neighbours.turns import Patience
-from strata.host.report import report_of
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import view_of
 from strata.host.signals import stoppable
 from strata.host.trace.events import Names
 from strata.host.trace.lines import read_line
 from strata.host.trace.read import read_trace
-from strata.host.view import view_of
 
 SEED: Final = 1
 ROUNDS: Final = 3
@@ -82,7 +82,7 @@ def _measured(trace: Path) -> dict[str, Any]:
         "report_s": reported - viewed,
         "events": read.num_events,
         "unparsed": read.unparsed,
-        "waits": len(view.waits),
+        "waits": len(view.delays),
         "bytes": trace.stat().st_size,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import MissingPart
-from strata.evaluation.fault_injection import acts
-from strata.evaluation.fault_injection.scenes import Trouble
+from strata.evaluation.fault_injection import workloads
+from strata.evaluation.fault_injection.scenarios import Trouble
 from strata.evaluation.fault_injection.score import Trial
 from strata.host.record import perf, tracefs, tracing
 from strata.host.record.sink import sink
@@ -105,15 +105,15 @@ def settle(trace: Path, trainer: str) -> None:
 class Running(Work):
     """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
 
-    def __init__(self, cpus: Sequence[int], acts_: Sequence[str]) -> None:
-        super().__init__(seconds=acts.LONGEST_S)
+    def __init__(self, cpus: Sequence[int], requested: Sequence[str]) -> None:
+        super().__init__(seconds=workloads.LONGEST_S)
         self._cpus = cpus
-        self._acts = acts_
+        self._workloads = requested
         self.problem = ""
 
     def start(self) -> None:
         """Start the acts, and return once they all run."""
-        command = [sys.executable, "-S", "-E", acts.__file__, str(NICE), *self._acts]
+        command = [sys.executable, "-S", "-E", workloads.__file__, str(NICE), *self._workloads]
         ours = os.sched_getaffinity(0)
         os.sched_setaffinity(0, self._cpus)  # which they inherit
         try:

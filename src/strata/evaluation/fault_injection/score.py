@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.host.findings.finding import Severity
-from strata.host.report import Report
-from strata.host.steal import Steal
+from strata.host.analysis.findings.finding import Severity
+from strata.host.analysis.report import Report
+from strata.host.machine.steal import Steal
 
 TRAINER: Final = "trainer_main"
 DISTURBED: Final = 0.05

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from strata.evaluation.fault_injection.live import NICE, TroubleMissing, record_trial
-from strata.evaluation.fault_injection.scenes import Trouble, scene
+from strata.evaluation.fault_injection.scenarios import Trouble, scene
 from strata.evaluation.fault_injection.score import Outcome, Score, Trial, outcome_of, score
-from strata.host.report import report_of
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import View, view_of
 from strata.host.trace.read import read_trace
-from strata.host.view import View, view_of
 
 Recorder = Callable[..., Trial]
 """Makes a trouble and records it: `record_trial`."""
@@ -101,23 +101,23 @@ def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[s
 
     Threads and interrupts; `only`: threads of these ids alone.
     """
-    runs, waits, interrupts = view.runs, view.waits, view.interrupts
-    trainers = [life for life in range(len(view.lives)) if view.name(life) == trainer]
+    runs, waits, interrupts = view.on_cpu, view.delays, view.interrupts
+    trainers = [task for task in range(len(view.tasks)) if view.name(task) == trainer]
     lengths_ns = runs.end_ns - runs.start_ns
-    mine = np.isin(runs.life, trainers)
+    mine = np.isin(runs.task, trainers)
     there_ns = np.bincount(runs.cpu[mine], weights=lengths_ns[mine], minlength=len(runs.cpus))
-    queued = np.isin(waits.life[waits.part_wait], trainers) & (waits.part_cpu >= 0)
+    queued = np.isin(waits.task[waits.part_wait], trainers) & (waits.part_cpu >= 0)
     np.add.at(there_ns, waits.part_cpu[queued], (waits.part_end_ns - waits.part_start_ns)[queued])
     # Not where it was born, before it went to the CPU it is pinned to.
     cpus = np.flatnonzero(there_ns >= 0.1 * there_ns.sum())
     all_ns = view.wall_ns * max(len(cpus), 1)
     shares: dict[str, float] = defaultdict(float)
-    is_ours = (runs.life >= 0) & np.isin(runs.cpu, cpus)
+    is_ours = (runs.task >= 0) & np.isin(runs.cpu, cpus)
     if only is not None:
-        is_ours &= np.isin(view.lives.tid[runs.life], list(only))
+        is_ours &= np.isin(view.tasks.tid[runs.task], list(only))
     ours = np.flatnonzero(is_ours)
-    for life, ns in zip(runs.life[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
-        shares[view.name(life)] += ns / all_ns
+    for task, ns in zip(runs.task[ours].tolist(), lengths_ns[ours].tolist(), strict=True):
+        shares[view.name(task)] += ns / all_ns
     ours = np.flatnonzero(np.isin(interrupts.cpu, cpus) & (only is None))
     held_ns = (interrupts.end_ns - interrupts.start_ns)[ours]
     for cause, ns in zip(interrupts.cause[ours].tolist(), held_ns.tolist(), strict=True):

@@ -24,14 +24,14 @@ from strata.evaluation.noisy_neighbours.overhead import record
 from strata.evaluation.noisy_neighbours.policies import NotHere, Scene
 from strata.evaluation.noisy_neighbours.session import applied, running, some_cpus
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
-from strata.host.gain import predicted_gain
-from strata.host.layers.step import Step
+from strata.host.analysis.gain import predicted_gain
+from strata.host.analysis.report import report_of
+from strata.host.analysis.view import view_of
+from strata.host.policy.step import Step
 from strata.host.record import perf, tracing
 from strata.host.record.work import Work
-from strata.host.report import report_of
 from strata.host.trace.events import Kind, Trace
 from strata.host.trace.read import read_trace
-from strata.host.view import view_of
 
 SECONDS: Final = 1.0
 TRAINER: Final = "trainer_main"
@@ -193,14 +193,14 @@ def within(trace: Trace, start_ns: int, end_ns: int) -> Trace:
 
 def _seen(trace: Trace) -> Seen:
     view = view_of(trace, critical=(TRAINER,))
-    if not view.critical_lives:
+    if not view.critical_tasks:
         raise StrataError("the trainer did not run while it was recorded", hint="try on a machine less busy")
-    life = view.critical_lives[0]
+    task = view.critical_tasks[0]
     found = next((one for one in report_of(view).findings if one.token == "cpu-wait"), None)
     gain = predicted_gain(found) if found is not None else None
-    lived_ns = float(view.lived_ns[life])
+    lived_ns = float(view.lived_ns[task])
     return Seen(
-        float(view.ran_ns[life]) / lived_ns, float(view.waited_ns[life]) / lived_ns, gain[0] if gain else 0.0
+        float(view.ran_ns[task]) / lived_ns, float(view.waited_ns[task]) / lived_ns, gain[0] if gain else 0.0
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from strata.host.cpus import Cpus, show
-from strata.host.kernel import Kernel
-from strata.host.layers.plain import NICE, plain
-from strata.host.layers.step import Step
+from strata.host.machine.cpus import Cpus, show
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.plain import NICE, plain
+from strata.host.policy.step import Step
 from strata.host.threads.classify import Classified
 from strata.host.threads.pools import LayerName
 from strata.host.threads.snapshot import Thread

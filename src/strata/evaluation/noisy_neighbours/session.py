@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import Infeasible, MissingPart, StrataError
-from strata.evaluation.fault_injection import acts
+from strata.evaluation.fault_injection import workloads as acts
 from strata.evaluation.noisy_neighbours.policies import Scene
-from strata.host import cpus, kernel
 from strata.host.apply.act import apply
 from strata.host.apply.journal import folder_of, opened
 from strata.host.apply.machine import Machine
 from strata.host.apply.undo import undo
-from strata.host.layers.step import Step
+from strata.host.machine import cpus, kernel
+from strata.host.policy.step import Step
 from strata.host.threads.observe import threads_of
 
 SETTLE_S: Final = 0.1

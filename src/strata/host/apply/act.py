@@ -12,7 +12,7 @@ from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Gone, Machine
 from strata.host.apply.undo import undo
 from strata.host.apply.values import beside, holds, subject
-from strata.host.layers.step import Step
+from strata.host.policy.step import Step
 
 Result = Literal["done", "already", "skipped", "would"]
 

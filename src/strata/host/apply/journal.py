@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.errors import MissingPart, StrataError, UsageError
-from strata.host.layers.step import Step
+from strata.host.policy.step import Step
 
 FORM: Final = "strata-host-undo/1"
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from strata.errors import MissingPart
 from strata.fleet.local import cpu_list
-from strata.host.cpus import show
-from strata.host.layers.step import Act, Step
+from strata.host.machine.cpus import show
+from strata.host.policy.step import Act, Step
 
 CGROUPS: Final = "/sys/fs/cgroup"
 RESCTRL: Final = "/sys/fs/resctrl"

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import Document, read_document
-from strata.host.layers.step import Act, Step
+from strata.host.policy.step import Act, Step
 from strata.host.threads.pools import LAYERS
 
 _LIST: Final = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"

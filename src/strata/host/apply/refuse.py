@@ -12,8 +12,8 @@ from typing import Final
 from strata.decision import Reason
 from strata.fleet.local import cpu_list
 from strata.host.apply.machine import CGROUPS
-from strata.host.layers.cgroups import SYSTEM
-from strata.host.layers.step import Step
+from strata.host.policy.cgroups import SYSTEM
+from strata.host.policy.step import Step
 
 LEAST_BANDWIDTH_PERCENT: Final = 10
 """What hardware can still tell from nothing (resctrl's usual min_bandwidth)."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from strata.fleet.local import cpu_list
-from strata.host.layers.step import Step
+from strata.host.policy.step import Step
 
 _LISTS: Final = ("affinity", "cpuset.cpus", "cpuset.mems", "smp_affinity_list")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strata.host.steal import Steal
+from strata.host.machine.steal import Steal
 from strata.host.threads.classify import Classified
 from strata.host.threads.names import stem
 from strata.reasons import REASONS

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from strata.errors import UsageError
-from strata.host import steal
-from strata.host.steal import Steal
+from strata.host.machine import steal
+from strata.host.machine.steal import Steal
 
 LOOK_S: Final = 1.0
 """Into a recording: pools of threads are up, and a short command has not ended yet."""

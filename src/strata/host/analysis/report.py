@@ -1,0 +1,177 @@
+"""What a trace says, for people and as JSON: threads with their waits and culprits, findings, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.arrays import Floats
+from strata.decision import Reason
+from strata.host.analysis.findings.finding import WARNING_SHARE, Finding, Severity, main_culprit, share_of
+from strata.host.analysis.findings.gpu_idle import idleness
+from strata.host.analysis.findings.ranked import findings_of
+from strata.host.analysis.gain import predicted_gain, without
+from strata.host.analysis.run_queue_delays import switch_outs
+from strata.host.analysis.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """How one thread waited. The mean and the percentile are of waits that were over; `unfinished` is the rest."""
+
+    comm: str
+    tid: int
+    is_critical: bool
+    waits: int
+    wait_ms_total: float
+    wait_ms_mean: float
+    wait_ms_p99: float
+    unfinished_ms: float
+    run_ms: float
+    culprits: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form. Culprits sum to `wait_ms_total`."""
+        return {
+            "comm": self.comm,
+            "tid": self.tid,
+            "is_critical": self.is_critical,
+            "waits": self.waits,
+            "wait_ms_total": round(self.wait_ms_total, 6),
+            "wait_ms_mean": round(self.wait_ms_mean, 6),
+            "wait_ms_p99": round(self.wait_ms_p99, 6),
+            "unfinished_ms": round(self.unfinished_ms, 6),
+            "run_ms": round(self.run_ms, 6),
+            "culprits": [{"comm": name, "ms": round(ms, 6)} for name, ms in self.culprits.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A diagnosed trace."""
+
+    view: View
+    threads: tuple[Thread, ...]
+    findings: tuple[Finding, ...]
+
+    def worst(self) -> Severity | None:
+        """Return the highest severity found; None for no finding."""
+        return max((one.severity for one in self.findings), key=lambda one: one.rank, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable JSON form."""
+        trace = self.view.trace
+        return {
+            "events": trace.num_events,
+            "unparsed": trace.unparsed,
+            "lost": trace.lost,
+            "wall_ms": self.view.wall_ns / 1e6,
+            "cpus": len(self.view.on_cpu.cpus),
+            "switch_outs": switch_outs(trace, self.view.tasks, self.view.on_cpu),
+            "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
+            "verdict": verdict(self),
+            "findings": [_finding(one) for one in self.findings],
+            "threads": [one.to_dict() for one in self.threads],
+        }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    gain, trust = predicted_gain(one) or (None, None)
+    said = {"predicted_gain": None if gain is None else round(gain, 4), "gain_trust": trust and str(trust)}
+    return {**one.to_dict(), **said}
+
+
+def report_of(view: View) -> Report:
+    """Return what a trace says: critical threads first, then who waited longest."""
+    threads = sorted(_threads(view), key=lambda one: (not one.is_critical, -one.wait_ms_total))
+    return Report(view, tuple(threads), findings_of(view))
+
+
+def _threads(view: View) -> Iterator[Thread]:
+    tasks = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
+    tasks = tasks[np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))]
+    for task, culprits in zip(tasks.tolist(), _culprits(view, tasks), strict=True):
+        waits = view.waits_by(task)
+        over = waits[view.delays.is_over[waits]]
+        lengths_ms = view.delays.length_ns[over] / 1e6
+        yield Thread(
+            view.name(task),
+            int(view.tasks.tid[task]),
+            bool(view.is_critical[task]),
+            len(over),
+            float(lengths_ms.sum()),
+            float(lengths_ms.sum()) / max(len(over), 1),
+            _p99(lengths_ms),
+            float(view.waited_ns[task]) / 1e6 - float(lengths_ms.sum()),
+            float(view.ran_ns[task]) / 1e6,
+            culprits,
+        )
+
+
+def _culprits(view: View, tasks: NDArray[np.intp]) -> Iterator[dict[str, float]]:
+    """Yield who had the CPU during the waits of each thread that were over [ms], in order of their importance."""
+    rank = np.zeros(len(view.tasks), np.int64)
+    rank[tasks] = np.arange(len(tasks))
+    over = np.flatnonzero(view.delays.is_over)
+    over = over[np.argsort(rank[view.delays.task[over]], kind="stable")]
+    group, culprit, ns = view.attribution.shares(over, rank[view.delays.task[over]])
+    edges = np.searchsorted(group, np.arange(len(tasks) + 1)).tolist()
+    for first, last in pairwise(edges):
+        yield {
+            name: held / 1e6 for name, held in view.attribution.named(culprit[first:last], ns[first:last]).items()
+        }
+
+
+def _p99(values: Floats) -> float:
+    """Return the 99th percentile as NumPy does, which is slow for the many threads of a fork storm."""
+    if not len(values):
+        return 0.0
+    place, rest = divmod(0.99 * (len(values) - 1), 1.0)
+    ordered = np.sort(values)
+    low = float(ordered[int(place)])
+    return low + rest * (float(ordered[min(int(place) + 1, len(values) - 1)]) - low)
+
+
+def verdict(report: Report) -> str:
+    """Return the report in one paragraph, for someone who knows nothing of schedulers."""
+    view = report.view
+    seconds = view.wall_ns / 1e9
+    critical = [one for one in report.threads if one.is_critical]
+    if not critical or view.is_guessed:
+        start = f"In {seconds:.1f} s on {len(view.on_cpu.cpus)} CPUs no thread was recognised as critical."
+        longest = ", ".join(f"{one.comm} ({one.wait_ms_total:,.0f} ms)" for one in critical)
+        guess = f" Of those that work in rounds, these waited longest: {longest}." if critical else ""
+        return f"{start}{guess} Name yours with --critical, or record while the job runs."
+    waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
+    task = next(i for i in view.critical_tasks if view.tasks.tid[i] == waited.tid and view.name(i) == waited.comm)
+    share = float(view.waited_ns[task] / view.lived_ns[task])
+    name = f"{waited.comm} ({waited.tid})"
+    serious = [one for one in report.findings if one.severity is not Severity.INFO and one.cost_ms > 0]
+    sentences = []
+    if not serious or share < WARNING_SHARE:
+        sentences.append(
+            f"{name} waited for a CPU {share:.1%} of its {view.lived_ns[task] / 1e9:.1f} s: "
+            "that is not what holds it up."
+        )
+    else:
+        culprit = main_culprit(waited.culprits)
+        sentences.append(
+            f"{name} could run but had no CPU for {share:.0%} of its {view.lived_ns[task] / 1e9:.1f} s "
+            f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
+        )
+        held = share_of(waited.culprits, culprit)
+        sentences.append(f"{held:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
+        sentences.append(f"Without these waits it could do up to {without(share):.0%} more.")
+    # The first that is not the same again: a preemption is a wait as well.
+    extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]
+    sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]
+    if serious:
+        sentences.append(f"First thing to do: {serious[0].advice}")
+    if view.trace.lost:
+        sentences.append("Events were lost in recording, so figures are too low.")
+    return " ".join(sentences)

@@ -1,1 +1,0 @@
-"""What scx_layered silently accepts in a policy, and what it does then."""

@@ -1,0 +1,228 @@
+"""Policies from and to the JSON of scx_layered, losing nothing: unknown keys are kept and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from typing import Any, Final
+
+from strata.errors import UsageError
+from strata.host.policy import forms, text
+from strata.host.policy.policy import KINDS, MATCHERS, Kind, Layer, Match
+
+LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
+UNREAD: Final = Match("", None)
+ANY_RANGE: Final = (0.0, 1.0)
+"""What stands in a layer for a condition, and for a util_range, that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something in a file that scx_layered refuses to read. `path` as in `[0].kind.Open.weight`."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A key that scx_layered drops without a word. `kind`: whose body it stands in; "" for the layer itself."""
+
+    path: str
+    key: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A policy as far as it could be read.
+
+    layers: those that scx_layered would read; None stands for one that it would not.
+    partial: these too, with a placeholder for each part that is among the troubles; None where little is left.
+    unknown: also of layers that could not be read: a misspelt key is why a required one is missing.
+    place: line and column of a path in the file; (0, 0) where it was read from none.
+    """
+
+    layers: tuple[Layer | None, ...]
+    troubles: tuple[Trouble, ...]
+    partial: tuple[Layer | None, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    place: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
+
+
+def load(path: str) -> Read:
+    """Read a policy file. Raises UsageError (no such file) or BadFile (no JSON), never for what it says."""
+    said = text.load(path)
+    return replace(read(said.data), place=said.place)
+
+
+def parse(data: Any) -> tuple[Layer, ...]:
+    """Return the layers of JSON data. Raises UsageError with all that scx_layered would refuse to read."""
+    found = read(data)
+    layers = tuple(layer for layer in found.layers if layer is not None)
+    if found.troubles:
+        raise UsageError("\n".join(f"{trouble.path}: {trouble.message}" for trouble in found.troubles))
+    return layers
+
+
+def read(data: Any) -> Read:
+    """Return the layers of JSON data, and all that scx_layered would refuse to read."""
+    if not isinstance(data, list):
+        return Read((), (Trouble("", "a policy should be a list of layers"),))
+    troubles: list[Trouble] = []
+    unknown: list[Unknown] = []
+    layers: list[Layer | None] = []
+    partial: list[Layer | None] = []
+    for index, item in enumerate(data):
+        before = len(troubles)
+        partial.append(_layer(item, f"[{index}]", troubles, unknown))
+        layers.append(partial[-1] if len(troubles) == before else None)
+    return Read(tuple(layers), tuple(troubles), tuple(partial), tuple(unknown))
+
+
+def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
+    """Return the JSON data of a policy: what is not the default, in the order of config.rs."""
+    return [_dump_layer(layer) for layer in layers]
+
+
+def _layer(data: Any, path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Layer | None:
+    if not isinstance(data, dict):
+        troubles.append(Trouble(path, "a layer should be an object"))
+        return None
+    _told_twice(data, path, LAYER_KEYS, troubles)
+    name = _value(data, "name", forms.text, path, troubles)
+    comment = _value(data, "comment", forms.optional(forms.text), path, troubles, default=None)
+    template = None
+    if data.get("template") is not None:
+        template = _match(data["template"], f"{path}.template", troubles)
+    matches = _matches(data, path, troubles)
+    extra = {key: value for key, value in data.items() if key not in LAYER_KEYS}
+    unknown.extend(Unknown(f"{path}.{key}", key) for key in extra)
+    kind = _kind(data, path, troubles, unknown)
+    if name is None or kind is None:
+        return None
+    return Layer(name, matches, kind, comment, template, extra)
+
+
+def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tuple[tuple[Match, ...], ...]:
+    blocks = data.get("matches")
+    if not isinstance(blocks, list):
+        said = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
+        troubles.append(Trouble(f"{path}.matches", said))
+        return ()
+    found: list[tuple[Match, ...]] = []
+    for index, block in enumerate(blocks):
+        where = f"{path}.matches[{index}]"
+        if not isinstance(block, list):
+            troubles.append(Trouble(where, "should be a list of conditions"))
+            found.append((UNREAD,))
+            continue
+        found.append(
+            tuple(_match(one, f"{where}[{number}]", troubles) or UNREAD for number, one in enumerate(block))
+        )
+    return tuple(found)
+
+
+def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
+    if not isinstance(data, dict) or len(data) != 1 or _doubled(data):
+        troubles.append(Trouble(path, 'a condition should be an object of one key, as {"CommPrefix": "pt_"}'))
+        return None
+    ((kind, value),) = data.items()
+    form = MATCHERS.get(kind)
+    if form is None:
+        troubles.append(Trouble(f"{path}.{kind}", f"no such condition{_meant(kind, MATCHERS)}"))
+        return None
+    try:
+        return Match(kind, form(value))
+    except ValueError as error:
+        troubles.append(Trouble(f"{path}.{kind}", str(error)))
+        return None
+
+
+def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Kind | None:
+    said = data.get("kind")
+    if not isinstance(said, dict) or len(said) != 1 or _doubled(said):
+        message = "should be an object of one key: Confined, Grouped or Open"
+        troubles.append(Trouble(f"{path}.kind", message if "kind" in data else "required key is missing"))
+        return None
+    ((name, body),) = said.items()
+    made, where = KINDS.get(name), f"{path}.kind.{name}"
+    if made is None:
+        troubles.append(Trouble(where, f"no such kind{_meant(name, KINDS)}"))
+        return None
+    if not isinstance(body, dict):
+        troubles.append(Trouble(where, "should be an object"))
+        return None
+    known = {one.name: one for one in _known(made)}
+    _told_twice(body, where, known, troubles)
+    values = {}
+    for key, one in known.items():
+        if key in body or one.default is MISSING:
+            before = len(troubles)
+            value = _value(body, key, one.metadata["form"], where, troubles)
+            if len(troubles) == before:
+                values[key] = value
+            elif one.default is MISSING:
+                values[key] = ANY_RANGE  # util_range, the only one that has to be there
+    extra = {key: value for key, value in body.items() if key not in known}
+    unknown.extend(Unknown(f"{where}.{key}", key, name) for key in extra)
+    return made(**values, unknown=extra)
+
+
+def _value(
+    data: Mapping[str, Any], key: str, form: forms.Form, path: str, troubles: list[Trouble], *, default: Any = ...
+) -> Any:
+    if key not in data:
+        if default is ...:
+            troubles.append(Trouble(f"{path}.{key}", "required key is missing"))
+            return None
+        return default
+    try:
+        return form(data[key])
+    except ValueError as error:
+        troubles.append(Trouble(f"{path}.{key}", str(error)))
+        return None
+
+
+def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], troubles: list[Trouble]) -> None:
+    twice = [key for key in _doubled(data) if key in set(known)]
+    troubles.extend(Trouble(f"{path}.{key}", "key given twice") for key in twice)
+
+
+def _doubled(data: Mapping[str, Any]) -> tuple[str, ...]:
+    return data.doubled if isinstance(data, text.Object) else ()
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _known(kind: type[Kind]) -> Sequence[Field[Any]]:
+    return [one for one in fields(kind) if "form" in one.metadata]
+
+
+def _dump_layer(layer: Layer) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": layer.name}
+    if layer.comment is not None:
+        found["comment"] = layer.comment
+    if layer.template is not None:
+        found["template"] = _dump_match(layer.template)
+    found["matches"] = [[_dump_match(match) for match in block] for block in layer.matches]
+    body = {
+        one.name: _plain(getattr(layer.kind, one.name))
+        for one in sorted(_known(type(layer.kind)), key=lambda one: one.default is not MISSING)
+        if getattr(layer.kind, one.name) != one.default
+    }
+    found["kind"] = {type(layer.kind).__name__: {**body, **layer.kind.unknown}}
+    return {**found, **layer.unknown}
+
+
+def _dump_match(match: Match) -> dict[str, Any]:
+    return {match.kind: _plain(match.value)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,161 @@
+"""The four layers in words every Linux kernel knows: steps to take, each only where the kernel offers it.
+
+A list and nothing else: who takes the steps reads what was there before, so as to undo them.
+
+References
+----------
+Linux Documentation: filesystems/resctrl.rst; core-api/irq/irq-affinity.rst; admin-guide/pm/cpufreq.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from strata.host.machine.cpus import Cpus, show
+from strata.host.machine.kernel import Kernel
+from strata.host.policy.cgroups import cgroup_steps
+from strata.host.policy.split import Split, split
+from strata.host.policy.step import LeftOut, Step
+from strata.host.threads.classify import Classified
+from strata.host.threads.pools import LayerName
+
+NICE: Final[Mapping[LayerName, int]] = {"critical": -10, "support": 5, "rest": 10}
+"""Nice values where they differ from what threads have; the pipeline keeps its own."""
+NOISE: Final = 0.05
+"""Share of a CPU from which a thread that belongs to no job is worth being niced."""
+BANDWIDTH_PERCENT: Final = 50
+"""What resctrl leaves the data pipeline of the memory bandwidth."""
+SETTLED_S: Final = 5.0
+"""Threads younger than this, as compilers' are, are gone before a step is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The plain-kernel equivalent of the four layers."""
+
+    steps: tuple[Step, ...]
+    left_out: tuple[LeftOut, ...]
+    split: Split
+
+
+def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> Plain:
+    """Return the steps that give a host's threads the four layers without sched_ext."""
+    parts = split(cpus, threads)
+    steps: list[Step] = []
+    left: list[LeftOut] = []
+    if not any(one.layer != "rest" for one in threads):
+        return Plain((), (LeftOut("everything", "no thread of a job was found"),), parts)
+    steps += _nice(threads)
+    steps += cgroup_steps(threads, kernel, parts, left)
+    # Behind the cpusets: older kernels forget an affinity when a thread enters one.
+    steps += _affinity(threads, cpus, parts, left)
+    steps += _memory(threads, kernel, left)
+    steps += _interrupts(threads, kernel, parts, left)
+    steps += _frequency(cpus, parts, left)
+    steps += _bandwidth(threads, kernel, left)
+    return Plain(tuple(steps), tuple(left), parts)
+
+
+def _task(one: Classified) -> str:
+    return f"/proc/{one.thread.pid}/task/{one.thread.tid}"
+
+
+def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
+    for one in threads:
+        wanted = NICE.get(one.layer)
+        if wanted is None or one.thread.nice == wanted:
+            continue
+        if one.layer == "rest" and (one.thread.busy < NOISE or one.thread.age_s < SETTLED_S):
+            continue
+        # What init starts from now on would have its value too.
+        if one.layer == "rest" and one.thread.pid == 1:
+            continue
+        # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
+        if (wanted < 0) == (one.thread.nice < wanted):
+            continue
+        why = f"{one.thread.name}: {one.evidence[0]}"
+        yield Step("nice", _task(one), str(wanted), why, one.layer, one.thread.start_ticks)
+
+
+def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
+    if len(cpus.nodes) < 2:
+        return
+    everywhere = set(cpus.numbers)
+    pinned = 0
+    for one in threads:
+        # Supporting frameworks keep to their few CPUs, wherever those are.
+        if one.layer in ("support", "rest") or one.node is None or one.node not in cpus.nodes:
+            continue
+        if one.thread.cpus and set(one.thread.cpus) < everywhere:
+            pinned += 1
+            continue
+        node = cpus.nodes[one.node]
+        # Within the layer's cpuset, or the kernel would refuse it.
+        near = [cpu for cpu in node if cpu in (parts.of(one.layer) or node)]
+        if not near:
+            continue
+        why = f"GPU {', '.join(map(str, one.gpus))} of its process hangs off NUMA node {one.node}"
+        yield Step("affinity", _task(one), show(near), why, one.layer, one.thread.start_ticks)
+    if pinned:
+        what = f"affinity of {pinned} {'thread' if pinned == 1 else 'threads'}"
+        left.append(LeftOut(what, "pinned by the application itself"))
+
+
+def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
+    if len(kernel.memory_nodes) < 2:
+        left.append(LeftOut("memory beside the GPU", "the machine has one NUMA node with memory"))
+        return
+    for one in threads:
+        if one.thread.is_leader and one.layer != "rest" and one.node in kernel.memory_nodes:
+            why = f"its memory goes to the NUMA node of GPU {', '.join(map(str, one.gpus))}"
+            start = one.thread.start_ticks
+            yield Step("migrate", f"/proc/{one.thread.pid}", str(one.node), why, one.layer, start)
+
+
+def _interrupts(
+    threads: Sequence[Classified], kernel: Kernel, parts: Split, left: list[LeftOut]
+) -> Iterator[Step]:
+    if not parts.critical:
+        left.append(LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads"))
+        return
+    if any(one.thread.name == "irqbalance" for one in threads):
+        why = (
+            f"irqbalance moves them back unless IRQBALANCE_BANNED_CPULIST={show(parts.critical)}, or it is stopped"
+        )
+        left.append(LeftOut("interrupts staying there", why))
+    for irq, where in kernel.irqs.items():
+        kept = [cpu for cpu in where if cpu not in parts.critical]
+        # One that may land on critical CPUs only was put there; it goes where the others are.
+        if len(kept) < len(where):
+            to = show(kept or parts.shared)
+            yield Step(
+                "write", f"/proc/irq/{irq}/smp_affinity_list", to, "interrupts stay off launch CPUs", "critical"
+            )
+
+
+def _frequency(cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
+    slow = [cpu for cpu in cpus.all if cpu.number in parts.critical and 0 < cpu.floor_hz < cpu.top_hz]
+    if not any(cpu.top_hz for cpu in cpus.all):
+        left.append(LeftOut("frequency floor", "the kernel has no cpufreq here"))
+    for cpu in slow:
+        path = f"/sys/devices/system/cpu/cpu{cpu.number}/cpufreq/scaling_min_freq"
+        yield Step("write", path, f"{cpu.top_hz / 1e3:.0f}", "critical CPUs do not slow down", "critical")
+
+
+def _bandwidth(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
+    mine = [one for one in threads if one.layer == "pipeline"]
+    if not kernel.resctrl_domains:
+        why = "resctrl is not mounted, or caps no bandwidth in percents"
+        left.append(LeftOut("memory bandwidth of the pipeline", why))
+        return
+    if not mine:
+        return
+    folder = "/sys/fs/resctrl/strata-pipeline"
+    caps = ";".join(f"{domain}={BANDWIDTH_PERCENT}" for domain in kernel.resctrl_domains)
+    yield Step("mkdir", folder, "", "a group with a cap of its own", "pipeline")
+    yield Step("write", f"{folder}/schemata", f"MB:{caps}", "loaders leave bandwidth to the launch", "pipeline")
+    for one in mine:
+        tid, start = str(one.thread.tid), one.thread.start_ticks
+        yield Step("attach", f"{folder}/tasks", tid, one.evidence[0], "pipeline", start)

@@ -1,0 +1,163 @@
+"""A policy of scx_layered: layers in order, each with what it matches and how its threads are run.
+
+Every field of its JSON, under its own name and with its default. The first layer that matches takes a thread.
+
+References
+----------
+sched-ext/scx 7a58a3a1 (scx_layered 1.1.2), scheds/rust/scx_layered/src/config.rs and src/bpf/intf.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from strata.host.policy import forms
+from strata.host.policy.forms import I32, REALS, U32, U64, Form
+
+MAX_LAYERS: Final = 16
+MAX_ORS: Final = 32
+MAX_ANDS: Final = 26
+MAX_CGROUP_REGEXES: Final = 16
+MAX_PATH: Final = 4096
+MAX_COMM: Final = 16
+MAX_NAME: Final = 128
+MAX_WEIGHT: Final = 10_000
+MAX_PERF: Final = 1024
+"""SCX_CPUPERF_ONE; the kernel ejects a scheduler that asks for more."""
+JOIN_BYTES: Final = 13
+"""Room for the name in a CmdJoin command, its end included."""
+
+MATCHERS: Final[Mapping[str, Form]] = {
+    "CgroupPrefix": forms.text,
+    "CgroupSuffix": forms.text,
+    "CgroupContains": forms.text,
+    "CgroupRegex": forms.text,
+    "CommPrefix": forms.text,
+    "CommPrefixExclude": forms.text,
+    "PcommPrefix": forms.text,
+    "PcommPrefixExclude": forms.text,
+    "NiceAbove": I32,
+    "NiceBelow": I32,
+    "NiceEquals": I32,
+    "UIDEquals": U32,
+    "GIDEquals": U32,
+    "PIDEquals": U32,
+    "PPIDEquals": U32,
+    "TGIDEquals": U32,
+    "NSPIDEquals": forms.pair(U64, U32),
+    "NSEquals": U32,
+    "CmdJoin": forms.text,
+    "IsGroupLeader": forms.flag,
+    "IsKthread": forms.flag,
+    "UsedGpuTid": forms.flag,
+    "UsedGpuPid": forms.flag,
+    "AvgRuntime": forms.pair(U64, U64),
+    "HintEquals": U64,
+    "SystemCpuUtilBelow": forms.real,
+    "DsqInsertBelow": forms.real,
+    "NumaNode": U32,
+}
+"""Each matcher and the value it takes."""
+
+GROWTH: Final = (
+    "Sticky", "Linear", "Reverse", "Random", "Topo", "RoundRobin", "BigLittle", "LittleBig", "NodeSpread",
+    "NodeSpreadReverse", "NodeSpreadRandom", "CpuSetSpread", "CpuSetSpreadReverse", "CpuSetSpreadRandom",
+    "RandomTopo", "StickyDynamic",
+)  # fmt: skip
+PLACEMENT: Final = ("Standard", "Sticky", "Floating")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One condition on a thread: a key of `MATCHERS` and its value (a list of two is a tuple here)."""
+
+    kind: str
+    value: Any
+
+
+def _field(form: Form, default: Any) -> Any:
+    return field(default=default, metadata={"form": form})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What a layer of any kind may say. `unknown`: keys scx_layered drops, kept as they were read."""
+
+    min_exec_us: int = _field(U64, 0)
+    yield_ignore: float = _field(forms.real, 0.0)
+    slice_us: int = _field(U64, 0)
+    fifo: bool = _field(forms.flag, False)
+    preempt: bool = _field(forms.flag, False)
+    preempt_first: bool = _field(forms.flag, False)
+    exclusive: bool = _field(forms.flag, False)
+    allow_node_aligned: bool | None = _field(forms.optional(forms.flag), None)
+    skip_remote_node: bool = _field(forms.flag, False)
+    prev_over_idle_core: bool = _field(forms.flag, False)
+    weight: int = _field(U32, 0)
+    disallow_open_after_us: int | None = _field(forms.optional(U64), None)
+    disallow_preempt_after_us: int | None = _field(forms.optional(U64), None)
+    xllc_mig_min_us: float = _field(forms.real, 0.0)
+    idle_smt: bool | None = _field(forms.optional(forms.flag), None)
+    growth_algo: str = _field(forms.one_of(*GROWTH), "Sticky")
+    util_peak_half_life_ms: int = _field(U64, 0)
+    perf: int = _field(U64, 0)
+    idle_resume_us: int | None = _field(forms.optional(U32), None)
+    nodes: tuple[int, ...] = _field(forms.many(U64), ())
+    llcs: tuple[int, ...] = _field(forms.many(U64), ())
+    placement: str = _field(forms.one_of(*PLACEMENT), "Standard")
+    member_expire_ms: int = _field(U64, 0)
+    xnuma_threshold: tuple[float, float] = _field(REALS, (0.6, 0.7))
+    xnuma_threshold_delta: tuple[float, float] = _field(REALS, (0.2, 0.3))
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized(Common):
+    """What a layer that owns CPUs may say; `util_range` it must. `membw_gb` is in GiB/s."""
+
+    util_range: tuple[float, float] = field(metadata={"form": REALS})
+    cpus_range: tuple[int, int] | None = _field(forms.optional(forms.pair(U64, U64)), None)
+    cpus_range_frac: tuple[float, float] | None = _field(forms.optional(REALS), None)
+    membw_gb: float | None = _field(forms.optional(forms.real), None)
+    protected: bool = _field(forms.flag, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confined(Sized):
+    """Its threads run on the layer's own CPUs only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped(Sized):
+    """Its threads prefer the layer's own CPUs, and take idle ones outside."""
+
+    util_includes_open_cputime: bool = _field(forms.flag, False)
+    idle_confined: bool = _field(forms.flag, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(Common):
+    """Its threads prefer CPUs that no layer owns."""
+
+
+Kind = Confined | Grouped | Open
+KindName = Literal["Confined", "Grouped", "Open"]
+KINDS: Final[Mapping[str, type[Confined | Grouped | Open]]] = {
+    "Confined": Confined,
+    "Grouped": Grouped,
+    "Open": Open,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer. `matches`: any of these blocks, each of which holds where all its conditions hold."""
+
+    name: str
+    matches: tuple[tuple[Match, ...], ...]
+    kind: Kind
+    comment: str | None = None
+    template: Match | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)

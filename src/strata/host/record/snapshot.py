@@ -1,0 +1,147 @@
+"""What a machine looked like while a trace was recorded on it: a JSON file beside the trace.
+
+CPUs with cores, caches and NUMA nodes; interrupts and where they landed; accelerators and their processes; threads
+with their pools; limits of their cgroups; pressure. A report made elsewhere, or later, knows the machine from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from strata.errors import BadFile, Fault
+from strata.files import read_text
+from strata.fleet.local import cpu_list
+from strata.host.machine import cpus as cpus_of
+from strata.host.machine.cpus import Cpu, Cpus
+from strata.host.machine.steal import Steal
+from strata.host.threads.classify import classify
+from strata.host.threads.observe import observe
+
+FORM: Final = "strata-host-snapshot/1"
+FEEDING: Final = ("kernel-launch", "comms-monitor")
+"""Pools whose threads hold up an accelerator the moment they wait."""
+LIMITS: Final = ("cpu.weight", "cpu.idle", "cpu.max", "cpuset.cpus.effective", "cpuset.mems.effective", "cpu.stat")
+
+
+def beside(trace: Path) -> Path:
+    """Return where the snapshot of a trace is."""
+    return trace.with_name(f"{trace.name}.host.json")
+
+
+def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
+    """Read the machine below a root with proc and sys, as the JSON of the file. Nothing it lacks is an error.
+
+    pid: only threads of this process and its descendants can be critical.
+    """
+    snapshot = observe(root)
+    threads = classify(snapshot)
+    mine = snapshot.tree(pid) if pid is not None else snapshot.processes.keys()
+    return {
+        "form": FORM,
+        "kernel": os.uname().release,
+        "epoch_ahead_ns": time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+        "cpus": [asdict(cpu) for cpu in cpus_of.probe(root / "sys").all],
+        "irqs": interrupts(root),
+        "gpus": [
+            {"index": one.index, "address": one.address, "numa_node": one.node, "pids": sorted(one.pids)}
+            for one in snapshot.gpus
+        ],
+        "threads": [
+            {
+                "tid": one.thread.tid,
+                "pid": one.thread.pid,
+                "name": one.thread.name,
+                "cgroup": one.thread.cgroup,
+                "pool": one.pool,
+                "layer": one.layer,
+                "nice": one.thread.nice,
+                "cpus": cpus_of.show(one.thread.cpus),
+            }
+            for one in threads
+        ],
+        "critical": [one.thread.tid for one in threads if one.pool in FEEDING and one.thread.pid in mine],
+        "cgroups": _limits(root, {one.thread.cgroup for one in threads if one.layer != "rest"}),
+        "pressure": _text(root / "proc/pressure/cpu"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a report asks of a snapshot.
+
+    epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
+    steal: what a hypervisor took meanwhile; None: not known.
+    """
+
+    cpus: Cpus
+    epoch_ahead_ns: int
+    critical: tuple[int, ...] = ()
+    steal: Steal | None = None
+
+
+def read(trace: Path) -> Machine | None:
+    """Return the machine a trace was recorded on; None where no snapshot is beside it.
+
+    Raises BadFile for a file that is none of ours.
+    """
+    path = beside(trace)
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(read_text(path))
+        if data["form"] != FORM:
+            raise ValueError(f"its form is {data['form']!r}")
+        cpus = Cpus(tuple(Cpu(**{**one, "core": tuple(one["core"])}) for one in data["cpus"]))
+        critical = tuple(int(tid) for tid in data["critical"])
+        stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
+        return Machine(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
+
+
+def interrupts(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Return each numbered interrupt: its name, where it may land, and how often it did on each CPU since boot."""
+    lines = _text(root / "proc/interrupts").splitlines()
+    columns = [int(one[3:]) for one in (lines[0].split() if lines else []) if re.fullmatch(r"CPU\d+", one)]
+    found = []
+    for line in lines[1:]:
+        number, _, rest = line.partition(":")
+        words = rest.split()
+        counts = [int(one) for one in words[: len(columns)] if one.isdecimal()]
+        if not number.strip().isdecimal() or len(counts) < len(columns):
+            continue
+        irq = int(number)
+        allowed = cpu_list(_text(root / f"proc/irq/{irq}/smp_affinity_list"))
+        found.append(
+            {
+                "irq": irq,
+                "name": words[-1] if len(words) > len(columns) else "",
+                "cpus": cpus_of.show(allowed),
+                "counts": {str(cpu): count for cpu, count in zip(columns, counts, strict=True) if count},
+            }
+        )
+    return found
+
+
+def _limits(root: Path, groups: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+    found = {}
+    for group in sorted(group for group in groups if group):
+        folder = root / "sys/fs/cgroup" / group.lstrip("/")
+        limits = {name: text for name in LIMITS if (text := _text(folder / name))}
+        if limits:
+            found[group] = limits
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # not here, or not for us
+        return ""
