@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from strata.serving.allocation import Allocation
+from strata.serving.planning.allocation import Allocation
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
