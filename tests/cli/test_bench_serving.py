@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from strata.serving.planning.allocation import Allocation
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
 from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import Allocation
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "serving_cases.json"
 
