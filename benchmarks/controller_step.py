@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import cluster_objects as objects
 from cluster_builders import A100, B3, PROFILES
+
 from strata.cluster import kinds
 from strata.cluster.book import Book
 from strata.cluster.controller import Controller

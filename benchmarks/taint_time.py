@@ -28,10 +28,11 @@ import cluster_objects as objects
 from cluster_builders import A100
 from control_plane import ControlPlane, until
 from stand_in_nodes import StandInNodes
+from strata_on_kubernetes import Strata
+
 from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, NODE, name_of
 from strata.cluster.kube.client import connect
 from strata.cluster.kube.watch import Listed, Watcher
-from strata_on_kubernetes import Strata
 
 
 class Taints:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import control_plane
-import fake_accelerators
-import guest
-import host_traces
+from tests.cluster.integration import control_plane
+from tests.host import traces as host_traces
+from tests.host.vm import guest
+from tests.slicing import fake_accelerators
 
 # A loaded machine is slow now and then; how fast something is benchmarks say.
 settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])

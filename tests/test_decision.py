@@ -3,15 +3,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from strata.decision import Reason, Trust, digest, worst
 from strata.reasons import REASONS
+from tests import ROOT
 
-SOURCES = Path(__file__).parents[1] / "src" / "strata"
+SOURCES = ROOT / "src" / "strata"
 
 SAMPLES = {
     "chosen": {"objective": "time", "considered": 812},

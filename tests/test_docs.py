@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import click
 import pytest
@@ -9,8 +8,9 @@ import pytest
 from strata.cli.kinds import KINDS
 from strata.cli.main import cli
 from strata.reasons import REASONS
+from tests import ROOT
 
-GENERATOR = Path(__file__).parents[1] / "docs" / "generate.py"
+GENERATOR = ROOT / "docs" / "generate.py"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,8 +13,9 @@ from strata.cli.main import cli
 from strata.cluster import annotations
 from strata.cluster.placed import GATE, MANAGED
 from strata.cluster.waiting import CLAIM, job_claim
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
+ROOT = ROOT
 PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 SHOWN = re.findall(
     r"^\$ strata ([^\n]*)\n(.*?)(?=^\$ |\Z)",

@@ -5,11 +5,12 @@ import importlib
 import inspect
 import operator
 import re
-from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "serving-cost-model.md"
+from tests import ROOT
+
+PAGE = ROOT / "docs" / "serving-cost-model.md"
 NAMED = sorted(
     set(re.findall(r"`((?:[a-z_0-9]+\.)+[a-z_0-9]+:[A-Za-z_][A-Za-z_0-9.]*)`", PAGE.read_text(encoding="utf-8")))
 )

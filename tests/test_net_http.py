@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from live_server import listening
 from strata.errors import UsageError
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Registry
 from strata.net.server import listen
+from tests.support.live_server import listening
 
 ALL = (Realm("/"),)
 

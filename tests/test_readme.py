@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
@@ -12,8 +11,9 @@ from strata.files import read_document
 from strata.fleet.schema import load_fleet
 from strata.workload.schema import load_job
 from strata.workload.serving_schema import load_serving_job
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
+ROOT = ROOT
 ROOMS = ROOT / "src" / "strata"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [

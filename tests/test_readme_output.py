@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,8 +12,9 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.evaluation.fault_injection.scenarios import Trouble, scene
 from strata.training.plan.baselines import nsga2
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
+ROOT = ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = re.search(r"<!-- demo output -->\n```\n(.*?)```", README, re.DOTALL)[1]
 SHOWN = [

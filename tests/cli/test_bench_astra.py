@@ -3,11 +3,11 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from strata.cli.main import run
+from tests import ROOT
 
 HEADER = (
     "scenario,topology,npus,bandwidth_GBps,latency_ns,collective_or_pattern,bytes,backend,reported_ns,status\n"
@@ -73,7 +73,7 @@ def test_a_table_of_something_else_is_a_usage_error(capsys, tmp_path):
     assert "no column 'scenario'" in capsys.readouterr().err
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = ROOT
 PAGE = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from builders import domain, fleet, job, layers
 from strata.cli.main import cli, run
 from strata.errors import MissingPart
 from strata.evaluation.bench.heads import HEADS
 from strata.training.hi_ppo.policy import safe_policy
+from tests.support.builders import domain, fleet, job, layers
 
 
 def _case():

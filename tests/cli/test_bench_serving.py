@@ -12,8 +12,9 @@ from strata.cli.main import cli, run
 from strata.errors import BadFile
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Allocation
+from tests import SHARED
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "serving_cases.json"
+CASES = SHARED / "data" / "serving_cases.json"
 
 
 def entry(name: str = "pair", *, room: int = 6, nodes: int = 2, **more: Any) -> dict[str, Any]:
@@ -120,10 +121,10 @@ def test_values_that_cannot_be_are_refused(tmp_path: Path, broken: dict[str, Any
     assert run(["bench", "serving", write(tmp_path, entry() | broken)]) == BadFile.exit_code
 
 
-@pytest.mark.skipif(not SHARED.is_file(), reason=f"needs {SHARED.name} beside the checkout")
+@pytest.mark.skipif(not CASES.is_file(), reason=f"needs {CASES.name} beside the checkout")
 def test_the_shared_cases_are_served_far_better_than_by_parallax(tmp_path: Path) -> None:
     tokens, decode = [], []
-    smaller = [case for case in json.loads(SHARED.read_text()) if len(case["nodes"]) <= 64]
+    smaller = [case for case in json.loads(CASES.read_text()) if len(case["nodes"]) <= 64]
     for answer in answers(write(tmp_path, *smaller)):
         assert answer["pipelines"]
         assert 0 <= answer["gap"] < 0.3

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli, run
 from strata.errors import BadFile
+from tests import SHARED
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "training_cases.json"
+CASES = SHARED / "data" / "training_cases.json"
 
 
 def small_cases(folder: Path, points: list[dict[str, Any]]) -> Path:
@@ -74,10 +75,10 @@ def test_a_bad_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "models" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="../shared with the published cases is not here")
+@pytest.mark.skipif(not CASES.exists(), reason="../shared with the published cases is not here")
 def test_no_published_point_is_planned_worse_than_the_best_known() -> None:
-    result = CliRunner().invoke(cli, ["bench", "training", str(SHARED), "-o", "json"])
-    data = json.loads(SHARED.read_text())
+    result = CliRunner().invoke(cli, ["bench", "training", str(CASES), "-o", "json"])
+    data = json.loads(CASES.read_text())
     points = {(case["id"], point["id"]): point for case in data["cases"] for point in case["points"]}
     answers = json.loads(result.output)["points"]
     assert len(answers) == len(points)

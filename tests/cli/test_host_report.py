@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from host_traces import IDLE, Text
 from strata.cli.main import cli, run
+from tests.host.traces import IDLE, Text
 
 T, HOG = ("trainer_main", 11), ("<hog & co>", 12)
 

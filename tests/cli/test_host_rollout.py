@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from host_rollouts import simulated
 from strata.cli.main import cli
 from strata.errors import GoalMissed
 from strata.host.rollout.assign import Rules
@@ -17,6 +16,7 @@ from strata.host.rollout.pictures import svg, text
 from strata.host.rollout.report import report_of
 from strata.host.rollout.rollout import Plan
 from strata.host.rollout.store import Store
+from tests.host.rollout.rollouts import simulated
 
 
 def rollout(*arguments: object) -> Result:

@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cluster_builders import A100, B3
-from cluster_objects import RESOURCE, devices, node, pod
 from strata.cli.main import cli
 from strata.cluster import kinds
+from tests.cluster.builders import A100, B3
+from tests.cluster.objects import RESOURCE, devices, node, pod
 
 
 def typed(kind: kinds.ObjectKind, obj):

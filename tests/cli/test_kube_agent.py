@@ -5,9 +5,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agent_samples import sample
 from strata.cli.main import cli, run
 from strata.cluster.agent import collect, tools
+from tests.cluster.agent.tool_outputs import sample
 
 CNMON_HANGS = tools.ToolFailed("cnmon: no answer within 10 s; it was killed")
 

@@ -5,8 +5,6 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cluster_builders import A100, B3
-from cluster_objects import RESOURCE, devices, job, node, pod
 from strata.cli.main import cli
 from strata.cli.main import run as run_cli
 from strata.cluster import kinds
@@ -18,6 +16,8 @@ from strata.cluster.schema import bundled_profiles
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.cluster.waiting import job_claim
 from strata.cluster.why import decide
+from tests.cluster.builders import A100, B3
+from tests.cluster.objects import RESOURCE, devices, job, node, pod
 
 AT = "2026-11-21T10:00:00Z"
 

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 
 from strata.cli.kinds import KINDS
 from strata.cli.main import run
+from tests import ROOT
 
-EXAMPLES = sorted(str(path) for path in (Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted(str(path) for path in (ROOT / "examples").glob("*.yaml"))
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ledger_builders import MIB, Ledger
 from strata.cli import slices
 from strata.cli.main import cli
+from tests.slicing.ledger_builders import MIB, Ledger
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_builders import A100, B3, node
 from strata.cluster.view import by, parts, summary
 from strata.decision import Trust
 from strata.fleet.acu import FIGURES
 from strata.fleet.catalogue import accelerators
+from tests.cluster.builders import A100, B3, node
 
 MODELS = [card.name for card in accelerators()]
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_builders import A100, B3, PROFILES, claim, cluster, node
 from strata.cluster.appraise import TOKENS, appraise
 from strata.cluster.index import Index
 from strata.cluster.router import choose
 from strata.evaluation.placement.synthetic import synthetic_cluster
+from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
 
 
 def said(asked, *nodes):

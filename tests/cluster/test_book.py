@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cluster_objects as objects
-from cluster_builders import A100, B3, PROFILES
 from strata.cluster import kinds
 from strata.cluster.book import Book
 from strata.cluster.crd.runtime_profile import profile_object
 from strata.cluster.index import Index
 from strata.cluster.placed import GANG, PLACEMENT, encode
 from strata.cluster.snapshot import Placement, PodPlace
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3, PROFILES
 
 
 def placement(*places: tuple[str, tuple[int, ...]], memory: float | None = None, share: float = 0.0) -> Placement:

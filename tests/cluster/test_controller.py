@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-import cluster_objects as objects
-from cluster_builders import A100, B3, PROFILES
-from merge_patches import merged
 from strata.cluster import jobs, kinds
 from strata.cluster.actions import Action, Apply, Note, Patch, Remove
 from strata.cluster.admission.mutability import forbidden_template
@@ -19,6 +16,9 @@ from strata.cluster.controller import CHECKPOINT_DIR, OFFER, Controller
 from strata.cluster.jobs import at
 from strata.cluster.kinds import annotations_of
 from strata.cluster.placed import CHECKPOINT, nodes_of
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3, PROFILES
+from tests.cluster.merge_patches import merged
 
 STAMP = "2026-11-21T10:00:00Z"
 

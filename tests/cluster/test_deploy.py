@@ -15,7 +15,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cluster_builders import node
 from strata.cli.kube import kube
 from strata.cli.main import cli
 from strata.cluster import flavors, kinds, kueue
@@ -31,8 +30,10 @@ from strata.cluster.manage import LEASE
 from strata.cluster.manager import Meters as ControllerMeters
 from strata.cluster.placed import MANAGED
 from strata.fleet.slices import LIBRARY
+from tests import ROOT
+from tests.cluster.builders import node
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 NAMESPACE = "strata-system"
 PARTS = ("agent", "controller", "webhook", "extender")
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_builders import B3, PROFILES, cluster, node
 from strata.cluster import placed as placing
 from strata.cluster.annotations import read_claim
 from strata.cluster.appraise import TOKENS, appraise
@@ -27,6 +26,7 @@ from strata.cluster.index import Index
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.errors import BadFile, UsageError
 from strata.evaluation.placement.synthetic import synthetic_cluster
+from tests.cluster.builders import B3, PROFILES, cluster, node
 
 INDEX = Index.of(
     cluster(

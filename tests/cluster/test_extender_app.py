@@ -6,11 +6,11 @@ import json
 import httpx
 import pytest
 
-from cluster_builders import PROFILES, cluster, node
-from live_server import listening
 from strata.cluster.extender_app import make_frame
 from strata.cluster.index import Index
 from strata.net.http import Limits
+from tests.cluster.builders import PROFILES, cluster, node
+from tests.support.live_server import listening
 
 POD = {"metadata": {"name": "p", "uid": "1", "annotations": {"ai.compute/devices": "8"}}}
 BAD = {"metadata": {"name": "p", "annotations": {"ai.compute/devices": "none"}}}

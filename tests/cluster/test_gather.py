@@ -7,13 +7,13 @@ import json
 import pytest
 import yaml
 
-from cluster_builders import A100, B3
-from cluster_objects import RESOURCE, devices, job, node, pod
 from strata.cluster import kinds
 from strata.cluster.gather import WATCHED, book_of, from_files, from_server
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.schema import bundled_profiles
 from strata.errors import BadFile, UsageError
+from tests.cluster.builders import A100, B3
+from tests.cluster.objects import RESOURCE, devices, job, node, pod
 
 
 def typed(kind: kinds.ObjectKind, obj):

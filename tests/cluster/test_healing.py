@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_builders import node as node_state
 from strata.cluster.actions import Apply, Note, Patch
 from strata.cluster.healing import Healing, Policy, View, heal, owned
 from strata.cluster.kinds import COMPUTE_NODE, NODE
@@ -22,6 +21,7 @@ from strata.cluster.window import Looked, Window
 from strata.fleet.fingerprint import Fingerprint, Probe
 from strata.fleet.health import Slow
 from strata.fleet.isolation import FORGIVEN_S, HOLD_S, Standing, budget
+from tests.cluster.builders import node as node_state
 
 T0 = 1_800_000_000.0
 OTHER = {"key": "team", "value": "a", "effect": "NoSchedule"}

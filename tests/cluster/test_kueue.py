@@ -4,8 +4,6 @@ import copy
 
 import pytest
 
-import cluster_objects as objects
-from cluster_builders import A100, B3, PROFILES, cluster, node
 from strata.cluster.flavors import admission_check, flavor_name, flavors
 from strata.cluster.index import Index
 from strata.cluster.kueue import activation, answer
@@ -13,6 +11,8 @@ from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, deco
 from strata.cluster.profile import RuntimeProfile
 from strata.cluster.schema import bundled_profiles
 from strata.cluster.waiting import waiting_jobs
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3, PROFILES, cluster, node
 
 INDEX = Index.of(cluster(node("nv"), node("npu", B3)))
 FULL = Index.of(cluster(node("nv", busy=range(8)), node("npu", B3)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import cluster_objects as objects
-from controlled_cluster import World, job
 from strata.cluster import kinds
 from strata.cluster.crd.compute_claim import pascal
 from strata.cluster.kube.api import ApiFailed
+from tests.cluster import objects
+from tests.cluster.controlled_cluster import World, job
 
 LIMIT_S = 30.0
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlled_cluster import KINDS, World, job
-from merge_patches import merged
 from strata.cluster import kinds
 from strata.cluster.kinds import ObjectKind
+from tests.cluster.controlled_cluster import KINDS, World, job
+from tests.cluster.merge_patches import merged
 
 OVER = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
 

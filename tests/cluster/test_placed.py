@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission_builders import ASCEND, fraction, placement, pod
 from strata.cluster.placed import PLACEMENT, WAITING, decode, encode, index_of, nodes_of, place_of
 from strata.cluster.snapshot import Placement, PodPlace
 from strata.errors import BadFile
+from tests.cluster.admission.builders import ASCEND, fraction, placement, pod
 
 PLACES = st.lists(
     st.tuples(st.sampled_from(["n1", "node-2.rack.example"]), st.lists(st.integers(0, 1023), max_size=8)),

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-import cluster_objects as objects
-from cluster_builders import A100, PROFILES
 from strata.cluster import kinds, kueue
 from strata.cluster.book import Book
 from strata.cluster.flavors import ADMISSION_CHECK, admission_check
 from strata.cluster.kube.watch import Change, Listed
 from strata.cluster.placed import GANG, PLACEMENT
 from strata.cluster.queued import AGAIN_S, HELD_S, Queued
+from tests.cluster import objects
+from tests.cluster.builders import A100, PROFILES
 
 STAMP = "2026-11-21T10:00:00Z"
 RESERVED = {"type": "QuotaReserved", "status": "True"}

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_builders import A100, B3, DIE, PROFILES, claim, cluster, node, quads
-from placement_scores import every_placement, score
 from strata.cluster.index import Index
 from strata.cluster.router import choose
 from strata.cluster.why import decide, route
 from strata.fleet.acu import Need
+from tests.cluster.builders import A100, B3, DIE, PROFILES, claim, cluster, node, quads
+from tests.cluster.placement_scores import every_placement, score
 
 GIB = 2**30
 

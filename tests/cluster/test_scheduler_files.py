@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,8 +11,9 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.cluster.extender_app import make_frame
 from strata.cluster.schema import bundled_profiles
+from tests import ROOT
 
-FOLDER = Path(__file__).parents[2] / "deploy/scheduler"
+FOLDER = ROOT / "deploy/scheduler"
 RESOURCES = sorted({profile.resource for profile in bundled_profiles()})
 
 

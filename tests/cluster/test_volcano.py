@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_builders import PROFILES, cluster, node
 from strata.cluster import volcano
 from strata.cluster.extender import judge
 from strata.cluster.index import Index
 from strata.errors import BadFile, UsageError
+from tests.cluster.builders import PROFILES, cluster, node
 
 INDEX = Index.of(
     cluster(node("a"), node("begun", busy=(0,)), node("busy", busy=range(8)), node("odd", "MTT-S4000"))

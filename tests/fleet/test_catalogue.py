@@ -1,22 +1,22 @@
 import csv
-from pathlib import Path
 
 import pytest
 
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.catalogue import accelerator, accelerators
+from tests import SHARED
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "accelerators.csv"
+FACT_SHEETS = SHARED / "data" / "accelerators.csv"
 DROPPED = str.maketrans("", "", " -_")
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the project's fact sheets (../shared/data) are not here")
+@pytest.mark.skipif(not FACT_SHEETS.exists(), reason="the project's fact sheets (../shared/data) are not here")
 def test_every_row_of_the_fact_sheet_is_here_with_the_same_figures():
     def figure(text, scale):
         return float(text) * scale if text else None
 
-    with SHARED.open(encoding="utf-8") as file:
+    with FACT_SHEETS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     ours = {card.name: card for card in accelerators()}
     assert rows

@@ -12,8 +12,9 @@ from strata.errors import BadFile, UsageError
 from strata.files import Document
 from strata.fleet.schema import FleetFile, SeedNetworkFile, fleet_from_document, load_dynamics, load_fleet
 from strata.units import parse
+from tests import ROOT, SHARED
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 FLEET = """\
 apiVersion: strata/v1alpha1
@@ -239,7 +240,7 @@ def test_a_fluctuation_that_could_stop_a_link_is_a_fault(faults):
 
 
 def test_the_seed_section_3_1_loads_exactly_as_it_stands(written):
-    seeds = Path(__file__).parents[3] / "shared" / "seeds"
+    seeds = SHARED / "seeds"
     found = list(seeds.glob("001_*.txt"))
     if not found:
         pytest.skip("the seed texts are not beside this checkout")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger_builders import MIB, Ledger, lock
 from strata.errors import UsageError
 from strata.fleet import ledger
 from strata.fleet.ledger import (
@@ -22,6 +21,7 @@ from strata.fleet.ledger import (
     read_asked,
     read_ledger,
 )
+from tests.slicing.ledger_builders import MIB, Ledger, lock
 
 HEADER = Path(ledger.__file__).parents[1] / "slicing" / "native" / "quota.h"
 

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import GBPS, card, domain, fleet, link
-from inference_models import models, served, small, spec
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 from strata.serving.layout import FAR
@@ -26,6 +24,8 @@ from strata.simulate.inference.roofline import Rates, decode_s, prefill_s
 from strata.workload.inference import ModelInfo
 from strata.workload.model import Experts
 from strata.workload.serving_job import Demand
+from tests.support.builders import GBPS, card, domain, fleet, link
+from tests.support.inference_models import models, served, small, spec
 
 LLAMA = served("llama-3.1-8b")
 DEMAND = Demand(16, 1024, 256)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from live_cluster import llama, node, request
 
 from strata.serving.allocators import DynamicProgrammingLayerAllocator, GreedyLayerAllocator
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.scheduler import Scheduler
+from tests.serving.live.cluster import llama, node, request
 
 
 class Clock:

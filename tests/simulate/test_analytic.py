@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import card, domain, fleet, job, layers
-from small_cases import every_plan, small_case
 from strata.decision import Trust
 from strata.simulate.analytic import StepModel
 from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.small_cases import every_plan, small_case
 
 TWO = fleet(domain("a"), domain("b"), gbps=5, ms=30)
 

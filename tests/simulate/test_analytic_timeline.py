@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from small_cases import every_plan, small_case
 from strata.errors import UsageError
 from strata.simulate.analytic import PipelineTimes, stack
 from strata.simulate.analytic_timeline import pipeline_timeline, plan_timeline
@@ -18,6 +17,7 @@ from strata.simulate.traffic import Hop
 from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.small_cases import every_plan, small_case
 
 SEEDS = st.integers(0, 2**32 - 1)
 

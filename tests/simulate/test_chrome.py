@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from random_timelines import timelines
 from strata.simulate.chrome import chrome_trace, write_trace
 from strata.simulate.timeline import Kind, Span, Timeline
+from tests.simulate.random_timelines import timelines
 
 WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link West>East"
 STEP = Timeline(

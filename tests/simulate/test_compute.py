@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import card, domain, job, layers
 from strata.decision import Trust
 from strata.simulate.compute import layer_times, peak_flops
 from strata.workload.job import Recompute
 from strata.workload.profile import LayerProfile, LayerTimes
+from tests.support.builders import card, domain, job, layers
 
 
 def times(asked=None, place=None, *, ranks=1, size=1, recompute=Recompute.NONE):

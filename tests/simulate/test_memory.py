@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import job, layers
 from strata.simulate.memory import FIXED_BYTES, StageRoom, stage_bytes, state_bytes
 from strata.workload.job import Recompute
+from tests.support.builders import job, layers
 
 shapes = st.fixed_dictionaries({
     "tensor_parallel": st.sampled_from([1, 2, 8]),

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from random_timelines import timelines
 from strata.simulate.mixture import mixtures
 from strata.simulate.timeline import Kind, Span
+from tests.simulate.random_timelines import timelines
 
 
 @given(timeline=timelines(), most=st.integers(1, 6), gap_s=st.floats(0, 10))

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from random_timelines import timelines
 from strata.simulate.svg import svg, write_svg
 from strata.simulate.timeline import Kind, Span, Timeline
+from tests.simulate.random_timelines import timelines
 
 GOLDEN = Path(__file__).parent / "golden" / "two_stages.svg"
 WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link West>East"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from builders import GBPS, domain, fleet
 from strata.simulate.traffic import card_bytes_per_s, hops, links_used, replica_ring_s, wan_hop
 from strata.workload.plan import Pipeline, Stage
+from tests.support.builders import GBPS, domain, fleet
 
 
 def pipeline(*stages: tuple[str, int], replicas: int = 1) -> Pipeline:

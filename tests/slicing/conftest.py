@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import fake_accelerators
+from tests.slicing import fake_accelerators
 
 
 @pytest.fixture(scope="session")

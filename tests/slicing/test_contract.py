@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fake_accelerators import GIB, MIB
 from strata.errors import UsageError
 from strata.fleet.slices import Slice, slice_environment, slices_from_environment
+from tests.slicing.fake_accelerators import GIB, MIB
 
 TEXTS = ["1073741824", "1Gi", "1GiB", "1GB", "1.5Gi", "512MiB", " 1Gi ", "1 Gi", "2M"]
 NONE = ["0", "-1", "eight", "1.5", "8Gb", "1073741824x", "Gi", "1Gi 1Gi", "0Gi", "99999999999999999999"]

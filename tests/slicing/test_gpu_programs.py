@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fake_accelerators import GIB
+from tests.slicing.fake_accelerators import GIB
 
 PROGRAMS = Path(__file__).parent / "gpu" / "programs"
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledger_builders import MIB
 from strata.errors import UsageError
 from strata.fleet.ledger import Asked
 from strata.slicing import run
 from strata.slicing.run import Launch, NoCommand, device_bytes, prepare, start
+from tests.slicing.ledger_builders import MIB
 
 ASKED = Asked(64 * MIB, None, None)
 LIBRARY = Path("/opt/libstrata_quota.so")

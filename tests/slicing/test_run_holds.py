@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fake_accelerators import MIB
+from tests.slicing.fake_accelerators import MIB
 
 HOLD = """
 import ctypes, sys

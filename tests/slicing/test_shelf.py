@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from ledger_builders import MIB, Ledger
 from strata.errors import UsageError
 from strata.fleet.ledger import SIZE, Asked, read_asked
 from strata.slicing.shelf import every_ledger, free_name, ledger_of, ledgers, open_shelf, shelf_of, take
+from tests.slicing.ledger_builders import MIB, Ledger
 
 ASKED = Asked(64 * MIB, None, None)
 

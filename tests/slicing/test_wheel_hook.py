@@ -13,8 +13,9 @@ import pytest
 
 from strata.slicing import build
 from strata.slicing.elf import read_elf
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
+ROOT = ROOT
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_models import models, served, small, spec
 from strata.workload.huggingface import model, model_names
 from strata.workload.inference import ModelInfo
 from strata.workload.model import Experts
 from strata.workload.serving_job import Demand
+from tests.support.inference_models import models, served, small, spec
 
 
 @pytest.mark.parametrize("name", model_names())

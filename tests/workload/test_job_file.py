@@ -15,8 +15,9 @@ from strata.workload.job import Objective, Recompute, Schedule
 from strata.workload.presets import job_names
 from strata.workload.profile import LayerProfile, load_profile
 from strata.workload.schema import TrainingJobFile, job_from_document, load_job
+from tests import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 HEAD = """\
 apiVersion: strata/v1alpha1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane import ControlPlane, clean_namespace
-from stand_in_nodes import StandInNodes
 from strata.cluster.kube.client import connect
+from tests.cluster.integration.control_plane import ControlPlane, clean_namespace
+from tests.cluster.integration.stand_in_nodes import StandInNodes
 
 COUNT = itertools.count()
 

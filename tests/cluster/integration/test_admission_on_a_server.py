@@ -6,13 +6,13 @@ import copy
 
 import pytest
 
-from admission_builders import B3, container, fraction, job, placement, pod
-from mutability_rows import AFFINITIES, ROWS, base, changed
 from strata.cluster.admission.inject import inject, release
 from strata.cluster.admission.mutability import forbidden, forbidden_template
 from strata.cluster.placed import GATE, WAITING, encode
 from strata.cluster.schema import bundled_profiles
 from strata.cluster.snapshot import Placement, PodPlace
+from tests.cluster.admission.builders import B3, container, fraction, job, placement, pod
+from tests.cluster.admission.mutability_rows import AFFINITIES, ROWS, base, changed
 
 REFUSED = (400, 403, 422)
 

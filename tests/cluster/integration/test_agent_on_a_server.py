@@ -10,13 +10,13 @@ import sys
 import httpx
 import pytest
 
-from agent_samples import sample
-from real_processes import until
 from strata.cluster.agent.publish import MANAGER
 from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.crd.manifests import crds
 from strata.cluster.kinds import COMPUTE_NODE, CRD, meta
 from strata.cluster.kube.api import ApiFailed
+from tests.cluster.agent.tool_outputs import sample
+from tests.support.real_processes import until
 
 
 class Machine:

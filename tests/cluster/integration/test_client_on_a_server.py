@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from real_processes import until
 from strata.cluster.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.kube.client import connect
 from strata.cluster.kube.watch import Change, Listed, Watcher, follow
+from tests.support.real_processes import until
 
 CONFIG_MAP = ObjectKind("", "v1", "ConfigMap", "configmaps")
 BUDGET = ObjectKind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")

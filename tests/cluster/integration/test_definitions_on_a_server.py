@@ -6,8 +6,6 @@ import copy
 
 import pytest
 
-from cluster_builders import A100, B3, PROFILES, claim, cluster, node
-from real_processes import until
 from strata.cluster.crd.compute_claim import claim_of, claim_status
 from strata.cluster.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.crd.manifests import crds, profiles
@@ -17,6 +15,8 @@ from strata.cluster.kube.api import ApiFailed
 from strata.cluster.schema import bundled_profiles
 from strata.cluster.why import route
 from strata.errors import BadFile
+from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
+from tests.support.real_processes import until
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T20:00:30.125Z"
 

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-import cluster_objects as objects
-from cluster_builders import A100, B3
-from real_processes import until
 from strata.cluster.kinds import EVENT, JOB, LEASE, POD, annotations_of, meta
 from strata.cluster.kinds import MUTATING_WEBHOOK as MUTATING
 from strata.fleet import slices
-from strata_on_kubernetes import SYSTEM, Strata
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3
+from tests.cluster.integration.strata_on_kubernetes import SYSTEM, Strata
+from tests.support.real_processes import until
 
 OPTIONS = ("--drain", "all", "--isolate-at-most", "0.5", "--slow-window", "4")
 

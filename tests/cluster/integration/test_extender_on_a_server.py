@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from pathlib import Path
 
 import pytest
 import yaml
 
-import cluster_objects as objects
-from cluster_builders import A100, B3
-from real_processes import until
 from strata.cluster.kinds import POD
-from strata_on_kubernetes import Strata
+from tests import ROOT
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3
+from tests.cluster.integration.strata_on_kubernetes import Strata
+from tests.support.real_processes import until
 
-CONFIG = Path(__file__).parents[3] / "deploy/scheduler/config.yaml"
+CONFIG = ROOT / "deploy/scheduler/config.yaml"
 GPU = objects.RESOURCE[A100]
 
 

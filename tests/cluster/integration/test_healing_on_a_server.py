@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_builders import node
-from real_processes import until
 from strata.cluster.act import Actor
 from strata.cluster.actions import Note
 from strata.cluster.agent.publish import MANAGER as AGENT
@@ -19,6 +17,8 @@ from strata.cluster.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of,
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.standing import STANDING, UNHEALTHY, marks_of, node_ref
 from strata.fleet.isolation import HOLD_S
+from tests.cluster.builders import node
+from tests.support.real_processes import until
 
 T0 = 1_800_000_000.0
 THEIRS = {"key": "team", "value": "a", "effect": "NoSchedule"}

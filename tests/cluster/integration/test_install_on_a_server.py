@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster_builders import A100, B3, node
-from cluster_objects import RESOURCE, job
-from real_processes import until
 from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
 from strata.cluster.agent.publish import publish
@@ -25,9 +22,13 @@ from strata.cluster.gather import from_server
 from strata.cluster.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
 from strata.cluster.kube.api import ApiFailed
 from strata.cluster.kube.client import connect
-from strata_on_kubernetes import Part
+from tests import ROOT
+from tests.cluster.builders import A100, B3, node
+from tests.cluster.integration.strata_on_kubernetes import Part
+from tests.cluster.objects import RESOURCE, job
+from tests.support.real_processes import until
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+DEPLOY = ROOT / "deploy"
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-import cluster_objects as objects
-from cluster_builders import A100
-from real_processes import until
 from strata.cluster import jobs, kinds
 from strata.cluster.kinds import CRD, POD, annotations_of, labels_of
-from strata_on_kubernetes import Strata
+from tests.cluster import objects
+from tests.cluster.builders import A100
+from tests.cluster.integration.strata_on_kubernetes import Strata
+from tests.support.real_processes import until
 
 SETS = ("jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index")
 REPLICA = "training.kubeflow.org/replica-index"

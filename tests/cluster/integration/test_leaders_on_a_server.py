@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from real_processes import until
 from strata.cluster.kinds import LEASE
 from strata.cluster.kube.lease import DURATION_S
+from tests.support.real_processes import until
 
 ELECTOR = """
 import random, sys, threading

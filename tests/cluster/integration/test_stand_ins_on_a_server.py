@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from real_processes import until
 from strata.cluster.kinds import JOB, POD
+from tests.support.real_processes import until
 
 
 def job(name, namespace, **more):

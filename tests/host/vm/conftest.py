@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import guest as virtual
-from fake_accelerators import find_compiler
+from tests.host.vm import guest as virtual
+from tests.slicing.fake_accelerators import find_compiler
 
 HERE = Path(__file__).parent
 

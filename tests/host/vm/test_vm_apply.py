@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-import guest as virtual
-import guest_side
-from guest import STRATA
-from managed_scx import PLAIN, work
+from tests.host.vm import guest as virtual
+from tests.host.vm import guest_side
+from tests.host.vm.guest import STRATA
+from tests.host.vm.managed_scx import PLAIN, work
 
 GPU_NODE = 1
 JOURNAL = "/var/lib/strata/host/undo.jsonl"

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-import guest as virtual
-import guest_side
-from managed_scx import PLAIN, POLICY, STATE, Managed, nice, work, write_policy
+from tests.host.vm import guest as virtual
+from tests.host.vm import guest_side
+from tests.host.vm.managed_scx import PLAIN, POLICY, STATE, Managed, nice, work, write_policy
 
 FORGETFUL = f"""#!{sys.executable}
 import os, sys

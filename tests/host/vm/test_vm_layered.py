@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-import guest as virtual
-import guest_side
-from managed_scx import POLICY, Managed, noise, work, write_policy
+from tests.host.vm import guest as virtual
+from tests.host.vm import guest_side
+from tests.host.vm.managed_scx import POLICY, Managed, noise, work, write_policy
 
 PORT = 9750
 ATTEMPTS = 4

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-import guest_side
-from guest import STRATA
+from tests.host.vm import guest_side
+from tests.host.vm.guest import STRATA
 
 ROUNDS = 3
 LIMIT_S = 900.0

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-import guest as virtual
-import guest_side
-from managed_scx import POLICY, Managed, work, write_policy
+from tests.host.vm import guest as virtual
+from tests.host.vm import guest_side
+from tests.host.vm.managed_scx import POLICY, Managed, work, write_policy
 
 TRACE = "/root/trace.txt.gz"
 

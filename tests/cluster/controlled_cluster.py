@@ -1,0 +1,126 @@
+"""A controller and the server it acts on, which answers late or not at all, under a watch that lags."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+from strata.cluster import jobs, kinds
+from strata.cluster.act import Actor
+from strata.cluster.book import Book, job_placement
+from strata.cluster.controller import Controller
+from strata.cluster.healing import Policy
+from strata.cluster.kinds import ObjectKind, meta
+from strata.cluster.kube.api import ApiFailed
+from strata.cluster.kube.watch import Change, Listed
+from strata.cluster.live import Live
+from strata.cluster.manager import Manager
+from strata.cluster.window import Window
+from tests.cluster import objects
+from tests.cluster.builders import A100, PROFILES
+from tests.cluster.merge_patches import merged
+
+KINDS = (kinds.JOB, kinds.JOB_SET)
+"""Two, since nothing orders what is heard of one after what is heard of the other."""
+
+
+def job(kind: ObjectKind, name: str, pods: int, devices: int) -> Any:
+    made = objects.job(name, pods=pods, devices=devices, accelerator=A100)
+    if kind == kinds.JOB:
+        return made
+    spec = {"suspend": True, "replicatedJobs": [{"name": "w", "template": {"spec": made["spec"]}}]}
+    return {**made, "apiVersion": kind.api_version, "kind": kind.kind, "spec": spec}
+
+
+class Server:
+    """Jobs with versions; what changed waits in `news` until it is delivered. Fails as `trouble` says."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Any] = {}
+        self.news: dict[ObjectKind, list[Change]] = {}
+        self.trouble: list[str] = []
+        self.events: list[Any] = []
+        self._versions = itertools.count(1)
+
+    def put(self, kind: ObjectKind, obj: Any) -> Any:
+        obj = merged(obj, {"metadata": {"resourceVersion": str(next(self._versions))}})
+        self.objects[kind.kind, meta(obj)["name"]] = obj
+        self.news.setdefault(kind, []).append(Change(kind, "MODIFIED", obj))
+        return obj
+
+    def remove(self, kind: ObjectKind, name: str) -> None:
+        if obj := self.objects.pop((kind.kind, name), None):
+            self.news.setdefault(kind, []).append(Change(kind, "DELETED", obj))
+
+    def patch(self, kind: ObjectKind, name: str, namespace: str = "", **said: Any) -> Any:
+        trouble = self.trouble.pop() if self.trouble else ""
+        old = self.objects.get((kind.kind, name))
+        if old is None:
+            raise ApiFailed("gone", status=404)
+        if trouble == "refused" or said.get("resource_version", "") not in ("", meta(old)["resourceVersion"]):
+            raise ApiFailed("changed meanwhile", status=409)
+        new = self.put(kind, merged(old, said["body"]))
+        if trouble == "lost":
+            raise ApiFailed("no answer")
+        return new
+
+    def apply(self, kind: ObjectKind, obj: Any, **said: Any) -> Any:
+        return self.put(kind, merged(self.objects.get((kind.kind, meta(obj)["name"])), obj))
+
+    def create(self, kind: ObjectKind, obj: Any, **said: Any) -> Any:
+        self.events.append(obj)
+        return obj
+
+    def delete(self, kind: ObjectKind, name: str, namespace: str = "") -> None:
+        self.remove(kind, name)
+
+
+class World:
+    """Two nodes of eight devices, and a controller that may be replaced by one that has just listed everything."""
+
+    def __init__(self) -> None:
+        self.server, self.now_s = Server(), 1_800_000_000.0
+        for name in ("n1", "n2"):
+            self.server.put(kinds.NODE, objects.node(name))
+            self.server.put(kinds.COMPUTE_NODE, objects.devices(name))
+        self.take_over()
+
+    def take_over(self) -> None:
+        self.server.news.clear()
+        self.live = Live(self.server, Book(PROFILES), rng=random.Random(1), clock=lambda: self.now_s)  # type: ignore[arg-type]
+        ids = itertools.count()
+        actor = Actor(self.server, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="t")  # type: ignore[arg-type]
+        self.manager = Manager(
+            self.live,
+            actor,
+            actor,
+            Controller(),
+            is_leader=lambda: True,
+            policy=Policy(),
+            window=Window(),
+            clock=lambda: self.now_s,
+        )
+        for kind in (kinds.NODE, kinds.COMPUTE_NODE, kinds.COMPUTE_CLAIM, *KINDS):
+            there = [obj for (name, _), obj in self.server.objects.items() if name == kind.kind]
+            self.live._news.put(Listed(kind, tuple(there)))
+        self.live.pump(0.0)
+
+    def turn(self) -> None:
+        self.manager.heal()
+        self.manager.place()
+
+    def deliver(self, kind: ObjectKind, count: int) -> None:
+        for one in self.server.news.get(kind, [])[:count]:
+            self.live._news.put(one)
+            self.live.pump(0.0)
+        del self.server.news.get(kind, [])[:count]
+
+    def held(self) -> list[tuple[str, int]]:
+        found = []
+        for (kind, _), obj in self.server.objects.items():
+            if kind in ("Job", "JobSet") and not jobs.is_suspended(obj) and not jobs.is_finished(obj):
+                placement = job_placement(obj)
+                assert placement is not None
+                found += [(pod.node, device) for pod in placement.pods for device in pod.devices]
+        return found

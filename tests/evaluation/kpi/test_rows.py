@@ -1,0 +1,251 @@
+import json
+
+import numpy as np
+import pytest
+
+from strata.decision import Trust
+from strata.evaluation.kpi import allocation_error, communication_cost_reduction, training_time_reduction
+from strata.evaluation.kpi.compared import SYNC_DP, Compared, compare
+from strata.evaluation.kpi.instances import Instance
+from strata.evaluation.kpi.kpi import NAMES, Kpi, jsonable, summary
+from strata.evaluation.kpi.perturbed import Arena, Change, corners, independent
+from strata.evaluation.kpi.study import Study
+from strata.evaluation.kpi.table import answer, measure_all
+from strata.simulate.report import StepReport
+from strata.training.hi_ppo.policy import Policy, safe_policy
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated
+from strata.training.plan.planner import plan_training
+from strata.training.replan import rules
+from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import domain, fleet, job
+
+KEYS = {
+    "name",
+    "definition",
+    "baseline",
+    "value",
+    "target",
+    "sense",
+    "met",
+    "ci95",
+    "instances",
+    "guards",
+    "trust",
+}
+
+
+def ticking():
+    """A clock that no machine makes slow."""
+    now = [0.0]
+
+    def clock():
+        now[0] += 1e-3
+        return now[0]
+
+    return clock
+
+
+def study(**more):
+    return Study(safe_policy(), ticking(), ticking(), quick=True, **more)
+
+
+def plan(*domains, local_steps=1):
+    stages = [Stage(name, 0, 10, 8) for name in domains]
+    pipelines = tuple(Pipeline((stage,), 1, 8) for stage in stages)
+    return TrainingPlan(pipelines, 1, local_steps=local_steps)
+
+
+def item(step_s, egress=0.0, *domains, local_steps=1):
+    chosen = plan(*(domains or ("a",)), local_steps=local_steps)
+    report = StepReport(
+        step_time_s=step_s,
+        tokens_per_s=1000 / step_s,
+        utilization=0.5,
+        wan_bytes_per_step=0.0,
+        egress_usd_per_step=egress,
+        cost_usd_per_step=egress + 1.0,
+        cost_usd_per_mtoken=(egress + 1.0) * 1000,
+        num_devices=8 * len(chosen.pipelines),
+        stages=(),
+        trust=Trust.ANALYTIC,
+        breakdown_s={},
+    )
+    return Evaluated(chosen, report, step_s)
+
+
+def compared(ours, *, optimum=None, front=(), **others):
+    named = dict.fromkeys((*training_time_reduction.NAMED, SYNC_DP))
+    instance = Instance(900_000, fleet(domain("a"), domain("b")), job())
+    return Compared(instance, ours, tuple(front) or (ours,), optimum or ours, {**named, **others})
+
+
+def row(value, target, sense):
+    return Kpi("x", "d", "b", value, target, sense, (None, None), 1, {}, Trust.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "sense", "met"),
+    [
+        (0.85, 0.85, "at least", True),
+        (0.84, 0.85, "at least", False),
+        (1.0, 1.0, "below", False),
+        (2.0, 2.0, "at most", True),
+        ("PPO", "PPO", "is", True),
+        ("none", "PPO", "is", False),
+        (None, 0.05, "below", False),
+    ],
+)
+def test_a_row_is_met_as_its_sense_says(value, target, sense, met):
+    assert row(value, target, sense).met is met
+
+
+def test_json_of_a_row_has_stable_keys_and_no_nan():
+    data = row(float("nan"), 1.0, "below").to_dict()
+    assert set(data) == KEYS
+    assert data["value"] is None
+    assert data["met"] is False
+    json.dumps(jsonable({"a": np.float64("inf"), "b": (np.int64(1), np.bool_(True))}), allow_nan=False)
+
+
+def test_a_summary_of_nothing_says_nothing():
+    assert set(summary([]).values()) == {None}
+
+
+def test_time_reduction_is_the_mean_over_instances_with_a_single_domain():
+    rows = [
+        compared(item(6.0), best_single_domain=item(10.0)),
+        compared(item(8.0), best_single_domain=item(10.0)),
+        compared(item(8.0)),
+    ]
+    kpi = training_time_reduction.measure(study(), rows)
+    assert kpi.value == pytest.approx(0.3)
+    assert kpi.instances == 2
+    assert kpi.guards["instances_no_single_domain_can_run"] == 1
+
+
+def test_a_target_met_against_the_single_domain_alone_is_said():
+    rows = [compared(item(5.0), best_single_domain=item(10.0), mast_like=item(5.0)) for _ in range(2)]
+    kpi = training_time_reduction.measure(study(), rows)
+    assert kpi.met
+    assert kpi.guards["passes_only_against"] == ["best_single_domain"]
+    assert "mast_like" in kpi.guards["misses_against"]
+
+
+def test_a_plan_slower_than_the_single_domain_is_counted():
+    rows = [compared(item(12.0), best_single_domain=item(10.0), optimum=item(10.0)) for _ in range(2)]
+    guards = training_time_reduction.measure(study(), rows).guards
+    assert guards["share_slower_than_single"] == 1.0
+    assert guards["share_where_a_single_domain_is_best"] == 1.0
+
+
+def test_regret_is_how_much_longer_the_step_is():
+    assert allocation_error.regret(item(10.5), item(10.0)) == pytest.approx(0.05)
+    assert allocation_error.regret(item(9.9), item(10.0)) == 0.0
+
+
+def test_equal_shares_on_equal_devices_are_no_error():
+    assert allocation_error.load_error(item(1.0, 0.0, "a", "b")) == pytest.approx(0.0)
+    assert allocation_error.realisation_error(item(1.0, 0.0, "a", "b")) == pytest.approx(0.0)
+
+
+def test_cost_is_compared_at_equal_time_and_plans_that_stay_at_home_do_not_count():
+    fast, cheap, late = item(10.0, 8.0, "a", "b"), item(10.4, 4.0, "a", "b"), item(11.0, 1.0, "a", "b")
+    rows = [
+        compared(fast, front=(fast, cheap, late, item(10.0)), **{SYNC_DP: item(10.0, 10.0, "a", "b")})
+        for _ in range(2)
+    ]
+    kpi = communication_cost_reduction.measure(study(), rows)
+    assert kpi.value == pytest.approx(0.6)
+    assert kpi.guards["one_domain_allowed"]["mean"] == pytest.approx(1.0)
+    assert kpi.guards["saving_of_the_time_optimal_plan"]["mean"] == pytest.approx(0.2)
+
+
+def test_extra_tokens_of_local_steps_are_paid_for():
+    one, many = item(1.0, 1.0, "a", "b"), item(1.0, 1.0, "a", "b", local_steps=32)
+    assert communication_cost_reduction.egress(many) > communication_cost_reduction.egress(one)
+
+
+def test_the_safe_rule_finds_the_optimum_of_a_small_fleet():
+    instance = Instance(0, fleet(domain("a", 8), domain("b", 8), gbps=50.0, ms=1.0), job())
+    found = compare(study(), instance)
+    assert found is not None
+    assert allocation_error.regret(found.ours, found.optimum) < 0.01
+    assert found.others["best_single_domain"] is not None
+
+
+def test_no_plan_is_no_comparison():
+    huge = job(batch=1, local_steps=())
+    instance = Instance(0, fleet(domain("a", 0)), huge)
+    assert compare(study(), instance) is None
+
+
+@pytest.fixture(scope="module")
+def arena():
+    instance = Instance(0, fleet(domain("a", 8), domain("b", 8), gbps=20.0, ms=1.0), job())
+    found = Arena.of(study(), instance.problem())
+    assert found is not None
+    return found
+
+
+def quiet(steps=4, episodes=2):
+    return Change(np.ones((steps, episodes, 1)), np.ones((steps, episodes, 2)), 0.0)
+
+
+def test_nothing_is_lost_while_nothing_changes(arena):
+    run = arena.run(rules.hysteresis(), quiet())
+    assert run.earned == pytest.approx(1.0)
+    assert not run.switched.any()
+
+
+def test_no_rule_earns_more_than_the_oracle(arena):
+    rng = np.random.default_rng(0)
+    change = Change(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
+    oracle = arena.nominal_s / arena.oracle_s(change)
+    for rule in (rules.keep, rules.myopic, rules.hysteresis()):
+        assert (arena.run(rule, change).earned <= oracle + 1e-9).all()
+
+
+def test_the_clairvoyant_earns_at_least_what_any_rule_does(arena):
+    rng = np.random.default_rng(1)
+    change = Change(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
+    gross = (arena.nominal_s / arena.clairvoyant_s(change)).sum()
+    assert gross >= arena.run(rules.keep, change).earned.sum() - 1e-9
+
+
+def test_corners_are_all_there_where_they_fit():
+    drawn = corners(np.random.default_rng(0), (3, 8, 3), half_width=0.2)
+    assert len({tuple(row) for row in drawn[0].tolist()}) == 8
+    assert (drawn == drawn[0]).all()
+
+
+def test_the_policy_less_row_says_that_a_rule_stands_in():
+    [kpi] = measure_all(study(), names=("algorithm",))
+    assert not kpi.met
+    data = answer([kpi], study(), elapsed_s=1.0, is_whole=True)
+    assert data["kpis"][0]["name"] == NAMES[0]
+    assert set(data["policy"]) == {"file", "trained_at", "seed"}
+
+
+def test_the_exact_planner_and_the_study_see_the_same_problem():
+    instance = Instance(0, fleet(domain("a", 8), domain("b", 8)), job())
+    best = plan_training(instance.fleet, instance.job, clock=ticking()).best
+    ours = study().decide(Problem.of(instance.fleet, instance.job))
+    assert best is not None
+    assert ours is not None
+    assert ours.report.step_time_s >= best.report.step_time_s - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        ({"updates": 3, "evaluation": {"update": 2}}, "PPO"),
+        ({"updates": 3, "evaluation": {"update": 0}}, "imitation"),
+        ({}, "not recorded"),
+    ],
+)
+def test_the_algorithm_is_what_the_record_says(record, value):
+    policy = Policy("file.onnx", record, session=object())
+    [kpi] = measure_all(Study(policy, ticking(), ticking()), names=("algorithm",))
+    assert kpi.value == value
+    assert kpi.met is (value == "PPO")

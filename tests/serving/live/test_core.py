@@ -1,0 +1,427 @@
+"""The live scheduler as a state machine: events in, instructions out, all under virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Sample, Tick
+from strata.serving.live.instructions import Abort, Dispatch, Expel, Load, Plan, Refuse, Reject
+from strata.serving.live.replan import answer
+from strata.serving.live.rollout import Phase
+from tests.serving.live.cluster import Cluster, node, request
+
+
+def test_nodes_that_join_together_are_laid_out_together():
+    cluster = Cluster("a", "b", "c", "d")
+    assert [len(pipeline) for pipeline in cluster.pipelines] == [2, 2]
+    assert sum(isinstance(one, Plan) for one in cluster.log) == 1
+
+
+def test_a_request_before_anything_serves_waits_and_leaves_when_it_does():
+    cluster = Cluster("a")
+    cluster.send(request("r"))
+    assert (cluster.pipelines, cluster.at) == ([], {})
+    cluster.join("b")
+    assert list(cluster.at) == ["r"]
+
+
+def test_counts_go_down_when_requests_end_not_with_the_next_beat():
+    """The peer took 16 requests a heartbeat (facts L2): here a finished one makes room at once."""
+    cluster = Cluster("a", "b")
+    slots = cluster.core.nodes()[0].slots
+    cluster.send(*(request(f"r{i}") for i in range(slots + 5)))
+    assert len(cluster.at) == slots
+    cluster.finish("r0", "r1")
+    assert len(cluster.at) == slots
+    assert cluster.core.status()["requests"] == {"waiting": 3, "unfinished": slots + 3}
+
+
+def test_room_is_kept_for_all_a_request_may_generate():
+    """The peer's KV admission was a no-op (facts L1)."""
+    cluster = Cluster("a", "b")
+    most = min(one.kv_tokens for one in cluster.core.nodes())
+    cluster.send(
+        request("half", prompt=most // 2, output=1), request("too much", prompt=most // 2 + 10, output=10)
+    )
+    assert list(cluster.at) == ["half"]
+    cluster.finish("half")
+    assert list(cluster.at) == ["too much"]
+    cluster.send(request("never", prompt=most, output=1))
+    assert cluster.rejected == {"never": "request-too-long"}
+
+
+def test_a_dead_node_s_requests_go_on_elsewhere_with_what_they_had():
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.send(*(request(f"r{i}") for i in range(8)))
+    victim = cluster.at["r0"].route.stages[1].node_id
+    hit = [r for r, d in cluster.at.items() if any(s.node_id == victim for s in d.route.stages)]
+    cluster.silent.add(victim)
+    out = cluster.tell(Failed("r0", 1, generated=7, node_id=victim))
+    assert {one.request_id for one in out if isinstance(one, Dispatch)} == set(hit)
+    assert all(cluster.at[r].attempt == 2 for r in hit)
+    assert not any(s.node_id == victim for d in cluster.at.values() for s in d.route.stages)
+    assert cluster.core.explain("r0")["story"][1]["reason"]["token"] == "attempt-failed"
+
+
+def test_a_request_on_two_pipelines_of_a_lost_node_is_taken_back_once():
+    """Two serving pipelines may share a node's layers; the request's route is then in both."""
+    cluster = Cluster("a", "b", "c")
+    (first,) = cluster.core._rollout.in_phase(Phase.SERVING)
+    cluster.send(request("r"))
+    twin = cluster.core._rollout._add(first.stages, Phase.SERVING, cluster.now_s)
+    twin.running.add("r")
+    cluster.tell(Leave("a", cluster.lives.pop("a")))
+    assert cluster.core.status()["requests"]["unfinished"] == 1
+    assert cluster.at["r"].attempt == 2
+
+
+def test_survivors_take_over_the_layers_of_a_lost_node_where_they_have_room():
+    """The peer cannot repair by trimming alone (facts F6)."""
+    cluster = Cluster("a", "b", "c")
+    assert [sorted(p) for p in cluster.pipelines] == [["a", "b", "c"]]
+    cluster.silent.add("b")
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0, node_id="b"))
+    assert [sorted(p) for p in cluster.pipelines] == [["a", "c"]]
+    assert cluster.at["r"].attempt == 2
+
+
+def test_two_broken_pipelines_leave_survivors_that_serve_together():
+    """The peer left them idle until somebody joined (facts F4)."""
+    cluster = Cluster("a", "b", "c", "d")
+    first, second = cluster.pipelines
+    cluster.leave(first[0])
+    cluster.leave(second[1])
+    assert [sorted(pipeline) for pipeline in cluster.pipelines] == [sorted([first[1], second[0]])]
+
+
+def test_a_suspect_that_beats_is_taken_back():
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.send(request("r"))
+    suspect = cluster.at["r"].route.stages[0].node_id
+    cluster.tell(Failed("r", 1, generated=0, node_id=suspect))
+    assert suspect not in {name for pipeline in cluster.pipelines for name in pipeline}
+    cluster.run(6.0)
+    assert len(cluster.pipelines) == 2
+
+
+def test_silence_expels_spares_and_servers_alike():
+    """The peer's dead standby nodes were given layers (facts F5)."""
+    cluster = Cluster("a", "b", "c")
+    cluster.silent |= {"a", "b", "c"}
+    cluster.run(66.0)
+    assert {one.node_id for one in cluster.log if isinstance(one, Expel)} == {"a", "b", "c"}
+    assert cluster.core.status()["ready"] is False
+
+
+def test_a_plan_that_takes_long_expels_nobody():
+    """The peer planned on its event thread and threw out every healthy node (facts A3)."""
+    cluster = Cluster()
+    cluster.is_lazy = True
+    cluster.join("a", "b")
+    assert [type(one) for one in cluster.held] == [Plan]
+    cluster.run(300.0)
+    cluster.catch_up()
+    assert len(cluster.pipelines) == 1
+    assert not any(isinstance(one, Expel) for one in cluster.log)
+
+
+def test_a_node_that_beats_but_never_loads_is_left_out():
+    cluster = Cluster()
+    cluster.stuck.add("a")
+    cluster.join("a", "b", "c")
+    cluster.send(request("r"))
+    assert cluster.pipelines == [] or "a" not in cluster.pipelines[0]
+    cluster.run(300.0)
+    assert cluster.pipelines == [["b", "c"]] or cluster.pipelines == [["c", "b"]]
+    assert "r" in cluster.at
+
+
+def test_a_node_that_loads_slowly_is_not_taken_for_stuck_by_a_clock_that_jumps():
+    cluster = Cluster()
+    cluster.stuck.add("a")
+    cluster.join("a", "b")
+    cluster.now_s += 10_000.0
+    cluster.run(10.0)
+    assert not any(isinstance(one, Expel) for one in cluster.log)
+
+
+def test_our_own_long_sleep_expels_nobody():
+    cluster = Cluster("a", "b")
+    cluster.now_s += 3600.0
+    assert not any(isinstance(one, Expel) for one in cluster.tell(Tick()))
+
+
+def test_a_clock_that_jumps_back_stands_still():
+    cluster = Cluster("a", "b")
+    cluster.now_s = -1000.0
+    cluster.send(request("r"))
+    assert cluster.core.explain("r")["story"][0]["waited_s"] == 0.0
+
+
+def test_a_node_that_joins_again_loses_what_it_ran_and_an_older_life_is_refused():
+    """Quick rejoin confused the peer's counts (facts F5, its issue 166)."""
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.send(*(request(f"r{i}") for i in range(4)))
+    hit = [r for r, d in cluster.at.items() if any(s.node_id == "a" for s in d.route.stages)]
+    cluster.join("a")
+    assert hit
+    assert all(cluster.at[r].attempt == 2 for r in hit)
+    (refused,) = cluster.tell(Join(node("a"), 1))
+    assert isinstance(refused, Refuse)
+    assert refused.reason.token == "node-stale"
+
+
+def test_a_partitioned_node_that_returns_must_join_anew():
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.silent.add("a")
+    cluster.run(70.0)
+    (refused,) = cluster.tell(Beat("a", 1))
+    assert isinstance(refused, Refuse)
+    assert refused.reason.token == "join-again"
+    cluster.silent.clear()
+    cluster.join("a")
+    assert len(cluster.pipelines) == 2
+
+
+def test_what_an_older_attempt_says_is_not_heard():
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=3))
+    cluster.tell(FirstToken("r", 1))
+    cluster.tell(Finished("r", 1, 100))
+    assert cluster.core.status()["requests"]["unfinished"] == 1
+    cluster.tell(Finished("r", 2, 100))
+    assert cluster.core.status()["requests"]["unfinished"] == 0
+
+
+def test_a_request_its_first_node_forgot_is_sent_again():
+    cluster = Cluster("a", "b")
+    cluster.send(request("r"))
+    first = cluster.at["r"].route.stages[0].node_id
+    for _ in range(2):
+        cluster.now_s += 5.0
+        cluster.tell(Beat(first, 1, frozenset({"r"})))
+    cluster.now_s += 5.0
+    out = cluster.tell(Beat(first, 1))
+    assert [type(one) for one in out] == [Abort, Dispatch]
+
+
+def test_a_request_is_given_up_after_its_attempts():
+    cluster = Cluster("a", "b", max_attempts=2)
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0))
+    (end,) = cluster.tell(Failed("r", 2, generated=0))
+    assert isinstance(end, Reject)
+    assert end.reason.token == "attempts-exhausted"
+    assert end.retry_after_s == cluster.core.config.heartbeat_interval_s
+
+
+def test_an_interrupted_request_is_served_however_late():
+    """It was admitted: that its node died is no reason to refuse it."""
+    cluster = Cluster("a", "b", heartbeat_timeout=6.0)
+    cluster.send(request("r", ttft_goal_s=2.0))
+    cluster.silent |= {"a", "b"}
+    cluster.run(20.0)
+    assert cluster.at == {}
+    cluster.lives.clear()
+    cluster.silent.clear()
+    cluster.join("c", "d")
+    assert cluster.at["r"].attempt == 2
+
+
+def test_a_cancelled_request_is_aborted_where_it_runs_and_forgotten_where_it_waits():
+    cluster = Cluster("a", "b")
+    slots = cluster.core.nodes()[0].slots
+    cluster.send(*(request(f"r{i}") for i in range(slots + 1)))
+    assert cluster.tell(Cancelled(f"r{slots}")) == []
+    assert isinstance(cluster.tell(Cancelled("r0"))[0], Abort)
+    assert cluster.core.status()["requests"] == {"waiting": 0, "unfinished": slots - 1}
+
+
+def test_a_full_queue_says_so_and_two_requests_of_one_id_are_one():
+    cluster = Cluster(queue_limit=2)
+    cluster.send(request("a"), request("a"), request("b"), request("c"))
+    assert cluster.rejected == {"a": "request-known", "c": "queue-full"}
+
+
+def test_a_node_too_small_for_a_layer_stays_spare_and_hurts_nobody():
+    """It killed the peer's event thread (facts F1)."""
+    cluster = Cluster("a", "b")
+    cluster.join(node("tiny", gb=0.01))
+    assert [sorted(p) for p in cluster.pipelines] == [["a", "b"]]
+
+
+def test_an_engine_behind_one_address_serves_without_loading_anything():
+    cluster = Cluster()
+    cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
+    cluster.send(request("r"))
+    assert [s.node_id for s in cluster.at["r"].route.stages] == ["vllm"]
+    assert not any(isinstance(one, (Load, Plan)) for one in cluster.log)
+
+
+def test_a_suspect_engine_is_back_with_its_next_beat():
+    cluster = Cluster()
+    cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0, node_id="vllm"))
+    assert cluster.pipelines == []
+    cluster.beat("vllm")
+    assert cluster.pipelines == [["vllm"]]
+    assert cluster.at["r"].attempt == 2
+
+
+def test_a_suspect_that_joins_once_more_is_given_work_again():
+    cluster = Cluster()
+    cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
+    cluster.send(request("r"))
+    cluster.tell(Failed("r", 1, generated=0, node_id="vllm"))
+    cluster.tell(Join(node("vllm", gb=80.0, model="llama-3.1-8b"), cluster.lives["vllm"]))
+    assert cluster.pipelines == [["vllm"]]
+
+
+def test_measurements_reach_the_routers_with_the_next_tick():
+    cluster = Cluster("a", "b")
+    before = cluster.core.nodes()[0].decode_s
+    slow = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    cluster.tell(Beat("a", 1, samples=slow))
+    cluster.tell(Tick())
+    assert cluster.core.nodes()[0].decode_s > 5 * before
+
+
+def arrangements(cluster):
+    """Count from here on how often the routers are given a layout."""
+    router, seen = cluster.core._flights.router, []
+    arrange = router.arrange
+    router.arrange = lambda layout: (seen.append(layout), arrange(layout))
+    return seen
+
+
+def test_routers_are_not_arranged_for_measurements_that_change_nothing():
+    cluster = Cluster("a", "b")
+    samples = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.002}, samples=samples))
+    cluster.tell(Tick())
+    seen = arrangements(cluster)
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.0021}, samples=samples))
+    cluster.tell(Tick())
+    assert len(seen) == 0
+    cluster.tell(Beat("a", 1, hop_s={"b": 0.02}))
+    cluster.tell(Tick())
+    assert len(seen) == 1
+
+
+def test_routers_are_arranged_when_a_pipeline_serves_not_when_a_node_has_loaded():
+    cluster = Cluster()
+    seen = arrangements(cluster)
+    cluster.join("a", "b", "c", "d")
+    assert len(cluster.pipelines) == len(seen) == 2
+
+
+def test_a_new_layout_is_not_adopted_where_it_does_not_pay():
+    cluster = Cluster("a", "b", "c", "d")
+    before = cluster.pipelines
+    cluster.obey(cluster.core.rebalance(cluster.now_s))
+    assert cluster.pipelines == before
+    assert [r["token"] for r in cluster.core.status()["reasons"]] == ["plan-kept"]
+
+
+def test_much_better_nodes_are_moved_to_while_the_old_ones_serve():
+    cluster = Cluster(*(node(name, gb=60.0, speed=0.1) for name in "ab"))
+    cluster.send(request("r"))
+    cluster.join(*(node(name, gb=60.0) for name in "cd"))
+    assert "r" in cluster.at
+    assert cluster.at["r"].attempt == 1
+    assert {"c", "d"} <= {name for pipeline in cluster.pipelines for name in pipeline}
+
+
+def test_a_node_that_holds_the_model_alone_does_not_send_the_others_idle():
+    cluster = Cluster(*(node(name, hop_s=dict.fromkeys("abc", 0.5)) for name in "abc"))
+    cluster.run(700.0)
+    cluster.join(node("whole", gb=60.0))
+    cluster.run(60.0)
+    assert len(cluster.pipelines) == 2
+
+
+def test_load_above_the_threshold_asks_for_a_plan_once_in_a_while():
+    cluster = Cluster("a", "b", rebalance_threshold=0.5)
+    slots = cluster.core.nodes()[0].slots
+    plans = sum(isinstance(one, Plan) for one in cluster.log)
+    cluster.send(*(request(f"r{i}") for i in range(slots)))
+    cluster.run(100.0)
+    assert sum(isinstance(one, Plan) for one in cluster.log) == plans + 1
+
+
+@pytest.mark.parametrize("strategy", ["rr", "dp", "auto"])
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_every_request_ends_exactly_once_whatever_happens(strategy, data):
+    cluster = Cluster("a", "b", "c", "d", routing_strategy=strategy, max_attempts=50)
+    sent, ended = 0, set()
+    for _ in range(data.draw(st.integers(1, 30))):
+        what = data.draw(st.sampled_from(["send", "send", "finish", "fail", "leave", "join", "time", "silence"]))
+        running = sorted(cluster.at)
+        if what == "send":
+            cluster.send(request(f"r{sent}"))
+            sent += 1
+        elif what == "finish" and running:
+            name = data.draw(st.sampled_from(running))
+            cluster.finish(name)
+            ended.add(name)
+        elif what == "fail" and running:
+            name = data.draw(st.sampled_from(running))
+            failed = cluster.at.pop(name)
+            suspect = data.draw(st.sampled_from([None, failed.route.stages[0].node_id]))
+            cluster.tell(Failed(name, failed.attempt, 1, suspect))
+        elif what == "leave" and len(cluster.lives) > 1:
+            cluster.leave(data.draw(st.sampled_from(sorted(cluster.lives))))
+        elif what == "join":
+            cluster.join(data.draw(st.sampled_from("abcdef")))
+        elif what == "time":
+            cluster.run(data.draw(st.sampled_from([0.1, 3.0, 40.0])))
+        elif what == "silence":
+            cluster.silent = {data.draw(st.sampled_from("abcdef"))}
+        for name in cluster.at:
+            assert name not in ended
+    cluster.silent.clear()
+    cluster.join("y", "z")
+    cluster.run(30.0)
+    for _ in range(sent + 1):
+        cluster.finish(*sorted(cluster.at))
+    status = cluster.core.status()
+    assert status["requests"] == {"waiting": 0, "unfinished": 0}
+    assert cluster.rejected == {}
+    assert all(one["running"] == 0 for one in status["nodes"])
+
+
+@given(st.permutations(["a", "b", "c", "d", "e"]))
+@settings(deadline=None, max_examples=10)
+def test_the_layout_does_not_depend_on_the_order_of_joining(names):
+    assert Cluster(*names).pipelines == Cluster("a", "b", "c", "d", "e").pipelines
+
+
+def test_answers_are_the_same_for_the_same_events():
+    def story() -> list:
+        cluster = Cluster("a", "b", "c", "d", "e")
+        cluster.send(*(request(f"r{i}") for i in range(20)))
+        cluster.leave("b")
+        cluster.run(10.0)
+        return [one for one in cluster.log if not isinstance(one, Plan)]
+
+    assert story() == story()
+
+
+def test_a_plan_of_odd_nodes_is_no_pipelines_and_a_reason():
+    cluster = Cluster()
+    planned = answer(
+        Plan(1, (node("tiny", gb=0.001),)), cluster.core.model, cluster.core.demand, cluster.core.config
+    )
+    assert planned.pipelines == ()
+    assert planned.reasons
+    assert answer(Plan(2, ()), cluster.core.model, cluster.core.demand, cluster.core.config).pipelines == ()
+
+
+def test_a_leave_of_a_stranger_is_nothing():
+    assert Cluster("a").tell(Leave("nobody", 1)) == []

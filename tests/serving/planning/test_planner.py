@@ -1,0 +1,246 @@
+"""`plan_serving`: what a plan gives, why nodes are unused, and what would help where nothing fits."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from strata.decision import Trust
+from strata.serving.observe import nodes_of, pool_of
+from strata.serving.planning.allocation import score
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.planner import plan_serving
+from strata.workload.huggingface import model
+from strata.workload.inference import ModelInfo
+from strata.workload.serving_job import Demand, ServingJob
+from tests.support.builders import card, domain, fleet
+
+LLAMA = ModelInfo.of(model("llama-3.1-8b"))  # 32 layers, 15 GiB in bf16
+
+
+def job(*, batch=4, prompt=512, output=128, **more):
+    goals = {key: more.pop(key) for key in ("ttft_goal_s", "tpot_goal_s", "rate_per_s") if key in more}
+    return ServingJob("chat", LLAMA, Demand(batch, prompt, output, **goals), **more)
+
+
+def nodes(name, count, *, gib, tflops=100.0):
+    """A domain of `count` nodes of one card each."""
+    return domain(name, count, per_node=1, accelerator=card(f"{name}-card", gib=gib, tflops=tflops))
+
+
+def plan(hardware, asked=None, **more):
+    ticks = itertools.count()
+    return plan_serving(hardware, asked or job(), clock=lambda: next(ticks) * 1e-6, **more)
+
+
+def tokens(answer):
+    return [reason.token for reason in answer.decision.reasons]
+
+
+def names(answer):
+    return [[stage.node for stage in one.stages] for one in answer.plan.pipelines]
+
+
+def test_one_node_that_holds_the_model_is_a_pipeline():
+    answer = plan(fleet(nodes("a", 1, gib=24)))
+    (one,) = answer.plan.pipelines
+    assert answer.decision.choice == answer.plan
+    assert names(answer) == [["a/0"]]
+    assert (one.stages[0].first, one.stages[0].end) == (0, 32)
+    assert one.tokens_per_s == pytest.approx(4 / one.decode_s)
+    assert one.decode_s == pytest.approx(one.stages[0].stage_s)
+    assert one.ttft_s > 0
+    assert tokens(answer) == ["chosen"]
+    assert answer.is_good_enough
+    assert answer.unused == ()
+
+
+@pytest.mark.parametrize("goal", [Goal.BOTH, Goal.LATENCY])
+@pytest.mark.parametrize("gib", [5, 12])
+def test_the_figures_are_those_the_allocator_decided_on(goal, gib):
+    hardware = fleet(nodes("a", 4, gib=gib), nodes("b", 3, gib=gib), ms=2)
+    answer = plan(hardware, goal=goal)
+    pool = pool_of(nodes_of(hardware), LLAMA, job().demand)
+    for one in answer.plan.pipelines:
+        worth = score(pool, (one.layout,))
+        assert one.decode_s == pytest.approx(worth.decode_s)
+        assert one.tokens_per_s <= worth.tokens_per_s * (1 + 1e-9)
+    assert answer.allocation.worth.tokens_per_s <= answer.allocation.bound_tokens_per_s * (1 + 1e-9)
+    assert answer.estimate.goodput_per_s == answer.estimate.requests_per_s
+
+
+def test_a_pipeline_never_has_more_tokens_in_flight_than_its_memory():
+    answer = plan(fleet(nodes("a", 8, gib=2.6), ms=50), job(batch=8))
+    for one in answer.plan.pipelines:
+        assert one.slots == min(stage.slots for stage in one.stages)
+        assert one.tokens_per_s * one.decode_s <= one.slots * (1 + 1e-9)
+    assert "kv-bound" in tokens(answer)
+
+
+def test_links_that_set_the_pace_are_said_to():
+    far = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), ms=80))
+    near = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), ms=0.01))
+    assert "network-bound" in tokens(far)
+    assert "network-bound" not in tokens(near)
+    assert far.estimate.link_share > 0.9
+    assert far.decision.trust is Trust.ANALYTIC
+
+
+def test_the_answer_does_not_depend_on_the_order_of_domains():
+    parts = [nodes("a", 2, gib=9), nodes("b", 1, gib=14), nodes("c", 2, gib=7)]
+    plans = {plan(fleet(*order, ms=5)).plan.pipelines for order in itertools.permutations(parts)}
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize("strategy", ["dp", "greedy"])
+def test_a_strategy_that_is_named_is_taken_and_the_others_stand_beside_it(strategy):
+    hardware = fleet(nodes("a", 3, gib=9), nodes("b", 3, gib=9), ms=60)
+    answer, best = plan(hardware, strategy=strategy), plan(hardware)
+    assert answer.plan.strategy == strategy
+    others = {item.name: item for item in answer.decision.alternatives}
+    assert set(others) == {"auto", "dp", "greedy"} - {strategy}
+    assert others["auto"].cost["decode_s"] == pytest.approx(best.allocation.worth.decode_s)
+    assert all(item.reasons for item in others.values())
+
+
+def test_auto_is_never_worth_less_than_another_strategy():
+    answer = plan(fleet(nodes("a", 3, gib=9), nodes("b", 3, gib=7), ms=60), goal=Goal.THROUGHPUT)
+    for item in answer.decision.alternatives:
+        assert item.cost["tokens_per_s"] <= answer.allocation.worth.tokens_per_s * 1.005
+        assert {reason.token for reason in item.reasons} <= {"fewer-tokens", "slower-decode", "same-plan"}
+
+
+def test_missed_goals_and_an_unserved_rate_are_reasons():
+    hardware = fleet(nodes("a", 1, gib=24))
+    one = plan(hardware).plan.pipelines[0]
+    for missed in ({"tpot_goal_s": one.decode_s * 0.9}, {"ttft_goal_s": one.ttft_s * 0.9}):
+        answer = plan(hardware, job(**missed))
+        assert tokens(answer) == ["chosen", "goal-missed"]
+        assert not answer.is_good_enough
+        assert answer.plan.pipelines
+    busy = plan(hardware, job(rate_per_s=one.requests_per_s * 1.01))
+    assert tokens(busy) == ["chosen", "rate-not-served"]
+    assert not busy.is_good_enough
+    assert plan(hardware, job(rate_per_s=one.requests_per_s * 0.99)).is_good_enough
+
+
+def test_goals_that_some_pipelines_keep_are_good_enough():
+    hardware = fleet(nodes("a", 1, gib=24), nodes("b", 1, gib=12), nodes("c", 1, gib=12), ms=50)
+    fast = min(one.decode_s for one in plan(hardware).plan.pipelines)
+    answer = plan(hardware, job(tpot_goal_s=fast * 1.1))
+    assert "goal-missed" in tokens(answer)
+    assert answer.is_good_enough
+    assert 0 < answer.estimate.goodput_per_s < answer.estimate.requests_per_s
+
+
+def test_a_pipeline_of_two_vendors_is_said_to_be_one():
+    parts = nodes("a", 1, gib=12), nodes("b", 1, gib=12)
+    other = replace(parts[1], accelerator=replace(parts[1].accelerator, vendor="other"))
+    assert "vendor-mix" not in tokens(plan(fleet(*parts)))
+    answer = plan(fleet(parts[0], other))
+    assert relaxed(answer, "vendor-mix") == [{"count": 1, "total": 1, "vendors": "other and test"}]
+
+
+def relaxed(answer, token):
+    return [reason.data for reason in answer.decision.reasons if reason.token == token]
+
+
+def test_where_nothing_fits_every_relaxation_does_alone():
+    hardware, asked = fleet(nodes("a", 2, gib=7)), job(batch=8, prompt=4000, output=1000)
+    answer = plan(hardware, asked)
+    assert (answer.decision.choice, answer.plan.pipelines, answer.estimate) == (None, (), None)
+    assert tokens(answer)[0] == "layers-do-not-fit"
+    precisions = relaxed(answer, "fits-with-precision")
+    assert [data["what"] for data in precisions] == ["weights"]
+    assert plan(hardware, asked.stored(weights=precisions[0]["precision"])).plan.pipelines
+    (devices,) = relaxed(answer, "needs-devices")
+    for more, fits in ((devices["count"], True), (devices["count"] - 1, False)):
+        assert bool(plan(fleet(nodes("a", 2 + more, gib=7)), asked).plan.pipelines) == fits
+
+
+def test_less_kv_memory_is_the_most_that_fits():
+    hardware, asked = fleet(nodes("a", 3, gib=7)), job(batch=32, prompt=4000, output=1000)
+    answer = plan(hardware, asked)
+    shorter, fewer = relaxed(answer, "fits-with-less")
+    assert (shorter["what"], shorter["asked"]) == ("tokens a request", 5000)
+    assert (fewer["what"], fewer["asked"]) == ("sequences a step", 32)
+    for batch, fits in ((fewer["value"], True), (fewer["value"] + 1, False)):
+        changed = replace(asked, demand=replace(asked.demand, batch=batch))
+        assert bool(plan(hardware, changed).plan.pipelines) == fits
+    for total, fits in ((shorter["value"], True), (shorter["value"] + 1, False)):
+        changed = replace(asked, demand=replace(asked.demand, prompt_tokens=total - 100, output_tokens=100))
+        assert bool(plan(hardware, changed).plan.pipelines) == fits
+
+
+def test_nodes_that_do_not_reach_each_other_are_no_pipeline():
+    answer = plan(fleet(nodes("a", 1, gib=12), nodes("b", 1, gib=12), links=[]))
+    assert answer.decision.choice is None
+    assert tokens(answer)[0] == "nodes-apart"
+    assert {"fits-with-precision", "needs-devices"} <= set(tokens(answer))
+    with_own = plan(fleet(nodes("a", 2, gib=12), nodes("b", 1, gib=12), links=[]))
+    assert [set(one) for one in names(with_own)] == [{"a/0", "a/1"}]
+
+
+def unused(answer):
+    return {one.domain: (len(one.nodes), one.reason.token) for one in answer.unused}
+
+
+def test_every_unused_node_has_its_reason():
+    unknown = replace(card("secret"), fp16_flops=None)
+    hardware = fleet(
+        nodes("a", 1, gib=24),
+        nodes("tiny", 2, gib=0.3),
+        nodes("rest", 1, gib=8),
+        domain("secret", 2, per_node=1, accelerator=unknown),
+        ms=90,
+    )
+    answer = plan(hardware, goal=Goal.LATENCY)
+    assert names(answer) == [["a/0"]]
+    assert unused(answer) == {
+        "tiny": (2, "memory-exceeded"),
+        "rest": (1, "layers-do-not-fit"),
+        "secret": (0, "figure-missing"),
+    }
+
+
+def test_what_a_pipeline_left_out_would_change_is_said():
+    hardware = fleet(nodes("a", 1, gib=24), nodes("far", 1, gib=12), nodes("off", 1, gib=12), ms=900)
+    answer = plan(hardware, goal=Goal.LATENCY)
+    assert names(answer) == [["a/0"]]
+    left, _ = answer.unused
+    assert unused(answer) == {"far": (1, "pipeline-not-worth"), "off": (1, "pipeline-not-worth")}
+    everything = plan(hardware, goal=Goal.THROUGHPUT).allocation.worth
+    before = answer.allocation.worth
+    assert left.reason.data["tokens"] == pytest.approx(everything.tokens_per_s / before.tokens_per_s - 1, rel=0.02)
+    assert left.reason.data["decode"] > 0
+
+
+def test_a_fleet_of_nothing_usable_says_so():
+    unknown = replace(card("secret"), fp16_flops=None)
+    answer = plan(fleet(domain("secret", 2, per_node=1, accelerator=unknown)))
+    assert (answer.decision.choice, tokens(answer)) == (None, ["figure-missing"])
+
+
+def test_a_search_without_time_still_gives_a_plan_and_says_that_it_was_stopped():
+    hardware = fleet(nodes("a", 5, gib=7), nodes("b", 5, gib=7), ms=40)
+    later = itertools.count()  # an interrupt while the search runs
+    for limits in (
+        {"time_limit_s": 0.0},
+        {"is_stopped": lambda: True},
+        {"is_stopped": lambda: next(later) > 20},
+    ):
+        stopped = plan(hardware, **limits)
+        assert stopped.plan.pipelines
+        assert "time-limit" in tokens(stopped)
+        assert [item.cost for item in stopped.decision.alternatives] == [{}, {}]
+        assert all(item.reasons[0].token == "time-limit" for item in stopped.decision.alternatives)
+    assert "time-limit" not in tokens(plan(hardware))
+
+
+def test_like_questions_have_one_digest():
+    hardware = fleet(nodes("a", 1, gib=24))
+    digests = {plan(hardware).decision.inputs_digest for _ in range(2)}
+    assert len(digests) == 1
+    assert plan(hardware, job(batch=5)).decision.inputs_digest not in digests

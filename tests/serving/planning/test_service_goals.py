@@ -1,0 +1,103 @@
+"""Goodput: what is served within goals for the first token and for each after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.serving.planning.allocate import allocate
+from strata.serving.planning.allocation import goodput
+from strata.serving.planning.goal import Goal
+from strata.serving.planning.pool import Pool
+from strata.serving.planning.service import Service
+from tests.serving.planning.pools import node, pool, random_pool
+
+
+def with_goals(one: Pool, *, ttft_s: float = math.inf, tpot_s: float = math.inf, prompt: float = 20.0) -> Pool:
+    """A prompt takes as long as so many decode steps."""
+    prompts = tuple(tuple(s * prompt for s in each.prefix_s) for each in one.nodes)
+    return replace(one, service=Service(prompts, one.hop_s, 0.0, ttft_s, tpot_s))
+
+
+def served(one: Pool, goal: Goal) -> float:
+    answer = goodput(one, allocate(one, goal=goal).pipelines)
+    assert answer is not None
+    return answer
+
+
+@given(st.integers(0, 1000), st.floats(0.02, 0.5), st.floats(0.01, 0.3))
+@settings(deadline=None, max_examples=25)
+def test_planning_for_goals_serves_at_least_as_much_within_them_as_planning_for_anything_else(
+    seed, ttft_s, tpot_s
+):
+    one = with_goals(random_pool(seed, num_nodes=6, layers=12), ttft_s=ttft_s, tpot_s=tpot_s)
+    best = served(one, Goal.GOODPUT)
+    assert one.service.has_goals
+    for goal in (Goal.BOTH, Goal.THROUGHPUT, Goal.LATENCY):
+        assert best >= 0.97 * served(one, goal)
+
+
+@given(st.integers(0, 1000))
+@settings(deadline=None, max_examples=15)
+def test_without_limits_every_token_counts_and_with_them_never_more(seed):
+    one = random_pool(seed, num_nodes=6, layers=12)
+    free = allocate(with_goals(one), goal=Goal.THROUGHPUT)
+    assert goodput(with_goals(one), free.pipelines) == pytest.approx(free.worth.tokens_per_s)
+    tight = with_goals(one, ttft_s=0.1, tpot_s=0.05)
+    assert goodput(tight, free.pipelines) <= free.worth.tokens_per_s * (1 + 1e-9)
+
+
+@given(st.floats(0.001, 10.0), st.floats(0.001, 10.0), st.floats(1.0, 3.0))
+def test_looser_goals_never_serve_less(ttft_s, tpot_s, looser):
+    one = random_pool(3, num_nodes=4, layers=8)
+    members, counts = [0, 1], [4, 4]
+    tight = with_goals(one, ttft_s=ttft_s, tpot_s=tpot_s).service
+    loose = with_goals(one, ttft_s=ttft_s * looser, tpot_s=tpot_s * looser).service
+    assert loose.share(members, counts, step_s=0.01, decode_s=0.02) >= tight.share(
+        members, counts, step_s=0.01, decode_s=0.02
+    )
+
+
+def test_a_far_node_is_left_out_where_the_goal_per_token_does_not_bear_its_hop():
+    nodes = [node(name, room=5) for name in "abcd"]
+    hops = np.full((4, 4), 0.001)
+    hops[3, :], hops[:, 3] = 0.2, 0.2
+    np.fill_diagonal(hops, 0.0)
+    one = with_goals(Pool.of(nodes, 8, 8, hops), tpot_s=0.05)
+    plan = allocate(one, goal=Goal.GOODPUT)
+    assert all(stage.node_id != "d" for stages in plan.pipelines for stage in stages)
+    assert goodput(one, plan.pipelines) == pytest.approx(plan.worth.tokens_per_s)
+
+
+def test_prompts_take_their_share_of_the_slowest_stage():
+    one = with_goals(random_pool(3, num_nodes=2, layers=8, room=(0.6, 0.9)))
+    busy = replace(one, service=replace(one.service, prompts_per_step=0.05))
+    plan = allocate(busy, goal=Goal.GOODPUT).pipelines
+    # A prompt is 20 steps, and one comes every 20 steps: half the time is theirs, the head's aside.
+    assert 0.5 * goodput(one, plan) <= goodput(busy, plan) <= 0.7 * goodput(one, plan)
+
+
+def test_a_pool_without_goals_is_planned_for_both():
+    one = random_pool(1, num_nodes=6, layers=12)
+    assert allocate(one, goal=Goal.GOODPUT).pipelines == allocate(one).pipelines
+    assert goodput(one, ()) is None
+
+
+def test_of_equal_plans_the_one_that_moves_fewest_layers_is_taken():
+    alike = pool(*(node(name, room=4) for name in "abcd"), hop_s=0.0)
+    held = {"d": (0, 4), "b": (4, 8), "c": (0, 4), "a": (4, 8)}
+    for stages in allocate(replace(alike, held=held)).pipelines:
+        pair = [stage.node_id for stage in stages]
+        assert all(held[s.node_id] == (s.first, s.end) for s in stages) or {"b", "d"} != set(pair)
+
+
+def test_a_node_that_adds_nothing_is_left_out():
+    """The head of one layer and a half bounds the pipeline however many nodes share the layers."""
+    nodes = [node(name, room=8, head_s=0.05) for name in "abc"]
+    plan = allocate(pool(*nodes, hop_s=0.0), goal=Goal.THROUGHPUT)
+    assert [len(stages) for stages in plan.pipelines] == [1, 1, 1]

@@ -1,0 +1,373 @@
+import asyncio
+from contextlib import aclosing
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.serving.live.events import Sample
+from strata.serving.wire import RangeMessage, TokenMessage
+from strata.serving.worker.holder import Key
+from tests.serving.worker.builders import SHAPE, Cluster, load
+
+WHOLE = ()
+THREE = (2, 4)
+
+
+def run(work):
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+async def _said(*cuts, **fields):
+    async with Cluster(*cuts) as cluster:
+        return await cluster.said(**fields)
+
+
+@pytest.mark.parametrize("cuts", [(3,), THREE, (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_chain_of_workers_says_what_one_worker_says(cuts, temperature):
+    fields = {"temperature": temperature, "seed": 5, "max_tokens": 12}
+    assert run(_said(*cuts, **fields)) == run(_said(*WHOLE, **fields))
+
+
+def test_an_interrupted_attempt_goes_on_with_what_it_would_have_said():
+    whole = run(_said(*THREE, max_tokens=12))
+    assert run(_said(*THREE, max_tokens=12, attempt=2, generated=whole[:5])) == whole[5:]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)), st.integers(1, 9), st.integers(0, 9))
+def test_wherever_it_is_cut_and_whenever_it_moves_the_text_is_the_same(before, after, moved, seed):
+    fields = {"max_tokens": 10, "temperature": 1.0, "seed": seed}
+    said = run(_said(*sorted(before), **fields))[:moved]
+    rest = run(_said(*sorted(after), attempt=2, generated=said, **fields))
+    assert said + rest == run(_said(*WHOLE, **fields))
+
+
+def test_max_tokens_counts_all_attempts():
+    async def lines():
+        async with Cluster(*THREE) as cluster:
+            return await cluster.lines(max_tokens=3, generated=(7, 8, 9))
+
+    (only,) = run(lines())
+    assert only.finish == "length"
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_part_of_it():
+    whole = run(_said(*THREE, max_tokens=12))
+    stop = whole[5]
+
+    async def lines():
+        async with Cluster(*THREE) as cluster:
+            return await cluster.lines(max_tokens=12, stop_tokens=(stop,))
+
+    *tokens, end = run(lines())
+    assert [line.token for line in tokens] == whole[: whole.index(stop)]
+    assert end.finish == "stop"
+
+
+def test_positions_end_the_answer():
+    prompt = tuple(range(SHAPE.max_positions - 3))
+    assert len(run(_said(*THREE, prompt=prompt, max_tokens=10))) == 3
+
+
+def test_many_attempts_at_once_do_not_mix():
+    async def all_said():
+        async with Cluster(*THREE) as cluster:
+            asks = [cluster.said(request_id=f"r{i}", prompt=(i, 9), max_tokens=10) for i in range(8)]
+            return await asyncio.gather(*asks)
+
+    alone = [run(_said(*WHOLE, prompt=(i, 9), max_tokens=10)) for i in range(8)]
+    assert run(all_said()) == alone
+
+
+def test_everything_is_free_when_an_answer_is_complete():
+    async def held():
+        async with Cluster(*THREE) as cluster:
+            await cluster.said()
+            await cluster.settled()
+            return cluster.held, [worker.holder.kv_bytes for worker in cluster.workers]
+
+    assert run(held()) == ({"a": 0, "b": 0, "c": 0}, [0, 0, 0])
+
+
+@pytest.mark.parametrize("broken", ["b", "c"])
+def test_a_broken_chain_names_the_node_next_to_the_break(broken):
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=12))) as lines:
+                first = await anext(lines)
+                cluster.peers.cut.add(f"at-{broken}")
+                rest = [line async for line in lines]
+            await cluster.settled()
+            return first, rest, cluster.held
+
+    first, rest, held = run(story())
+    assert first.token is not None
+    assert rest[-1].node_id == broken
+    assert rest[-1].error == f"at-{broken}: cut"
+    assert all(count == 0 for name, count in held.items() if name != broken)  # whom no abort reaches has a lease
+
+
+def test_a_chain_that_hangs_ends_at_the_time_limit():
+    async def story():
+        async with Cluster(*THREE, step_limit_s=0.01) as cluster:
+            never = asyncio.Event()
+
+            async def hang(node_id, header):
+                await never.wait()
+
+            cluster.peers.before = hang
+            return await cluster.lines()
+
+    (line,) = run(story())
+    assert line.error == "no token within 0.04 s"
+
+
+def test_an_abort_frees_the_whole_chain_and_closes_the_stream():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
+                await anext(lines)
+                during = cluster.held
+                cluster.workers[0].abort(Key("r", 1))
+                rest = [line async for line in lines]
+            await cluster.settled()
+            return during, rest[-1], cluster.held
+
+    during, last, after = run(story())
+    assert during == {"a": 1, "b": 1, "c": 1}
+    assert last.error == "aborted"
+    assert last.node_id is None
+    assert after == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_reader_that_goes_away_frees_the_whole_chain():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
+                await anext(lines)
+            await cluster.settled()
+            return cluster.held
+
+    assert run(story()) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_sequence_whose_first_worker_died_ends_with_its_lease():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
+                await anext(lines)
+                cluster.peers.cut |= {"at-b", "at-c"}
+            await cluster.settled()
+            b = cluster.workers[1]
+            before = b.expire()
+            cluster.clock.now_s += 61
+            return before, b.expire(), cluster.held
+
+    before, ended, held = run(story())
+    assert before == []
+    assert ended == [Key("r", 1)]
+    assert held == {"a": 0, "b": 0, "c": 1}
+
+
+def test_a_driven_sequence_outlives_its_lease():
+    async def story():
+        async with Cluster() as cluster, aclosing(cluster.workers[0].generate(cluster.message())) as lines:
+            await anext(lines)
+            cluster.clock.now_s += 1000
+            return cluster.workers[0].expire()
+
+    assert run(story()) == []
+
+
+def test_a_new_plan_loads_while_requests_stay_on_the_old_one():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            a, _b, c = cluster.workers
+            async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=12))) as lines:
+                tokens = [(await anext(lines)).token]
+                await load(a, 2, 0, 3)
+                await load(c, 2, 3, 6)
+                for worker in cluster.workers:
+                    worker.holder.release(1)
+                held = [sorted(worker.holder.plans) for worker in cluster.workers]
+                tokens += [line.token async for line in lines if line.token is not None]
+            await cluster.settled()
+            return tokens, held, [sorted(worker.holder.plans) for worker in cluster.workers]
+
+    tokens, during, after = run(story())
+    assert tokens == run(_said(*WHOLE, max_tokens=12))
+    assert during == [[1, 2], [1], [1, 2]]
+    assert after == [[2], [], [2]]
+
+
+def test_a_plan_that_is_not_ready_names_the_node():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            cluster.workers[1].holder.release(1)
+            lines = await cluster.lines()
+            await cluster.settled()
+            return lines, cluster.held
+
+    (line,), held = run(story())
+    assert line.node_id == "b"
+    assert "layers [2, 4) of plan 1 are not ready" in line.error
+    assert held == {"a": 0, "b": 0, "c": 0}
+
+
+def test_no_room_names_nobody():
+    weights = SHAPE.weight_bytes(0, 6)
+
+    async def story():
+        async with Cluster(memory_bytes=weights + 10 * SHAPE.kv_bytes_per_token(0, 6)) as cluster:
+            return await cluster.lines(max_tokens=8), await cluster.lines(max_tokens=7, attempt=2)
+
+    refused, taken = run(story())
+    assert refused[0].error == "a: 11 tokens take 2112 bytes of keys and values; 1920 are free"
+    assert refused[0].node_id is None
+    assert taken[-1].finish == "length"
+
+
+def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            async with aclosing(cluster.workers[0].generate(cluster.message())) as lines:
+                tokens = [(await anext(lines)).token]
+                again = await cluster.lines()
+                await asyncio.sleep(0)
+                tokens += [line.token async for line in lines if line.token is not None]
+            await cluster.settled()
+            return again, tokens, cluster.peers.aborted
+
+    again, tokens, aborted = run(story())
+    assert again[0].error == "attempt 1 of r runs already"
+    assert tokens == run(_said(*WHOLE))
+    assert sorted(aborted) == ["at-b", "at-c"]  # once, at its end
+
+
+def test_another_worker_at_the_address_is_found_out():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            cluster.workers[1].stage.node_id = "z"
+            return await cluster.lines()
+
+    (line,) = run(story())
+    assert (line.error, line.node_id) == ("z is at the address of b", "b")
+
+
+def test_a_token_that_the_model_does_not_have_is_refused():
+    async def story():
+        async with Cluster() as cluster:
+            return await cluster.lines(prompt=(1, 258))
+
+    (line,) = run(story())
+    assert (line.error, line.node_id) == ("token 258 is none of 258", None)
+
+
+def test_a_token_that_comes_late_or_twice_changes_nothing():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            deliver = cluster.workers[0].driver.deliver
+
+            async def twice(url, message):
+                deliver(message)
+                deliver(TokenMessage(request_id="r", attempt=1, step=max(message.step - 1, 0), token=0))
+                deliver(TokenMessage(request_id="other", attempt=1, step=0, token=0))
+
+            cluster.peers.token = twice
+            return await cluster.said(max_tokens=12)
+
+    assert run(story()) == run(_said(*WHOLE, max_tokens=12))
+
+
+def test_a_layer_that_fails_ends_the_attempt_and_names_its_node(caplog):
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            cluster.workers[2].holder.plans[1].part.layers[5] = "no number"
+            lines = await cluster.lines()
+            await cluster.settled()
+            return lines, cluster.held
+
+    (line,), held = run(story())
+    assert line.node_id == "c"
+    assert line.error.startswith("c: ")
+    assert held == {"a": 0, "b": 0, "c": 0}
+
+
+def test_layers_that_could_not_be_made_are_made_when_asked_for_again(caplog):
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            a = cluster.workers[0]
+            make, a.maker.layer = a.maker.layer, None
+            a.load(RangeMessage(version=2, first=0, end=3))
+            await cluster.settled()
+            failed = sorted(a.holder.plans)
+            a.maker.layer = make
+            await load(a, 2, 0, 3)
+            return failed, sorted(a.holder.plans)
+
+    assert run(story()) == ([1], [1, 2])
+
+
+def test_what_was_measured_is_told_once():
+    async def story():
+        async with Cluster(*THREE) as cluster:
+            await cluster.said(max_tokens=3)
+            b = cluster.workers[1]
+            return b.take_samples(), b.take_samples()
+
+    samples, again = run(story())
+    assert [(s.phase, s.first, s.end, s.units, s.context) for s in samples] == [
+        ("prefill", 2, 4, 3, 0.0),
+        ("decode", 2, 4, 1, 3.0),
+        ("decode", 2, 4, 1, 4.0),
+    ]
+    assert again == ()
+
+
+def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
+    async def story():
+        async with Cluster() as cluster:
+            (worker,) = cluster.workers
+            samples = worker.stage.samples
+
+            class Meanwhile(Sample):
+                def _asdict(self):
+                    samples.append(Sample(*self))
+                    return super()._asdict()
+
+            samples.extend(Meanwhile("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
+            return worker.take_samples(), worker.take_samples(), worker.take_samples()
+
+    assert [[one.units for one in samples] for samples in run(story())] == [[1, 2], [1, 2], []]
+
+
+def test_sequences_decoded_together_are_one_measurement():
+    async def story():
+        async with Cluster() as cluster:
+            (worker,), gate = cluster.workers, Event()
+            part, step = worker.holder.plans[1].part, worker.holder.plans[1].part.step
+            part.step = lambda rows: gate.wait(30) and step(rows)
+            asks = [cluster.said(request_id=f"r{i}", max_tokens=10) for i in range(4)]
+            asking = asyncio.gather(*asks)
+            while worker.stage.num_waiting < 3:
+                await asyncio.sleep(0)
+            gate.set()
+            await asking
+            return worker.take_samples()
+
+    decode = [sample for sample in run(story()) if sample.phase == "decode"]
+    assert sum(sample.units for sample in decode) == 4 * 9
+    assert max(sample.units for sample in decode) >= 3
+    assert all(3 <= sample.context <= 11 for sample in decode)
+
+
+def test_a_replayed_prefill_is_no_measurement():
+    async def story():
+        async with Cluster() as cluster:
+            await cluster.said(max_tokens=3, generated=(1, 2))
+            return cluster.workers[0].take_samples()
+
+    assert run(story()) == ()

@@ -1,0 +1,237 @@
+"""A gateway and workers as real processes: what they say is what the model says in one process."""
+
+import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+import httpx
+import pytest
+
+from strata.serving.tokens import EOS, decode, encode
+from strata.serving.worker.shape import Shape
+from tests.serving.worker.processes import Processes
+from tests.support.real_processes import LIMIT_S, until
+
+pytestmark = pytest.mark.real("torch")
+
+SHAPE = Shape()
+BEATS = ["--heartbeat-timeout", "6"]  # a beat every half second
+
+
+class Live:
+    """A gateway with three workers, none of which holds the model alone, or with a neighbour."""
+
+    def __init__(self, processes):
+        self.processes = processes
+        self.gateway = processes.start("gateway", "--port", "0", *BEATS)
+        self.workers = {}
+        self.numbers = count()
+        self.client = httpx.Client(timeout=LIMIT_S, trust_env=False)
+        processes.callback(self.client.close)
+        for name in ("n0", "n1", "n2"):
+            self.add(name)
+        self.until_lengths(3)
+
+    def add(self, name, memory="15MB"):
+        self.workers[name] = self.processes.start(
+            "worker", "--gateway", self.gateway.address, "--id", name, "--memory", memory
+        )
+
+    @property
+    def status(self):
+        return self.client.get(f"{self.gateway.address}/status").json()["tiny"]
+
+    @property
+    def nodes(self):
+        return [node["id"] for node in self.status["nodes"]]
+
+    @property
+    def pipelines(self):
+        return [one for one in self.status["pipelines"] if one["phase"] == "serving"]
+
+    def until_lengths(self, *lengths):
+        """Wait until so many workers each make a pipeline that serves."""
+        until(
+            lambda: sorted(len(one["stages"]) for one in self.pipelines) == list(lengths),
+            lambda: f"pipelines of {lengths}: {self.status}",
+        )
+
+    def ask(self, prompt, **fields):
+        """Return the id and the text of a completion."""
+        body = {"model": "tiny", "prompt": prompt, "temperature": 0.0} | fields
+        answer = self.client.post(f"{self.gateway.address}/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["id"], answer.json()["choices"][0]["text"]
+
+    def attempts(self, request_id):
+        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
+        return max(entry.get("attempt", 0) for entry in story)
+
+    def order(self, **fields):
+        """Return the first worker's address, and what the gateway would send it."""
+        (pipeline,) = self.pipelines
+        stages = [
+            {
+                "version": pipeline["version"],
+                "node_id": name,
+                "url": self.workers[name].address,
+                "first": first,
+                "end": end,
+            }
+            for name, first, end in pipeline["stages"]
+        ]
+        message = {"request_id": f"test-{next(self.numbers)}", "attempt": 1, "stages": stages}
+        return stages[0]["url"], message | fields
+
+    def gauge(self, name, metric):
+        page = self.client.get(f"{self.workers[name].address}/metrics").text
+        return float(page.split(f"\n{metric} ")[1].split()[0])
+
+    @contextmanager
+    def streaming(self, prompt, **fields):
+        """Open a stream and wait for its first token; yields its id and what returns the rest, all as one text."""
+        body = {"model": "tiny", "prompt": prompt, "temperature": 0.0, "stream": True} | fields
+        with self.client.stream("POST", f"{self.gateway.address}/v1/completions", json=body) as answer:
+            assert answer.status_code == 200
+            lines = answer.iter_lines()
+            chunks = (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+            first = next(chunks)
+
+            def text():
+                return "".join(chunk["choices"][0]["text"] for chunk in (first, *chunks) if chunk["choices"])
+
+            yield first["id"], text
+
+    def route(self, request_id):
+        """Return the nodes that a request runs on now."""
+        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
+        return [stage[0] for stage in [entry for entry in story if "route" in entry][-1]["route"]]
+
+    def is_free(self):
+        return not any(self.gauge(name, "strata_worker_kv_bytes") for name in self.workers)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    with Processes(tmp_path_factory.mktemp("processes")) as processes:
+        yield Live(processes)
+
+
+def expected(prompt, **options):
+    from strata.serving.worker.model import generate
+
+    return generate(SHAPE, encode(prompt), stop_tokens=(EOS,), **options)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 7}])
+def test_three_processes_say_what_one_says_token_for_token(live, sampling):
+    url, message = live.order(prompt=encode("hello"), max_tokens=64, stop_tokens=[EOS], **sampling)
+    lines = [json.loads(line) for line in live.client.post(f"{url}/generate", json=message).text.splitlines()]
+    *tokens, end = lines
+    assert end == {"finish": "length"}
+    assert [line["token"] for line in tokens] == expected("hello", max_tokens=64, **sampling)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 7}])
+def test_the_gateway_answers_with_the_text_of_one_process(live, sampling):
+    _, text = live.ask("hello", max_tokens=64, **sampling)
+    assert text == decode(expected("hello", max_tokens=64, **sampling))
+
+
+def test_an_abort_frees_keys_and_values_on_all(live):
+    url, message = live.order(prompt=encode("hello"), max_tokens=900)
+    with live.client.stream("POST", f"{url}/generate", json=message) as answer:
+        lines = answer.iter_lines()
+        assert "token" in json.loads(next(lines))
+        assert all(live.gauge(one["node_id"], "strata_worker_kv_bytes") > 0 for one in message["stages"])
+        live.client.post(f"{url}/abort", json={"request_id": message["request_id"], "attempt": 1})
+        assert json.loads(list(lines)[-1]) == {"error": "aborted"}
+    until(live.is_free, lambda: "free memory")
+
+
+def test_a_reader_that_goes_away_frees_keys_and_values_on_all(live):
+    url, message = live.order(prompt=encode("hello"), max_tokens=900)
+    with live.client.stream("POST", f"{url}/generate", json=message) as answer:
+        next(answer.iter_lines())
+    until(live.is_free, lambda: "free memory")
+
+
+def test_a_request_that_does_not_fit_is_refused_by_the_worker_and_blames_nobody(live):
+    url, message = live.order(prompt=encode("hello"), max_tokens=900)
+    with live.client.stream("POST", f"{url}/generate", json=message) as answer:
+        lines = answer.iter_lines()  # which closes the stream when nobody holds it
+        next(lines)
+        more = message | {"request_id": "other", "max_tokens": 2040}
+        refused = live.client.post(f"{url}/generate", json=more).json()
+    assert "2046 tokens take" in refused["error"]
+    assert "node_id" not in refused
+    until(live.is_free, lambda: "free memory")
+
+
+def test_a_worker_of_another_model_is_refused(live):
+    other = live.processes.start("worker", "--gateway", live.gateway.address, "--id", "x", "--seed", "5")
+    assert other.popen.wait(LIMIT_S) == 2
+    assert "error: the gateway refuses x: 409 other-model" in other.log
+
+
+def test_no_request_is_lost_when_a_worker_is_killed_under_load(live):
+    live.add("whole", memory="64MB")
+    live.until_lengths(1, 3)
+    slots = {node["id"]: node["slots"] for node in live.status["nodes"]}
+    prompts = [f"request {i}" for i in range(slots["whole"] + 4)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = [
+            pool.submit(live.ask, prompt, max_tokens=32, temperature=1.0, seed=i)
+            for i, prompt in enumerate(prompts)
+        ]
+        with ExitStack() as open_streams:
+            for _ in range(20):
+                request_id, text = open_streams.enter_context(live.streaming("long", max_tokens=300))
+                if "n1" in live.route(request_id):
+                    break
+            else:
+                pytest.fail("no request came to n1")
+            live.workers["n1"].end(signal.SIGKILL)
+            assert text() == decode(expected("long", max_tokens=300))
+        ids, texts = zip(*(answer.result(LIMIT_S) for answer in answers), strict=True)
+    assert list(texts) == [
+        decode(expected(prompt, max_tokens=32, temperature=1.0, seed=i)) for i, prompt in enumerate(prompts)
+    ]
+    assert max(live.attempts(one) for one in ids) > 1
+    del live.workers["n1"]
+    until(live.is_free, lambda: "free memory")
+    until(lambda: "n1" not in live.nodes, lambda: f"n1 to be out: {live.status}")
+
+
+def test_a_worker_that_comes_back_under_its_name_is_taken_in_again(live):
+    live.add("n1")
+    until(lambda: "n1" in live.nodes, lambda: f"n1: {live.status}")
+    assert live.ask("again", max_tokens=32)[1] == decode(expected("again", max_tokens=32))
+
+
+def test_a_worker_that_is_told_to_stop_under_load_loses_no_request_and_ends_well(live):
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(live.ask, f"request {i}", max_tokens=48) for i in range(6)]
+        with live.streaming("long", max_tokens=300) as (request_id, text):
+            busy = live.route(request_id)[0]
+            gone = live.workers.pop(busy)
+            assert gone.end() == 0
+            assert text() == decode(expected("long", max_tokens=300))
+        texts = [answer.result(LIMIT_S)[1] for answer in answers]
+    assert "Traceback" not in gone.log
+    assert texts == [decode(expected(f"request {i}", max_tokens=48)) for i in range(6)]
+    until(live.is_free, lambda: "free memory")
+    assert busy not in live.nodes
+    live.add(busy, memory="64MB" if busy == "whole" else "15MB")
+
+
+def test_workers_outlive_their_gateway_and_join_the_next(live):
+    port = live.gateway.address.rpartition(":")[2]
+    assert live.gateway.end() == 0
+    live.gateway = live.processes.start("gateway", "--port", port, *BEATS)
+    assert live.gateway.address.endswith(port)
+    until(lambda: live.nodes == ["n0", "n1", "n2", "whole"], lambda: f"all workers: {live.status}")
+    assert live.ask("again", max_tokens=32)[1] == decode(expected("again", max_tokens=32))
+    assert [worker.end() for worker in live.workers.values()] == [0, 0, 0, 0]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.simulate.inference.roofline import (
+    Rates,
+    decode_s,
+    decode_terms,
+    hop_s,
+    parts_of,
+    prefill_s,
+    prefill_terms,
+)
+from strata.workload.inference import ModelInfo
+from tests.support.inference_models import models, served
+
+A100 = Rates(312e12, 2.039e12)
+
+rates = st.builds(Rates, st.floats(1e10, 1e15), st.floats(1e9, 1e13))
+batches = st.integers(1, 256)
+contexts = st.floats(0, 1e5)
+
+
+def test_llama_on_one_a100_decodes_at_the_pace_of_reading_its_weights() -> None:
+    info = served("llama-3.1-8b")
+
+    step_s = decode_s(info, A100, batch=1, context=0).sum()
+
+    # 8.03e9 parameters in 2 bytes, the embedding's 0.53e9 not read
+    assert step_s == pytest.approx(15.01e9 / 2.039e12, rel=1e-3)
+
+
+def test_a_long_prompt_computes_and_does_not_read() -> None:
+    info = served("llama-3.1-8b")
+
+    time_s = prefill_s(info, A100, tokens=8192)[:-1].sum()
+
+    flops = 8192 * info.flops_per_token + 8192**2 / 2 * info.prefill_flops_per_token_per_context
+    assert time_s == pytest.approx(flops.sum() / 312e12)
+
+
+def test_cached_tokens_are_read_once_for_every_sequence() -> None:
+    info = served("llama-3.1-8b")
+
+    more_s = decode_s(info, A100, batch=8, context=1000).sum() - decode_s(info, A100, batch=8, context=0).sum()
+
+    assert more_s == pytest.approx(8 * 1000 * 128 * 1024 / 2.039e12)
+
+
+def test_a_rate_that_is_not_known_bounds_nothing() -> None:
+    info = served("llama-3.1-8b")
+
+    assert np.all(
+        decode_s(info, Rates(312e12, 0.0), batch=1, context=0) < decode_s(info, A100, batch=1, context=0)
+    )
+
+
+def test_many_nodes_at_once_are_each_alone() -> None:
+    info, flops, reads = served("deepseek-v3"), np.array([1e12, 3e14]), np.array([2e12, 1e11])
+
+    both = decode_s(info, Rates(flops, reads), batch=16, context=100)
+
+    assert both.shape == (2, 62)
+    assert both[1] == pytest.approx(decode_s(info, Rates(3e14, 1e11), batch=16, context=100))
+
+
+def test_the_head_goes_with_the_last_layer() -> None:
+    assert parts_of(8, 0, 4) == slice(0, 4)
+    assert parts_of(8, 4, 8) == slice(4, 9)
+
+
+@given(models(), rates, batches, batches, contexts, contexts)
+def test_more_sequences_or_more_context_never_take_less(
+    info: ModelInfo, rate: Rates, a: int, b: int, c: float, d: float
+) -> None:
+    low = decode_s(info, rate, batch=min(a, b), context=min(c, d))
+    high = decode_s(info, rate, batch=max(a, b), context=max(c, d))
+
+    assert np.all(low <= high * (1 + 1e-12))
+
+
+@given(models(), rates, st.integers(1, 10_000), st.integers(1, 10_000))
+def test_longer_prompts_never_take_less(info: ModelInfo, rate: Rates, a: int, b: int) -> None:
+    low, high = prefill_s(info, rate, tokens=min(a, b)), prefill_s(info, rate, tokens=max(a, b))
+
+    assert np.all(low <= high * (1 + 1e-12))
+
+
+@given(models(), rates, batches, contexts, st.data())
+def test_ranges_add_up_wherever_they_are_cut(
+    info: ModelInfo, rate: Rates, batch: int, context: float, data: st.DataObject
+) -> None:
+    step, L = decode_s(info, rate, batch=batch, context=context), info.num_layers
+    cut = data.draw(st.integers(0, L))
+
+    parts = step[parts_of(L, 0, cut)].sum() + step[parts_of(L, cut, L)].sum() if 0 < cut < L else step.sum()
+
+    assert parts == pytest.approx(step.sum())
+
+
+@given(models(), rates, batches, st.floats(1, 1e5))
+def test_decode_terms_are_exact_for_one_and_for_the_reference_and_never_negative(
+    info: ModelInfo, rate: Rates, batch: int, context: float
+) -> None:
+    terms = decode_terms(info, rate, batch=batch, context=context)
+
+    assert terms.at(batch, context) == pytest.approx(decode_s(info, rate, batch=batch, context=context), rel=1e-6)
+    assert terms.at(1, 0) == pytest.approx(decode_s(info, rate, batch=1, context=0), rel=1e-6)
+    assert min(terms.fixed_s.min(), terms.per_unit_s.min(), terms.per_unit_context_s.min()) >= 0
+
+
+@given(models(), rates, st.integers(1, 10_000))
+def test_prefill_terms_are_exact_for_the_reference_and_never_negative(
+    info: ModelInfo, rate: Rates, tokens: int
+) -> None:
+    terms = prefill_terms(info, rate, tokens=tokens)
+
+    assert terms.at(tokens, 0) == pytest.approx(prefill_s(info, rate, tokens=tokens), rel=1e-6)
+    assert min(terms.fixed_s.min(), terms.per_unit_s.min(), terms.per_unit_context_s.min()) >= 0
+
+
+def test_a_prompt_of_8192_tokens_takes_long_on_a_thin_link() -> None:
+    # 8192 tokens of 8192 numbers in 16 bits: 134 MB
+    time_s = hop_s(0.03, message_bytes=8192 * 8192 * 2, bandwidth_bytes_per_s=1e9 / 8)
+
+    assert time_s == pytest.approx(0.03 + 1.0737, rel=1e-3)

@@ -1,0 +1,36 @@
+"""A process killed between any two instructions of an allocation, a free or a sweep leaves nothing charged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.slicing.fake_accelerators import GIB
+
+FORBIDDEN = "the child does not let itself be traced"
+
+
+def step(accelerators, ledger, what: str, stride: int) -> int:
+    """Return how many processes were killed, each so many instructions further on."""
+    env = accelerators.environment(ledger=ledger, STRATA_MEMORY_LIMIT=str(GIB))
+    done = accelerators.run("step", what, str(stride), env=env, timeout_s=300)
+    if FORBIDDEN in done.stdout:
+        pytest.skip("needs ptrace")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return int(done.stdout.split()[1])
+
+
+@pytest.mark.parametrize("what", ["first", "alloc", "free", "refused", "sweep"])
+def test_killed_at_some_instructions(accelerators, ledger, what):
+    assert step(accelerators, ledger, what, 211) > 3
+
+
+@pytest.mark.real("cc")
+@pytest.mark.parametrize("what", ["alloc", "free"])
+def test_killed_at_every_instruction(accelerators, ledger, what):
+    assert step(accelerators, ledger, what, 1) > 500
+
+
+@pytest.mark.real("cc")
+@pytest.mark.parametrize("what", ["first", "refused", "sweep"])
+def test_killed_at_every_29th_instruction_of_long_ways(accelerators, ledger, what):
+    assert step(accelerators, ledger, what, 29) > 50

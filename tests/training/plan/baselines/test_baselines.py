@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strata.training.plan.baselines import BASELINES, absent, nsga2
+from strata.training.plan.baselines.context import Context
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import plan_training
+from strata.workload.job import Recompute
+from strata.workload.profile import LayerProfile, LayerTimes
+from tests.support.builders import card, domain, fleet, job, layers, link
+from tests.support.small_cases import small_case
+
+ELSEWHERE = "equal_gpus_one_domain"
+"""Not a rule for this fleet but a bound on another."""
+
+
+def context(num_devices: int = 8) -> Context:
+    return Context(Scales(), num_devices, np.random.default_rng(0), lambda: 0.0, 1.0)
+
+
+def compare(problem, context) -> dict:
+    return {name: rule(problem, context) for name, rule in BASELINES.items()}
+
+
+def run(small, asked):
+    answer = plan_training(small, asked, clock=lambda: 0.0)
+    devices = answer.best.plan.num_devices if answer.best else 1
+    return answer, compare(answer.problem, context(devices))
+
+
+def test_the_names_of_the_baselines_are_stable():
+    assert list(BASELINES) == [
+        "best_single_domain", ELSEWHERE, "uniform_split", "home_domain", "mast_like", "sailor_like",
+        "latency_blind", "random_search", "nsga2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_baseline_beats_the_exact_plan(seed, monkeypatch):
+    monkeypatch.setattr(nsga2, "GENERATIONS", 2)
+    small, asked = small_case(seed)
+    answer, others = run(small, asked)
+    for name, item in others.items():
+        if item is not None and name not in (ELSEWHERE, "uniform_split", "sailor_like"):
+            assert answer.best.score <= item.score * (1 + 1.01e-4)
+        if item is not None and name != ELSEWHERE:
+            assert answer.problem.model.fits(item.plan)
+
+
+@pytest.mark.parametrize("name", ["uniform_split", "sailor_like"])
+def test_uniform_rules_are_no_better_where_layers_are_like(name):
+    answer, others = run(fleet(domain("a", 4), domain("b", 4), gbps=50), job(layers(14), batch=32))
+    assert others[name] is not None
+    assert answer.best.score <= others[name].score * (1 + 1.01e-4)
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    big, small = domain("big", 8), domain("small", 4, accelerator=card("old", tflops=40))
+    return run(fleet(big, small, gbps=2), job(layers(14), batch=64, home="small"))[1]
+
+
+def test_a_link_of_one_direction_only_makes_no_uniform_pipeline():
+    one_way = link("a", "b", 5, 30)[:1]
+    problem = Problem.of(fleet(domain("a"), domain("b"), links=one_way), job(layers(4), batch=8))
+    assert BASELINES["uniform_split"](problem, context()) is None
+
+
+def test_the_home_domain_is_where_the_job_says_it_lives(unequal):
+    assert unequal["home_domain"].plan.domains == ("small",)
+
+
+def test_the_best_single_domain_is_the_fast_one_and_a_region_of_its_own(unequal):
+    assert unequal["best_single_domain"].plan.domains == ("big",)
+    assert unequal["mast_like"].score == unequal["best_single_domain"].score
+
+
+def test_a_uniform_split_gives_every_domain_the_same(unequal):
+    plan = unequal["uniform_split"].plan
+    assert set(plan.domains) == {"big", "small"}
+    assert len({pipeline.microbatches for pipeline in plan.pipelines}) == 1
+
+
+def test_the_ideal_domain_has_as_many_devices_and_no_links(unequal):
+    item = unequal[ELSEWHERE]
+    assert item.plan.domains == ("ideal",)
+    assert item.report.wan_bytes_per_step == 0
+
+
+def test_mast_takes_one_region_and_plans_it_exactly():
+    west = {"region": "west"}
+    small = fleet(domain("a", 4, **west), domain("b", 4, **west), domain("c", 4), gbps=400, ms=1)
+    answer, others = run(small, job(layers(30), batch=64))
+    assert set(others["mast_like"].plan.domains) == {"a", "b"}
+    assert len(answer.best.plan.domains) == 3
+
+
+def test_latency_blind_pays_for_the_latency_it_did_not_see():
+    answer, others = run(fleet(domain("a"), domain("b"), gbps=1000, ms=2000), job(layers(8), batch=16))
+    assert others["latency_blind"].score > answer.best.score
+
+
+def test_the_same_seed_draws_the_same_plans():
+    problem = Problem.of(fleet(domain("a"), domain("b")), job(layers(4), batch=16))
+    first, second = (BASELINES["random_search"](problem, context()) for _ in range(2))
+    assert first == second
+
+
+def test_without_pymoo_nsga2_has_no_plan(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "needs pymoo" in absent("nsga2")
+    assert nsga2.plan(Problem.of(fleet(domain("a")), job()), context()) is None
+
+
+def test_a_fleet_without_usable_domains_has_no_baselines():
+    problem = Problem.of(fleet(domain("a", 0)), job())
+    assert set(compare(problem, context()).values()) == {None}
+
+
+def test_a_profile_with_gaps_on_a_card_of_unknown_peak_stops_no_baseline():
+    unknown = replace(card("new"), fp16_flops=None)
+    times = LayerTimes(np.full(6, 0.01), np.full(6, 0.02), np.zeros(6))
+    asked = job(layers(4), batch=8, profile=LayerProfile({("new", 4, 1): times}), recompute=(Recompute.NONE,))
+    answer, others = run(fleet(domain("a", 2, accelerator=unknown), domain("b", 2)), asked)
+    assert answer.best is not None
+    assert others["best_single_domain"] is not None

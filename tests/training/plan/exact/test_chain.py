@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from strata.decision import Reason
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.problem import Problem, Setting
+from strata.workload.job import Recompute, Schedule
+from tests.support.builders import card, domain, fleet, job, layers
+
+PLAIN = Setting(microbatch_size=1, tensor_parallel=1, copies=1, cap=2, recompute=Recompute.NONE)
+
+
+def built(place, asked, order=(0, 1), setting=PLAIN):
+    return list(build_chain(Problem.of(place, asked), setting, order))
+
+
+def test_each_schedule_is_a_vector_of_warm_ups():
+    plans = built(fleet(domain("a", 2), domain("b", 2), ms=400), job(layers(14), batch=16))
+    warmups = {plan.schedule: [stage.warmup for stage in plan.pipelines[0].stages] for plan in plans}
+    assert warmups[Schedule.ONE_F_ONE_B] == [3, 2, 1, 0]
+    assert warmups[Schedule.GPIPE] == [15] * 4
+    deeper = warmups[Schedule.LATENCY_AWARE]
+    assert deeper[1] - deeper[2] > 1  # the wide-area cut
+    assert deeper[2:] == [2, 0] or deeper[2:] == [1, 0]
+
+
+def test_inside_a_domain_only_one_f_one_b_is_built():
+    assert [plan.schedule for plan in built(fleet(domain("a", 2)), job(), (0,))] == [Schedule.ONE_F_ONE_B]
+
+
+def test_a_warm_up_never_exceeds_the_microbatches_there_are():
+    for plan in built(fleet(domain("a", 2), domain("b", 2), ms=400), job(layers(14), batch=2)):
+        assert max(stage.warmup for stage in plan.pipelines[0].stages) <= 1
+
+
+def test_zero_is_used_only_where_memory_asks_for_it():
+    copies = Setting(1, 1, 4, 1, Recompute.NONE)
+    roomy, tight = (fleet(domain("a", 4, accelerator=card(gib=gib))) for gib in (80.0, 14.0))
+    asked = job(layers(6, hidden_mib=1.0), batch=8)
+    assert [plan.zero_stage for plan in built(roomy, asked, (0,), copies)] == [0]
+    assert [plan.zero_stage for plan in built(tight, asked, (0,), copies)] == [1]
+
+
+def test_layers_move_to_the_larger_memory_where_the_fastest_split_does_not_fit():
+    small, large = domain("a", 1, accelerator=card("s", gib=10.0)), domain("b", 1, accelerator=card("l"))
+    plans = [p for p in built(fleet(small, large), job(layers(8), batch=4)) if not isinstance(p, Reason)]
+    assert plans
+    for plan in plans:
+        first, second = plan.pipelines[0].stages
+        assert first.num_layers < second.num_layers
+
+
+def test_what_fits_under_no_schedule_says_how_much_is_missing_where():
+    (reason,) = built(fleet(domain("a", 1, accelerator=card(gib=6.0))), job(layers(8)), (0,))
+    assert reason.token == "memory-exceeded"
+    assert reason.subject == "a"
+    assert reason.data["need_bytes"] > reason.data["have_bytes"]
+
+
+def test_more_stages_than_layers_are_no_pipeline():
+    assert built(fleet(domain("a", 8)), job(layers(1)), (0,), Setting(1, 1, 1, 8, Recompute.NONE)) == []
+
+
+@pytest.mark.parametrize(("count", "batch", "there"), [(2, 8, True), (2, 7, False), (8, 8, False)])
+def test_interleaving_needs_whole_rounds_and_two_layers_a_stage(count, batch, there):
+    setting = Setting(1, 1, 1, count, Recompute.NONE)
+    plans = built(fleet(domain("a", count)), job(layers(6), batch=batch, schedules=tuple(Schedule)), (0,), setting)
+    assert (Schedule.INTERLEAVED in {plan.schedule for plan in plans}) is there

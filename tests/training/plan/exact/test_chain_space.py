@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.decision import Reason
+from strata.training.plan.exact.chain import build_chain
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import money
+from strata.workload.job import Recompute, Schedule
+from strata.workload.plan import TrainingPlan
+from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.small_cases import has_room_and_links, small_case
+
+EPS = 1e-9
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6))
+def test_no_plan_beats_the_bounds_of_its_branch(seed):
+    """A violated bound is a wrong proof: every (setting, subset), every plan that is built for it."""
+    problem = Problem.of(*small_case(seed))
+    space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for setting in problem.settings:
+        bounds = space.bounds(setting)
+        for row in np.flatnonzero(np.isfinite(bounds.step_s)):
+            plans = space.build(setting, int(space.masks[row]))
+            if isinstance(plans, Reason):
+                continue
+            closer = problem.model.bounds(plans)
+            for plan, report, bound in zip(plans, problem.model.reports(plans), closer, strict=True):
+                assert bounds.step_s[row] <= bound.step_time_s * (1 + EPS)
+                assert bound.step_time_s <= report.step_time_s * (1 + EPS)
+                assert bounds.utilization[row] >= report.utilization * (1 - EPS)
+                assert bounds.cost_usd[row] <= money(report) * (1 + EPS)
+                assert problem.model.fits(plan)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6))
+def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_branchs(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for setting in problem.settings:
+        bounds = space.bounds(setting)
+        for row in np.flatnonzero(np.isfinite(bounds.step_s)):
+            whole = np.array([bounds.step_s[row], -bounds.utilization[row], bounds.cost_usd[row]])
+            orders = space.orders(setting, tuple(np.flatnonzero(space.inside[row]).tolist()), all_efficient=True)
+            for order, bound in zip(orders, space.order_bounds(setting, orders, whole), strict=True):
+                assert (bound >= whole - EPS * np.abs(whole)).all()
+                plans = [p for p in build_chain(problem, setting, order) if isinstance(p, TrainingPlan)]
+                for report in problem.model.reports(plans):
+                    assert bound[0] <= report.step_time_s * (1 + EPS)
+                    assert -bound[1] >= report.utilization * (1 - EPS)
+                    assert bound[2] <= money(report) * (1 + EPS)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6))
+def test_no_branch_is_ruled_out_for_which_a_plan_can_be_built(seed):
+    problem = Problem.of(*small_case(seed))
+    space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for setting in problem.settings:
+        step_s = space.bounds(setting).step_s
+        for row in np.flatnonzero(np.isinf(step_s)):
+            for order in permutations(np.flatnonzero(space.inside[row]).tolist()):
+                if has_room_and_links(problem, setting, order):
+                    built = build_chain(problem, setting, order)
+                    assert not any(isinstance(plan, TrainingPlan) for plan in built)
+
+
+def test_interleaved_chunks_may_beat_the_bound_of_plain_schedules():
+    problem = Problem.of(fleet(domain("a", 4, per_node=4)), job(layers(8), batch=4, schedules=tuple(Schedule)))
+    space = ChainSpace(problem, (0,))
+    interleaved = 0
+    for setting in problem.settings:
+        for plan in space.build(setting, 1):
+            interleaved += plan.schedule is Schedule.INTERLEAVED
+            assert space.bounds(setting).step_s[0] <= problem.model.reports([plan])[0].step_time_s
+    assert interleaved
+
+
+def test_a_plan_over_a_domain_of_unknown_price_costs_its_egress_alone_and_so_does_its_bound():
+    priced = fleet(domain("a"), domain("b", price=None))
+    problem = Problem.of(priced, job(layers(16, mparams=500.0)))
+    space = ChainSpace(problem, (0, 1))
+    for setting in problem.settings[:20]:
+        for plan in space.build(setting, 3) if np.isfinite(space.bounds(setting).step_s[2]) else []:
+            assert space.bounds(setting).cost_usd[2] <= money(problem.model.reports([plan])[0])
+
+
+def test_both_directions_of_a_route_are_built_because_embedding_and_head_differ():
+    problem = Problem.of(fleet(*(domain(name, 1, per_node=1) for name in "abcde")), job(layers(16)))
+    setting = next(s for s in problem.settings if s.copies == 1)
+    built = ChainSpace(problem, tuple(range(5))).build(setting, 31)
+    orders = {plan.domains for plan in built}
+    assert {order[::-1] for order in orders} == orders
+
+
+def test_a_fleet_without_links_has_only_single_domains():
+    problem = Problem.of(fleet(domain("a", 2), domain("b", 2), links=[]), job(batch=1))
+    step_s = ChainSpace(problem, (0, 1)).bounds(problem.settings[0]).step_s
+    assert np.isfinite(step_s).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("recompute", Recompute)
+def test_memory_that_holds_exactly_the_layers_is_not_ruled_out(recompute):
+    asked = job(layers(6), batch=4, recompute=(recompute,))
+    probe = Problem.of(fleet(domain("a", 1, accelerator=card(gib=500.0))), asked)
+    plan = ChainSpace(probe, (0,)).build(probe.settings[0], 1)[0]
+    need = probe.model.stage_memory_bytes(plan, plan.pipelines[0], plan.pipelines[0].stages[0])
+    exact = replace(card(), memory_bytes=need / (1 - asked.limits.memory_headroom) * (1 + 1e-12))
+    problem = Problem.of(fleet(domain("a", 1, accelerator=exact)), asked)
+    assert np.isfinite(ChainSpace(problem, (0,)).bounds(probe.settings[0]).step_s[0])

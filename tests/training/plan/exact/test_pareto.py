@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.errors import UsageError
+from strata.training.plan.exact.pareto import front, vector
+from strata.training.plan.exact.problem import Problem
+from strata.workload.job import Limits
+from tests.support.builders import domain, fleet, job, layers
+from tests.support.small_cases import every_plan, small_case
+
+
+def non_dominated(values):
+    points = np.unique(np.array(values).reshape(-1, 3), axis=0)
+    kept = [p for p in points if not ((points <= p).all(axis=1) & (points < p).any(axis=1)).any()]
+    return np.array(kept).reshape(-1, 3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 6]))
+def test_the_front_is_exactly_the_non_dominated_set(seed, batch):
+    problem = Problem.of(*small_case(seed, global_batch=batch))
+    found, complete = front(problem, clock=lambda: 0.0, deadline=1.0)
+    mine = np.array([vector(item.report) for item in found]).reshape(-1, 3)
+    best = non_dominated([vector(report) for _, report in every_plan(problem)])
+    assert complete
+    assert mine.tolist() == sorted(mine.tolist())
+    assert mine.shape == best.shape
+    assert np.allclose(mine, best, rtol=1e-9)
+
+
+def test_the_front_keeps_the_jobs_limits():
+    loose = Problem.of(fleet(domain("a"), domain("b")), job(layers(4), batch=8))
+    dearest = max(vector(item.report)[2] for item in front(loose, clock=lambda: 0.0, deadline=1.0)[0])
+    limits = Limits(cost_usd_per_step=dearest * 0.99)
+    tight = Problem.of(loose.fleet, job(layers(4), batch=8, limits=limits))
+    kept = [vector(item.report)[2] for item in front(tight, clock=lambda: 0.0, deadline=1.0)[0]]
+    assert kept
+    assert max(kept) <= dearest * 0.99
+
+
+def test_out_of_time_the_front_says_it_is_not_complete():
+    ticks = count()
+    problem = Problem.of(fleet(domain("a"), domain("b")), job(layers(4), batch=8))
+    _, complete = front(problem, clock=lambda: float(next(ticks)), deadline=1.0)
+    assert not complete
+
+
+def test_more_than_eight_domains_are_refused_with_what_to_do():
+    problem = Problem.of(fleet(*(domain(f"d{i}", 1) for i in range(9))), job())
+    with pytest.raises(UsageError, match="up to 8 domains") as error:
+        front(problem, clock=lambda: 0.0, deadline=1.0)
+    assert "limits.domains" in error.value.hint
+
+
+def test_a_fleet_that_cannot_hold_the_model_has_an_empty_front():
+    problem = Problem.of(fleet(domain("a", 1)), job(layers(64, mparams=1000.0)))
+    assert front(problem, clock=lambda: 0.0, deadline=1.0) == ([], True)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Found, Search
+from strata.training.plan.objective import Scales
+from tests.support.builders import domain, fleet, job, layers
+from tests.support.small_cases import every_plan, small_case
+
+ABC = fleet(domain("a", 4), domain("b", 4), domain("c", 4), gbps=50, ms=5)
+
+
+def search(place=ABC, asked=None, **more) -> Search:
+    problem = Problem.of(place, asked or job(layers(14), batch=32))
+    more = {"clock": lambda: 0.0, "deadline": 1.0} | more
+    return Search(problem, Scales(), range(len(problem.fleet.domains)), **more)
+
+
+def test_a_search_opens_few_of_its_branches():
+    found = search().run()
+    assert 0 < found.evaluated < found.branches / 20
+
+
+def test_an_incumbent_that_is_good_enough_leaves_nothing_to_find():
+    best = search().run().best_score
+    found = search().run(incumbent=best * 0.9)
+    assert found.bound == best * 0.9
+    assert found.best_score >= best
+
+
+def test_the_ranked_table_has_one_row_a_domain_set_best_first():
+    ranked = search().run(rank=8).ranked
+    assert [item.score for item in ranked] == sorted(item.score for item in ranked)
+    assert len({item.domain_set for item in ranked}) == len(ranked)
+    assert len(ranked) >= 6  # of the seven subsets
+
+
+def test_what_must_be_used_is_used():
+    ranked = search(must_use=2).run(rank=8).ranked
+    assert ranked
+    assert all("c" in item.plan.domains for item in ranked)
+
+
+def test_local_steps_searched_again_in_step_do_not_hide_how_much_was_considered():
+    asked = job(layers(4), batch=64, local_steps=(64,))
+    place = fleet(domain("a"), domain("b"), gbps=2)
+    found = search(place, asked).run()
+    assert found.ranked[0].plan.local_steps == 64
+    bounds, _ = search(place, asked)._branches()
+    assert found.branches == len(bounds)
+
+
+def test_a_deadline_keeps_the_best_plan_and_an_honest_bound():
+    full = search().run()
+    ticks = count()
+    cut = search(clock=lambda: float(next(ticks)), deadline=0.0).run()
+    assert cut.stopped
+    assert cut.bound <= full.best_score
+    assert cut.gap >= 0
+
+
+@pytest.mark.parametrize(("best", "bound", "gap"), [(10.0, 9.0, 0.1), (-2.0, -3.0, 0.5), (10.0, 10.0, 0.0)])
+def test_the_gap_is_a_share_of_the_best_score_whatever_its_sign(best, bound, gap):
+    found = Found(bound=bound)
+    item = search().run().ranked[0]
+    found.by_set[item.domain_set] = type(item)(item.plan, item.report, best)
+    assert found.gap == pytest.approx(gap)
+
+
+def test_merging_keeps_the_better_plan_of_each_set():
+    one, other = search().run(rank=4), search().run(rank=8)
+    before = one.best_score
+    one.merge(other)
+    assert one.best_score == before
+    assert set(one.by_set) >= set(other.by_set)
+
+
+@pytest.mark.parametrize("seed", [2, 3, 12, 25, 26, 32])
+def test_only_sets_that_fit_under_no_setting_are_refused(seed):
+    """Settings that need too much memory say nothing about a set that others would fit."""
+    place, asked = small_case(seed)
+    refused = search(place, asked).run(rank=8).refusals
+    pipelines = (plan for plan, _ in every_plan(Problem.of(place, asked)) if len(plan.pipelines) == 1)
+    assert not refused.keys() & {frozenset(plan.domains) for plan in pipelines}
+
+
+def test_without_a_plan_the_best_score_is_infinite_and_there_is_no_gap():
+    assert np.isinf(Found().best_score)
+    assert Found().gap == 0.0
+    assert not search(fleet(domain("a", 1)), job(layers(64, mparams=1000.0))).exists()

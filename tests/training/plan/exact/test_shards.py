@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.fleet.fleet import Link
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import money
+from strata.workload.job import Schedule
+from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
+from tests.support.small_cases import small_case
+
+EPS = 1e-9
+
+
+def sharings(problem: Problem):
+    """Every sharing that can be built: its space, the position of its bound, the plan and the report."""
+    space = ShardSpace(problem, tuple(range(len(problem.fleet.domains))))
+    for way in range(len(space.ways)):
+        for group in range(len(space.groups)):
+            plan = space.build(space.sharing(way, group))
+            if plan is not None:
+                yield space, (way, group), plan, problem.model.reports([plan])[0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6))
+def test_no_sharing_beats_its_bounds(seed):
+    problem = Problem.of(*small_case(seed))
+    for space, (way, group), plan, report in sharings(problem):
+        assert space.bounds()[way, group] <= report.step_time_s * (1 + EPS)
+        assert space.free_bound() <= report.step_time_s * (1 + EPS)
+        assert space.bounds()[way, group] * space.least_usd(group) <= money(report) * (1 + EPS)
+        assert problem.model.bounds([plan])[0].step_time_s <= report.step_time_s * (1 + EPS)
+        assert problem.model.fits(plan)
+
+
+def test_a_leaf_of_a_star_sends_the_gradients_once_not_four_thirds_of_them():
+    """A thin way out of b and c and a wide way in: the hub's sum takes less than a ring's share would."""
+    pairs = [("a", "b", 900), ("b", "a", 1), ("a", "c", 900), ("c", "a", 1), ("b", "c", 0.01), ("c", "b", 0.01)]
+    links = [Link(source, dest, gbps * GBPS, 0.0) for source, dest, gbps in pairs]
+    problem = Problem.of(fleet(*(domain(name, 1) for name in "abc"), links=links), job(layers(4), batch=8))
+    three = [(way, group) for _, (way, group), plan, _ in sharings(problem) if len(plan.pipelines) == 3]
+    assert three
+    for space, (way, group), _, report in sharings(problem):
+        assert space.bounds()[way, group] <= report.step_time_s
+
+
+def test_units_share_the_batch_by_their_speed_and_finish_together():
+    slow, fast = domain("slow", 2, accelerator=card("slow", tflops=50)), domain("fast", 2)
+    problem = Problem.of(fleet(slow, fast, gbps=1000), job(layers(4), batch=96))
+    best = min(sharings(problem), key=lambda item: item[3].step_time_s)[2]
+    samples = {p.domains[0]: p.microbatches * p.replicas * best.microbatch_size for p in best.pipelines}
+    assert sum(samples.values()) == 96
+    assert 1.6 < samples["fast"] / samples["slow"] < 2.4
+
+
+def test_a_region_of_two_domains_holds_what_neither_could():
+    tight = card(gib=10.0)
+    near = {"region": "west", "accelerator": tight}
+    problem = Problem.of(
+        fleet(domain("a", 2, **near), domain("b", 2, **near), domain("c", 8), gbps=100, ms=1),
+        job(layers(6), batch=8),
+    )
+    kinds = {plan.kind for _, _, plan, _ in sharings(problem)}
+    assert kinds == {"nested"}
+
+
+def test_a_domain_that_no_link_reaches_shares_nothing():
+    links = link("a", "b", 5, 30) + link("c", "a", 5, 30)[:1]  # c may send but never receive
+    problem = Problem.of(fleet(*(domain(name) for name in "abc"), links=links), job())
+    found = list(sharings(problem))
+    assert found
+    assert all(set(plan.domains) == {"a", "b"} for _, _, plan, _ in found)
+    assert all(np.isfinite(report.step_time_s) for *_, report in found)
+
+
+def test_units_never_interleave_because_one_schedule_serves_them_all():
+    problem = Problem.of(
+        fleet(domain("a", 4), domain("b", 4)), job(layers(8), batch=16, schedules=tuple(Schedule))
+    )
+    assert all(plan.schedule is not Schedule.INTERLEAVED for _, _, plan, _ in sharings(problem))
+
+
+def test_compression_and_local_steps_shorten_the_sum_between_domains():
+    asked = job(layers(4), batch=32, gradient_compression=(1.0, 4.0), local_steps=(8,))
+    found = {}
+    for _, _, plan, report in sharings(Problem.of(fleet(domain("a"), domain("b"), gbps=1), asked)):
+        key = (plan.gradient_compression, plan.local_steps)
+        found[key] = min(found.get(key, np.inf), report.step_time_s)
+    assert found[1.0, 1] > found[4.0, 1] > found[4.0, 8]
+    assert found[1.0, 1] > found[1.0, 8]
+
+
+def test_the_order_of_regions_and_domains_does_not_change_the_units():
+    near = {"region": "west"}
+    one = fleet(domain("a", **near), domain("b", **near), domain("c"))
+    other = replace(one, domains=one.domains[::-1])
+    names = [
+        {frozenset(p.fleet.domains[i].name for i in unit) for unit in ShardSpace(p, (0, 1, 2)).units}
+        for p in (Problem.of(one, job()), Problem.of(other, job()))
+    ]
+    assert names[0] == names[1] == {frozenset("a"), frozenset("b"), frozenset("c"), frozenset("ab")}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6))
+def test_the_groups_are_all_sets_of_disjoint_units_that_links_could_connect(seed):
+    space = ShardSpace(problem := Problem.of(*small_case(seed, most_domains=4)), everything(problem))
+    bandwidth = problem.fleet.bandwidth_bytes_per_s()
+    np.fill_diagonal(bandwidth, 0.0)
+
+    def connected(group):
+        inside = [i for unit in group for i in unit]
+        apart = len(set(inside)) == len(inside)
+        return apart and all(bandwidth[np.ix_(unit, inside)].any() for unit in group)
+
+    sizes = range(2, len(space.members) + 1)
+    every = [group for size in sizes for group in combinations(space.units, size) if connected(group)]
+    assert list(space.groups) == every
+
+
+def test_a_unit_too_slow_for_its_share_does_one_microbatch_in_the_shape_that_is_done_first():
+    slow = domain("slow", 8, accelerator=card("slow", tflops=1))
+    problem = Problem.of(fleet(slow, domain("fast", 32), gbps=1000), job(layers(8), batch=64, local_steps=(64,)))
+    space = ShardSpace(problem, (0, 1))
+    for way in range(len(space.ways)):
+        sharing = space.sharing(way, 0)
+        plan = space.build(sharing)
+        [mine] = [pipeline for pipeline in plan.pipelines if pipeline.domains == ("slow",)]
+        shapes = space._units.inners((0,), sharing.microbatch_size, sharing.recompute)
+        picked = next(shape for shape in shapes if same_shape(shape.plan.pipelines[0], mine))
+        if mine.microbatches == 1:
+            assert picked.fill_s == min(shape.fill_s for shape in shapes)
+    assert mine.microbatches == 1
+
+
+def test_a_region_far_apart_works_with_more_microbatches_under_way():
+    """Classic 1F1B would wait for half a round trip at every microbatch, although no stage and no link is busy."""
+    sites = [domain(name, 8, region=name[0]) for name in ("a1", "a2", "b1", "b2")]
+    schedules = (Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE)
+    problem = Problem.of(fleet(*sites, gbps=100, ms=200), job(layers(32), batch=512, schedules=schedules))
+    space = ShardSpace(problem, everything(problem))
+    nested = [k for k, group in enumerate(space.groups) if [len(unit) for unit in group] == [2, 2]]
+    assert nested
+    for group in nested:
+        plans = [space.build(space.sharing(way, group)) for way in range(len(space.ways))]
+        best = min(zip(problem.model.reports(plans), plans, strict=True), key=lambda pair: pair[0].step_time_s)[1]
+        waiting = replace(best, pipelines=tuple(replace(p, stages=classic(p.stages)) for p in best.pipelines))
+        aware_s, classic_s = (report.step_time_s for report in problem.model.reports([best, waiting]))
+        assert best.schedule is Schedule.LATENCY_AWARE
+        assert aware_s < 0.95 * classic_s
+
+
+def everything(problem):
+    return tuple(range(len(problem.fleet.domains)))
+
+
+def same_shape(one, other):
+    return one.replicas == other.replicas and [s.tensor_parallel for s in one.stages] == [
+        s.tensor_parallel for s in other.stages
+    ]
+
+
+def classic(stages):
+    return tuple(replace(stage, warmup=len(stages) - 1 - k) for k, stage in enumerate(stages))

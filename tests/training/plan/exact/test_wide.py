@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.training.plan.exact import wide
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Search
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.objective import Scales
+from strata.training.plan.planner import plan_training
+from strata.workload.job import Objective
+from tests.support.builders import domain, fleet, job, layers, link
+from tests.support.small_cases import small_fleet, small_job
+
+
+@settings(deadline=None, max_examples=2)
+@given(st.integers(0, 10**6), st.integers(11, 14), st.sampled_from([Objective.TIME, Objective.COST]))
+def test_no_plan_of_a_wide_fleet_beats_its_bound(seed, size, objective):
+    rng = np.random.default_rng(seed)
+    big = small_fleet(rng, size)
+    more = {"global_batch": int(rng.choice([1, 2, 4])), "local_steps": (), "gradient_compression": (1.0,)}
+    problem = Problem.of(big, small_job(rng, big, objective=objective, **more))
+    bound = wide.bound(problem, Scales(), ShardSpace(problem, tuple(range(len(problem.fleet.domains)))))
+    best = [wide.search(problem, Scales(), clock=lambda: 0.0, deadline=1.0, rank=0).best_score]
+    some = range(0, len(problem.fleet.domains), 2)
+    best.append(Search(problem, Scales(), some, clock=lambda: 0.0, deadline=1.0).run().best_score)
+    assert bound <= min(best) * (1 + 1e-9)
+
+
+def clusters() -> tuple:
+    """Two clusters of six well-joined domains, far from each other."""
+    names = [f"{side}{i}" for side in "xy" for i in range(6)]
+    near = [(a, b) for a in names for b in names if a != b and a[0] == b[0]]
+    far = [(a, b) for a in names for b in names if a[0] != b[0]]
+    links = [one for pairs, gbps, ms in ((near, 400, 1), (far, 0.1, 200)) for pair in pairs
+             for one in link(*pair, gbps, ms)[:1]]  # fmt: skip
+    return fleet(*(domain(name, 4) for name in names), links=links)
+
+
+def test_a_wide_search_finds_the_well_joined_cluster():
+    answer = plan_training(clusters(), job(layers(14), batch=32), clock=lambda: 0.0)
+    sides = {name[0] for name in answer.best.plan.domains}
+    assert len(answer.best.plan.domains) > 1
+    assert len(sides) == 1
+
+
+@pytest.mark.parametrize("objective", [Objective.TIME, Objective.COST])
+def test_a_wide_answer_reports_a_gap_below_one(objective):
+    answer = plan_training(clusters(), job(layers(14), batch=32, objective=objective), clock=lambda: 0.0)
+    assert 0 <= answer.found.gap < 1
+    assert answer.found.bound <= answer.best.score
+
+
+def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
+    ticks = count()
+    full = plan_training(clusters(), job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=1e9)
+    almost, ticks = next(ticks) * 0.8, count()
+    cut = plan_training(
+        clusters(), job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=almost
+    )
+    assert cut.found.stopped
+    assert cut.best.score >= full.best.score
+    assert cut.found.bound <= full.best.score
+
+
+def test_the_fleet_of_a_bottleneck_is_joined_by_its_least_slowest_link():
+    slowness = np.array([[0, 1, 9, 9], [1, 0, 4, 9], [9, 4, 0, 2], [9, 9, 2, 0.0]])
+    assert wide._least_slowest(slowness).tolist() == [0, 1, 4, 4]

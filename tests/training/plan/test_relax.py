@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strata.training.plan.planner import plan_training
+from strata.workload.job import Limits, Recompute
+from tests.support.builders import card, domain, fleet, job, layers
+
+
+def plan(fleet, job):
+    return plan_training(fleet, job, clock=lambda: 0.0)
+
+
+def reason(answer, token: str):
+    return next(reason for reason in answer.decision.reasons if reason.token == token)
+
+
+def grown(small, devices: int):
+    """The fleet with so many more devices in its first domain."""
+    first, *rest = small.domains
+    return replace(small, domains=(replace(first, num_devices=first.num_devices + devices), *rest))
+
+
+@pytest.mark.parametrize(("devices", "node"), [(2, 1), (2, 2), (4, 4)])
+def test_the_devices_said_to_be_missing_are_enough_and_one_node_fewer_is_not(devices, node):
+    small = fleet(domain("a", devices, per_node=node, accelerator=card(gib=12.0)))
+    asked = job(layers(30, mparams=200.0, hidden_mib=1.0), batch=8, recompute=(Recompute.FULL,))
+    answer = plan(small, asked)
+    assert answer.decision.choice is None
+    missing = int(reason(answer, "needs-devices").data["count"])
+    assert missing % node == 0
+    assert plan(grown(small, missing), asked).best is not None
+    assert plan(grown(small, missing - node), asked).best is None
+
+
+def test_where_recomputation_is_enough_that_is_what_strata_says():
+    small = fleet(domain("a", 1, accelerator=card(gib=24.0)))
+    asked = job(layers(6, hidden_mib=64.0), batch=8)
+    answer = plan(small, asked)
+    assert answer.decision.choice is None
+    assert reason(answer, "fits-with-recompute").data["mode"] == "full"
+    assert plan(small, replace(asked, recompute=(Recompute.NONE, Recompute.FULL))).best is not None
+
+
+def test_a_layer_no_device_can_hold_needs_more_devices_than_there_are():
+    answer = plan(fleet(domain("a", 1, accelerator=card(gib=4.0))), job(layers(4, mparams=9000.0), batch=1))
+    assert reason(answer, "needs-devices").data["count"].startswith("over ")
+
+
+def test_a_budget_below_every_plan_names_the_budget_that_would_do():
+    small, asked = fleet(domain("a"), domain("b")), job(layers(4), batch=16)
+    answer = plan(small, replace(asked, limits=Limits(cost_usd_per_step=1e-9)))
+    assert answer.decision.choice is None
+    assert reason(answer, "needs-limit").data["limit"].startswith("cost")
+
+
+def test_a_floor_above_every_plan_names_the_floor_that_would_do():
+    small, asked = fleet(domain("a"), domain("b")), job(layers(4), batch=16)
+    answer = plan(small, replace(asked, limits=Limits(tokens_per_s=1e15)))
+    assert answer.decision.choice is None
+    assert reason(answer, "needs-limit").data["limit"].endswith("tokens_per_s")
+
+
+def test_without_any_domain_there_is_nothing_to_relax():
+    answer = plan(fleet(domain("a", 0)), job())
+    assert [reason.token for reason in answer.decision.reasons] == ["no-accelerators"]

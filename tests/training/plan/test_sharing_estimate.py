@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from strata.fleet.catalogue import accelerator
+from strata.fleet.synthetic import random_fleet
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.shards import ShardSpace
+from strata.training.plan.exact.unit import Units
+from strata.training.plan.shortlist.branches import Builder
+from strata.training.plan.shortlist.pipelines import ChainEstimates
+from strata.training.plan.shortlist.sharings import SharingEstimates
+from strata.workload.presets import job_path
+from strata.workload.schema import load_job
+from tests.support.builders import card, domain, fleet, job, layers
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_estimates_are_close_to_what_is_built(seed):
+    sites = random_fleet(4, (card("x"), card("y", tflops=300)), np.random.default_rng(seed), devices=32)
+    problem = Problem.of(sites, job(layers(8), batch=256, local_steps=(8,)))
+    builder = Builder(problem)
+    branches = builder.branches
+    times = branches.values[0]
+    ratios = {"pipeline": [], "sharing": []}
+    for row in np.argsort(times, kind="stable")[: 4 * 40 : 4]:
+        reports = problem.model.reports(builder.plans(int(row)))
+        if reports:
+            kind = "sharing" if branches.setting[row] < 0 else "pipeline"
+            ratios[kind].append(min(report.step_time_s for report in reports) / times[row])
+    assert ratios["pipeline"] or ratios["sharing"]
+    for found in ratios.values():
+        if found:
+            assert 0.97 < np.median(found) < 1.03
+
+
+def test_a_domain_alone_is_the_only_branch_where_there_is_no_other():
+    sites = random_fleet(1, (card("x"),), np.random.default_rng(0), devices=32)
+    branches = Builder(Problem.of(sites, job(layers(8), batch=32))).branches
+    assert branches.single.all()
+    assert len(branches.item)
+
+
+@pytest.mark.parametrize("batch", [8, 32])
+def test_sharings_of_few_microbatches_are_estimated_closely(batch):
+    sites = random_fleet(5, (card("x"), card("y", tflops=300)), np.random.default_rng(batch), devices=64)
+    problem = Problem.of(sites, job(layers(8), batch=batch, local_steps=(8, 64)))
+    builder = Builder(problem)
+    branches = builder.branches
+    sharings = np.flatnonzero(branches.setting < 0)
+    best = sharings[np.argsort(branches.values[0, sharings], kind="stable")][:40]
+    built = [problem.model.reports(builder.plans(int(row)))[0].step_time_s for row in best]
+    ratios = built / branches.values[0, best]
+    assert 0.98 < np.median(ratios) < 1.02
+    assert np.mean(np.abs(ratios - 1) < 0.05) > 0.8
+
+
+def test_whether_a_domain_holds_the_model_is_known_before_anything_is_built():
+    sizes = (8, 16, 24, 32, 40, 48, 56, 64)
+    a100 = accelerator("A100-SXM4-80GB")
+    sites = fleet(*(domain(f"d{size}", size, accelerator=a100) for size in sizes))
+    problem = Problem.of(sites, load_job(str(job_path("llama-3.1-70b"))))
+    shards = ShardSpace(problem, tuple(range(len(sizes))))
+    chains = ChainSpace(problem, shards.members)
+    shapes = SharingEstimates(problem, shards, ChainEstimates(problem, chains))._shapes
+    units = Units(problem)
+    held = {
+        (key, unit): bool(units.inners((unit,), *key)) == bool(table[0, unit].any())
+        for key, table in shapes.items()
+        for unit in range(len(sizes))
+    }
+    assert held
+    assert all(held.values())
+
+
+def test_a_head_that_takes_longer_than_a_layer_is_not_cut():
+    table = layers(16)
+    table.forward_flops[-1] = 5 * table.forward_flops[1]
+    problem = Problem.of(fleet(domain("a", 16)), job(table, batch=64))
+    builder = Builder(problem)
+    times = builder.branches.values[0]
+    for row in range(len(times)):
+        reports = problem.model.reports(builder.plans(row))
+        if reports and len(reports[0].stages) > 8:
+            assert times[row] > 0.9 * min(report.step_time_s for report in reports)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.fleet.catalogue import accelerator
+from strata.fleet.fleet import Fleet
+from strata.fleet.synthetic import random_fleet
+from strata.training.plan.exact.pareto import vector
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.objective import Scales, within_limits
+from strata.training.plan.planner import best_single, plan_training
+from strata.training.plan.shortlist.branches import Builder
+from strata.training.plan.shortlist.selection import FEW, shortlist
+from strata.workload.job import Limits, Objective
+from strata.workload.presets import job_path
+from strata.workload.schema import load_job
+from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.small_cases import small_case
+
+
+def still() -> float:
+    return 0.0
+
+
+def vectors(items):
+    return [vector(item.report) for item in items]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
+def test_every_plan_is_legal_and_evaluated_as_the_model_does(seed, batch):
+    problem = Problem.of(*small_case(seed, global_batch=batch))
+    found = shortlist(problem, most=48)
+    assert len(found) <= 48
+    assert len({item.plan for item in found}) == len(found)
+    fresh = Problem.of(problem.fleet, problem.job).model
+    for item, report in zip(found, fresh.reports([item.plan for item in found]), strict=True):
+        assert item.report == report
+        assert item.score == report.step_time_s
+        assert fresh.fits(item.plan)
+        assert within_limits(problem.job, report)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4]))
+def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_single_domain(seed, batch):
+    problem = Problem.of(*small_case(seed, global_batch=batch))
+    found = shortlist(problem)
+    answer = plan_training(problem.fleet, problem.job, clock=still)
+    assert bool(found) == (answer.best is not None)
+    by_time = Problem.of(problem.fleet, replace(problem.job, objective=Objective.TIME))
+    alone = best_single(by_time, Scales(), clock=still, deadline=1.0).ranked
+    if alone:
+        fastest = min(item.score for item in found if item.plan.kind == "single")
+        assert fastest <= alone[0].score * 1.05
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
+def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
+    sites, asked = small_case(seed, global_batch=batch)
+    asked = replace(asked, objective=Objective.TIME)
+    answer = plan_training(sites, asked, clock=still)
+    found = shortlist(Problem.of(sites, asked))
+    if answer.best is not None:
+        assert found[0].score <= answer.best.score * (1 + 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "domains", "local_steps"), [("llama-3.1-70b", 6, ()), ("llama-3.1-8b", 9, (32,))]
+)
+def test_the_fastest_on_a_fleet_of_sites_is_as_fast_as_the_planners(model, domains, local_steps):
+    sites = random_fleet(domains, (accelerator("A100-SXM4-80GB"),), np.random.default_rng(domains))
+    asked = replace(load_job(str(job_path(model))), local_steps=local_steps)
+    problem = Problem.of(sites, asked)
+    assert Builder(problem).count > FEW
+    best = plan_training(sites, asked, clock=still, rank=0).best
+    assert shortlist(problem, most=64)[0].score <= best.report.step_time_s * 1.005
+
+
+def test_the_same_problem_gives_the_same_list():
+    sites = random_fleet(5, (card("x"), card("y", tflops=300)), np.random.default_rng(3), devices=32)
+    lists = [shortlist(Problem.of(sites, job(layers(8), batch=32)), most=64) for _ in range(2)]
+    assert lists[0] == lists[1]
+
+
+def test_the_order_in_which_domains_are_named_does_not_matter():
+    sites = random_fleet(4, (card("x"), card("y", tflops=300)), np.random.default_rng(5), devices=32)
+    turned = Fleet(sites.name, sites.domains[::-1], sites.links)
+    one, other = (
+        np.array(vectors(shortlist(Problem.of(each, job(layers(8), batch=32)), most=64)))
+        for each in (sites, turned)
+    )
+    assert np.allclose(one.min(axis=0), other.min(axis=0), rtol=1e-6)
+
+
+def test_limits_are_kept():
+    sites = fleet(domain("a"), domain("b"), domain("c", 16))
+    free = shortlist(Problem.of(sites, job(layers(8), batch=32)))
+    dearest = max(vectors(free), key=lambda z: z[2])[2]
+    tight = job(layers(8), batch=32, limits=Limits(cost_usd_per_step=dearest * 0.9))
+    kept = shortlist(Problem.of(sites, tight))
+    assert kept
+    assert max(z[2] for z in vectors(kept)) <= dearest * 0.9
+
+
+def test_a_fleet_too_large_for_all_subsets_still_has_all_single_domains_and_all_kinds():
+    sites = random_fleet(20, (card("x"),), np.random.default_rng(0), devices=32)
+    found = shortlist(Problem.of(sites, job(layers(8), batch=32, local_steps=(8,))), most=96)
+    single = {item.plan.domains for item in found if item.plan.kind == "single"}
+    assert single == {(each.name,) for each in sites.domains}
+    assert {"single", "pp", "dp+diloco"} <= {item.plan.kind for item in found}
+
+
+def test_no_domain_and_no_memory_give_an_empty_list():
+    assert shortlist(Problem.of(fleet(domain("a", 0)), job())) == []
+    assert shortlist(Problem.of(fleet(domain("a", 1)), job(layers(64, mparams=1000.0)))) == []
