@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 
 from strata.net.http import Frame, Limits, Realm
-from strata.net.metrics import Registry
+from strata.net import metrics
 from strata.net.server import listen, uvicorn_server
 from strata.serving.worker.shape import Shape
 
@@ -81,7 +81,7 @@ class Worker:
 
 @asynccontextmanager
 async def listening(worker: Worker):
-    requests = Registry().counter("requests_total", "R.", ["code"])
+    requests = metrics.Counter("requests_total", "R.", ["code"], registry=metrics.Registry())
     frame = Frame(worker, realms=[Realm("/")], limits=Limits(), requests=requests)
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn_server(frame)

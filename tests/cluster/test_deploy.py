@@ -364,10 +364,9 @@ def metrics() -> dict[str, set[str]]:
     """Every metric some part shows, with its labels."""
     found = {}
     for registry in (AgentMeters().registry, ControllerMeters().registry, WebhookMeters().registry):
-        for metric in registry.metrics.values():
-            names = [f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")]
-            for name in names if metric.kind == "histogram" else [metric.name]:
-                found[name] = {*metric.labels, "le"}
+        for collector, names in registry._collector_to_names.items():  # the library tells labels only of samples
+            labels = getattr(collector, "_labelnames", None)
+            found |= {name: {*(collector.labels if labels is None else labels), "le"} for name in names}
 
     async def page() -> str:
         frame = extender_frame(lambda: None, lambda: ())

@@ -38,6 +38,7 @@ class Part:
 _BASE: Final = {
     "numpy": "all arithmetic",
     "onnxruntime": "the learned policy",
+    "prometheus_client": "metrics of servers",
     "array-api-compat": "the cost model on numpy or torch arrays",
     "pydantic": "reading files strictly",
     "PyYAML": "reading files",

@@ -84,8 +84,9 @@ def run_layered(
     def publish() -> None:
         if metrics is not None:
             from strata.files import write_text
+            from strata.net.metrics import render
 
-            write_text(metrics, figures.registry.render())
+            write_text(metrics, render(figures.registry))
 
     with ExitStack() as open_things:
         open_things.enter_context(stoppable())

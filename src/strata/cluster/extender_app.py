@@ -22,7 +22,7 @@ from strata.cluster.profile import RuntimeProfile
 from strata.cluster.verbs import Verbs
 from strata.errors import UsageError
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
-from strata.net.metrics import Registry
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, render
 
 LIMITS: Final = Limits(body_bytes=128 * 2**20, connections=64)
 """Five thousand whole nodes of 25 KB; their names are about 100 KB."""
@@ -43,8 +43,14 @@ def make_frame(
     unready: why nothing should be asked yet, empty where it may be.
     """
     registry = Registry()
-    requests = registry.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
-    seconds = registry.histogram("strata_extender_seconds", "To decode, decide and encode an answer.", ["verb"])
+    requests = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=registry)
+    seconds = Histogram(
+        "strata_extender_seconds",
+        "To decode, decide and encode an answer.",
+        ["verb"],
+        buckets=SECONDS,
+        registry=registry,
+    )
     verbs = Verbs(index, profiles)
 
     def answering(verb: str, answer: Callable[[bytes], bytes]) -> Endpoint:
@@ -56,7 +62,7 @@ def make_frame(
             except UsageError as error:
                 refusal = error_body(str(error), kind=kind_of(400), code="bad-request")
                 return Response(refusal, 400, media_type="application/json")
-            seconds.observe(clock() - started, verb=verb)
+            seconds.labels(verb).observe(clock() - started)
             return Response(said, media_type="application/json")
 
         return endpoint
@@ -74,7 +80,7 @@ def make_frame(
             Route("/volcano/prioritize", answering("node-order", verbs.node_order), methods=["POST"]),
             Route("/volcano/onSessionOpen", nothing, methods=["POST"]),
             Route("/volcano/onSessionClose", nothing, methods=["POST"]),
-            *page_routes(registry.render, unready=lambda: "stopping" if frame.is_draining else unready()),
+            *page_routes(lambda: render(registry), unready=lambda: "stopping" if frame.is_draining else unready()),
         ]
     )
     frame = Frame(app, realms=[Realm("/"), *REALMS], limits=limits, requests=requests)

@@ -28,7 +28,7 @@ from strata.cluster.standing import Mark, marks_of
 from strata.cluster.waiting import gang_of_waiting, is_queued, ref_of
 from strata.cluster.window import Looked, Window
 from strata.decision import Reason
-from strata.net.metrics import Registry
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, read_gauge, render
 
 log = logging.getLogger(__name__)
 
@@ -42,29 +42,28 @@ LOOKS: Final = 30
 
 
 class Meters:
-    """What the controller counts. Its thread writes, the server's reads: one lock for all."""
+    """What the controller counts: its own thread writes, the server's thread reads."""
 
     def __init__(self) -> None:
         self.registry = new = Registry()
-        self.lock = threading.Lock()
-        self.http = new.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
-        self.failures = new.counter(
-            "strata_controller_failures_total", "Actions that were not done.", ["action", "what"]
+        self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
+        self.failures = Counter(
+            "strata_controller_failures_total", "Actions that were not done.", ["action", "what"], registry=new
         )
-        self.turns = new.histogram("strata_controller_turn_seconds", "To decide and act once.", ["what"])
+        self.turns = Histogram(
+            "strata_controller_turn_seconds", "To decide and act once.", ["what"], buckets=SECONDS, registry=new
+        )
         self.now = dict.fromkeys(NOW, 0.0)
         for name, text in NOW.items():
-            new.gauge(f"strata_controller_{name}", text, (), self._read(name))
+            read_gauge(new, f"strata_controller_{name}", text, (), self._read(name))
 
     def show(self, **now: float) -> None:
         """Let the gauges tell of this."""
-        with self.lock:
-            self.now |= now
+        self.now |= now
 
     def render(self) -> str:
         """Return the page that Prometheus scrapes."""
-        with self.lock:
-            return self.registry.render()
+        return render(self.registry)
 
     def _read(self, name: str) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(): self.now[name]}
@@ -142,8 +141,7 @@ class Manager:
             self.meters.show(leads=1.0, placed_gangs=len(book.placements), unreadable_objects=len(book.faults))
         self._done(self.healer, iter(actions))
         self._healed_s = self.clock()
-        with self.meters.lock:
-            self.meters.turns.observe(time.perf_counter() - begun, what="heal")
+        self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
 
     def place(self) -> bool:
         """Move what has to, and let go what waits, once; return whether there is more to do at once."""
@@ -154,8 +152,7 @@ class Manager:
 
         self._done(self.placer, self._found(self._placed(now_s, spent_s)))
         self.meters.show(waiting_gangs=self.controller.waiting)
-        with self.meters.lock:
-            self.meters.turns.observe(spent_s(), what="place")
+        self.meters.turns.labels("place").observe(spent_s())
         return spent_s() > self.controller.policy.explain_s
 
     def _placed(self, now_s: float, spent_s: Callable[[], float]) -> Iterator[Action | None]:
@@ -255,8 +252,7 @@ class Manager:
 
     def _failed(self, failure: Failure) -> None:
         action, error = failure.action, failure.error
-        with self.meters.lock:
-            self.meters.failures.inc(action=type(action).__name__.lower(), what=failure.what)
+        self.meters.failures.labels(type(action).__name__.lower(), failure.what).inc()
         log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, error, failure.what)
         # Without an answer it may have been done, or still be: its places are held until it shows, or their time.
         if isinstance(action, Patch) and 400 <= error.status < 500:

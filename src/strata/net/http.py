@@ -120,7 +120,7 @@ class Frame:
                 log.exception("%s %s failed", scope["method"], scope["path"])
                 await call.refuse(_Refusal(500, "internal error", "internal"))
         finally:
-            self.requests.inc(code=str(call.status or 499))
+            self.requests.labels(str(call.status or 499)).inc()
 
     def _admit(self, scope: Scope) -> Realm:
         path = scope["path"]

@@ -1,158 +1,78 @@
-"""Counters, gauges and histograms in Prometheus' text format 0.0.4, for every server.
+"""The /metrics page of a server, by prometheus_client: counters and histograms are the library's own, and
+`read_gauge` and `read_counter` add values that live elsewhere and are read when Prometheus asks.
 
-The format: https://prometheus.io/docs/instrumenting/exposition_formats/. Not thread-safe: one event loop writes
-and reads.
+Each server has a registry of its own, never the library's global one: several run in one process (tests, a gateway
+beside its workers), and a page that shows Python's garbage collector helps nobody who watches a scheduler.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+__all__ = ["CONTENT_TYPE", "SECONDS", "Counter", "Histogram", "Registry", "read_counter", "read_gauge", "render"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+Registry = CollectorRegistry
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Buckets from a dispatch to a long answer [s]."""
 
-Row = tuple[str, tuple[tuple[str, str], ...], float]
+Values = Mapping[tuple[str, ...], float]
+"""A value by the values of its labels; `()` where there are no labels."""
+
+# A second series of start times for every counter: nobody reads them, and Prometheus finds restarts by itself.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metric:
-    """One family: a name, what it means, and the names of its labels."""
-
-    kind = "untyped"
-
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
-        self.name, self.text, self.labels = name, text, tuple(labels)
-
-    def _key(self, labels: dict[str, str]) -> tuple[str, ...]:
-        assert labels.keys() == set(self.labels), f"{self.name} has labels {self.labels}"
-        return tuple(labels[name] for name in self.labels)
-
-    def _named(self, key: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        return tuple(zip(self.labels, key, strict=True))
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the samples: name, labels, value."""
-        raise NotImplementedError
+def read_gauge(
+    registry: Registry, name: str, text: str, labels: Sequence[str], read: Callable[[], Values]
+) -> None:
+    """Add a gauge whose values `read` returns when the page is asked for."""
+    registry.register(_Read(GaugeMetricFamily, name, text, labels, read))
 
 
-Made = TypeVar("Made", bound=Metric)
+def read_counter(
+    registry: Registry, name: str, text: str, labels: Sequence[str], read: Callable[[], Values]
+) -> None:
+    """Add a counter that something else counts; `read` returns its values when the page is asked for."""
+    registry.register(_Read(CounterMetricFamily, name, text, labels, read))
 
 
-class Counter(Metric):
-    """Only grows. Without labels it is shown from the start, so that a rate over it is never absent."""
-
-    kind = "counter"
-
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
-        super().__init__(name, text, labels)
-        self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
-
-    def inc(self, value: float = 1.0, /, **labels: str) -> None:
-        """Add `value`, which is not negative."""
-        assert value >= 0, f"{self.name} only grows"
-        key = self._key(labels)
-        self.values[key] = self.values.get(key, 0.0) + value
-
-    def rows(self) -> Iterator[Row]:
-        """Yield one sample a set of labels."""
-        for key, value in self.values.items():
-            yield self.name, self._named(key), value
+def render(registry: Registry) -> str:
+    """Return the page that Prometheus scrapes, in its text format 0.0.4."""
+    return generate_latest(registry).decode()
 
 
-class Gauge(Metric):
-    """Read when it is shown: `read` returns the value by label values, `()` where there are none."""
-
-    kind = "gauge"
-
+class _Read(Collector):
     def __init__(
-        self, name: str, text: str, labels: Sequence[str], read: Callable[[], dict[tuple[str, ...], float]]
+        self,
+        family: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        read: Callable[[], Values],
     ) -> None:
-        super().__init__(name, text, labels)
-        self.read = read
+        self.family, self.name, self.text, self.labels, self.read = family, name, text, labels, read
 
-    def rows(self) -> Iterator[Row]:
-        """Yield one sample a set of labels."""
-        for key, value in self.read().items():
-            yield self.name, self._named(key), value
+    def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the family without samples: without it the registry would read values to learn the name."""
+        yield self.family(self.name, self.text, labels=self.labels)
 
-
-class Histogram(Metric):
-    """How often a value was at most each bound; `bounds` ascend, +Inf is added."""
-
-    kind = "histogram"
-
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str] = (), *, bounds: Sequence[float] = SECONDS
-    ) -> None:
-        super().__init__(name, text, labels)
-        self.bounds = tuple(bounds)
-        self.counts: dict[tuple[str, ...], list[int]] = {}
-        self.sums: dict[tuple[str, ...], float] = {}
-
-    def observe(self, value: float, /, **labels: str) -> None:
-        """Count one value."""
-        key = self._key(labels)
-        counts = self.counts.setdefault(key, [0] * (len(self.bounds) + 1))
-        counts[bisect_left(self.bounds, value)] += 1
-        self.sums[key] = self.sums.get(key, 0.0) + value
-
-    def rows(self) -> Iterator[Row]:
-        """Yield cumulative buckets, sum and count."""
-        for key, counts in self.counts.items():
-            total, named = 0, self._named(key)
-            for bound, count in zip((*self.bounds, math.inf), counts, strict=True):
-                total += count
-                yield f"{self.name}_bucket", (*named, ("le", _number(bound))), total
-            yield f"{self.name}_sum", named, self.sums[key]
-            yield f"{self.name}_count", named, total
-
-
-class Registry:
-    """All metrics of one server, in the order they were made."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, Metric] = {}
-
-    def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        """Add and return a counter."""
-        return self._add(Counter(name, text, labels))
-
-    def gauge(
-        self, name: str, text: str, labels: Sequence[str], read: Callable[[], dict[tuple[str, ...], float]]
-    ) -> Gauge:
-        """Add and return a gauge."""
-        return self._add(Gauge(name, text, labels, read))
-
-    def histogram(self, name: str, text: str, labels: Sequence[str] = ()) -> Histogram:
-        """Add and return a histogram of seconds."""
-        return self._add(Histogram(name, text, labels))
-
-    def _add(self, metric: Made) -> Made:
-        assert metric.name not in self.metrics, f"{metric.name} is there twice"
-        self.metrics[metric.name] = metric
-        return metric
-
-    def render(self) -> str:
-        """Return the page that Prometheus scrapes."""
-        lines = []
-        for metric in self.metrics.values():
-            text = metric.text.replace("\\", r"\\").replace("\n", r"\n")
-            lines += [f"# HELP {metric.name} {text}", f"# TYPE {metric.name} {metric.kind}"]
-            for name, labels, value in metric.rows():
-                shown = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels)
-                lines.append(f"{name}{{{shown}}} {_number(value)}" if shown else f"{name} {_number(value)}")
-        return "\n".join(lines) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return "NaN" if math.isnan(value) else str(int(value)) if value == int(value) else repr(value)
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the family with its values of now."""
+        family = self.family(self.name, self.text, labels=self.labels)
+        for labels, value in self.read().items():
+            family.add_metric(labels, value)
+        yield family

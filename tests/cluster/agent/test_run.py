@@ -112,7 +112,7 @@ def test_a_fault_is_published_in_the_turn_that_hears_of_it_and_the_tools_are_ask
     world.turn(Fault(101.0, "aer-fatal", "0000:11:00.0"), after_s=1.0)
     assert world.server.health() == [1.0, 0.0]
     assert world.live.look.is_set()
-    assert "strata_agent_fault_published_seconds_sum 0" in world.live.meters.render()
+    assert "strata_agent_fault_published_seconds_sum 0.0" in world.live.meters.render()
 
 
 def test_an_api_server_that_was_away_gets_the_newest_state_only() -> None:
@@ -140,7 +140,7 @@ def test_where_the_kind_is_not_known_it_is_tried_again_later() -> None:
     world.server.trouble = ApiFailed("the server could not find the requested resource", status=404)
     world.turn(seen(device(0)))
     assert (world.server.calls, world.server.statuses) == (2, [])
-    assert 'strata_agent_publications_total{status="404"} 1' in world.live.meters.render()
+    assert 'strata_agent_publications_total{status="404"} 1.0' in world.live.meters.render()
     world.server.trouble = None
     world.turn(after_s=60.0)
     assert len(world.server.statuses) == 1
@@ -178,11 +178,12 @@ def test_prometheus_is_told_of_each_device() -> None:
     page = world.live.meters.render()
     labels = f'device="GPU-0",index="0",model="{CARD.name}",vendor="NVIDIA"'
     for expected in (
-        f"strata_device_health{{{labels}}} 0",
-        f"strata_device_temperature_celsius{{{labels}}} 61",
-        f'strata_device_fault{{{labels},fault="xid-79"}} 1',
-        f'strata_device_acu{{{labels},figure="memory",trust="analytic"}} 100',
-        'strata_agent_faults_total{fault="xid-31"} 1',
+        f"strata_device_health{{{labels}}} 0.0",
+        f"strata_device_temperature_celsius{{{labels}}} 61.0",
+        f'strata_device_fault{{device="GPU-0",fault="xid-79",index="0",model="{CARD.name}",vendor="NVIDIA"}} 1.0',
+        'strata_device_acu{device="GPU-0",figure="memory",index="0",'
+        f'model="{CARD.name}",trust="analytic",vendor="NVIDIA"}} 100.0',
+        'strata_agent_faults_total{fault="xid-31"} 1.0',
     ):
         assert expected in page
 
@@ -271,7 +272,7 @@ def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
         stopped=stopped,
         clock=lambda: now_s,
     )
-    assert "strata_agent_collection_seconds_sum 540\n" in meters.render()
+    assert "strata_agent_collection_seconds_sum 540.0\n" in meters.render()
     assert before == [None, 0.0, 0.0, 0.0, 0.0, 0.0, 60.0, 120.0, 180.0]
     assert SPAN_S == 300.0
     assert len(told) == 9
@@ -380,4 +381,4 @@ def test_the_live_agent_publishes_a_bus_error_and_stops_at_sigterm(
         )
     assert [one.devices[0].faults for one in told] == [(), ("aer-fatal",)]
     assert pages["/healthz"] == "ok"
-    assert 'strata_agent_faults_total{fault="aer-fatal"} 1' in pages["/metrics"]
+    assert 'strata_agent_faults_total{fault="aer-fatal"} 1.0' in pages["/metrics"]

@@ -25,6 +25,7 @@ from strata.host.manager.page import frame, served
 from strata.host.manager.run import Place, check, events, last_words, manage, wait_until_disabled
 from strata.host.manager.stats import NoStats, Stats
 from strata.host.manager.watch import GRACE_S, LATE_S, Seen, begin, judge
+from strata.net.metrics import render
 from strata.net.server import listen
 
 PLAYER = """#!{python}
@@ -113,8 +114,8 @@ def stage(tmp_path_factory):
 
 def test_a_scheduler_runs_until_it_is_told_to_stop(stage):
     def publish():
-        page = stage.metrics.registry.render()
-        if "strata_scx_running 1" in page and "delay_seconds_count" in page:
+        page = render(stage.metrics.registry)
+        if "strata_scx_running 1.0" in page and "delay_seconds_count" in page:
             raise KeyboardInterrupt  # as Ctrl-C and SIGTERM do
 
     course, told = stage.play("good", publish=publish)
@@ -130,11 +131,11 @@ def test_a_scheduler_is_stopped_when_its_time_is_over(stage):
 
 def test_metrics_of_a_run_are_shown(stage):
     stage.play("eject")
-    page = stage.metrics.registry.render()
-    assert "strata_scx_running 0" in page
-    assert 'strata_scx_event{event="SCX_EV_SELECT_CPU_FALLBACK"} 12' in page
+    page = render(stage.metrics.registry)
+    assert "strata_scx_running 0.0" in page
+    assert 'strata_scx_event{event="SCX_EV_SELECT_CPU_FALLBACK"} 12.0' in page
     assert 'strata_scx_figure{name="busy"} 0.25' in page
-    assert 'strata_scx_figure{layer="critical",name="tasks"} 3' in page
+    assert 'strata_scx_figure{layer="critical",name="tasks"} 3.0' in page
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_the_end_of_a_scheduler_is_told_with_its_reason(stage, plot, verdict, wh
     assert (course.verdict, course.why) == (verdict, why)
     assert told[-1] == verdict
     assert wait_until_disabled(stage.place.root)
-    assert f'strata_scx_state{{state="{verdict}"}} 1' in stage.metrics.registry.render()
+    assert f'strata_scx_state{{state="{verdict}"}} 1.0' in render(stage.metrics.registry)
 
 
 def test_a_scheduler_that_the_kernel_dropped_is_ended_though_it_lives(stage, monkeypatch):
@@ -260,21 +261,21 @@ def test_delays_of_intervals_add_up_to_a_histogram():
     metrics = Metrics()
     for _ in range(2):
         metrics.take({"layers": {"critical": {LATENCY: [1, 2, 0, 1]}}})
-    page = metrics.registry.render()
+    page = render(metrics.registry)
     name = 'strata_scx_run_queue_delay_seconds_bucket{layer="critical",le='
     counts = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(name)]
-    assert counts == ["2", "6", "6", "8"]
-    assert f'{name}"2e-06"}} 2' in page
-    assert f'{name}"+Inf"}} 8' in page
+    assert counts == ["2.0", "6.0", "6.0", "8.0"]
+    assert f'{name}"2e-06"}} 2.0' in page
+    assert f'{name}"+Inf"}} 8.0' in page
 
 
 def test_answers_that_make_no_sense_are_no_figures():
     metrics = Metrics()
     for wrong in ({"layers": []}, {"layers": {"a": 3}}, {"x": "text", "y": None, "z": True}):
         metrics.take(wrong)
-    assert "strata_scx_figure{" not in metrics.registry.render()
+    assert "strata_scx_figure{" not in render(metrics.registry)
     metrics.take({"layers": {"a": {LATENCY: "no"}, "b": {LATENCY: [-1]}}})
-    assert "delay_seconds_bucket" not in metrics.registry.render()
+    assert "delay_seconds_bucket" not in render(metrics.registry)
 
 
 def test_without_a_socket_there_are_no_stats(tmp_path):
@@ -307,7 +308,7 @@ def test_the_page_says_whether_the_kernel_runs_the_policy():
     pages = frame(metrics.registry, is_well=lambda: metrics.course.verdict == "running")
     with served(pages, listener):
         with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
-            assert b"strata_scx_running 0" in answer.read()
+            assert b"strata_scx_running 0.0" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"{address}/healthz", timeout=10)
         metrics.course = replace(metrics.course, verdict="running")
@@ -374,7 +375,7 @@ def test_the_command_runs_tells_and_falls_back(stage, policy, tmp_path, monkeypa
     assert "non-existent DSQ 0x0" in str(done.exception)
     assert "fallback: 1 of 1 steps applied" in done.stderr
     assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == 5
-    assert 'strata_scx_state{state="ejected"} 1' in page.read_text()
+    assert 'strata_scx_state{state="ejected"} 1.0' in page.read_text()
     assert CliRunner().invoke(cli, ["host", "undo"]).exit_code == 0
     assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == 0
     sleeper.communicate()

@@ -28,7 +28,8 @@ from tests.cluster.integration.control_plane import _die_with_parent as die_with
 from tests.host.vm import guest_side
 
 BUILD = ROOT / "tools/vm/build"
-LIBRARIES = ("array-api-compat", "click", "numpy", "pydantic", "PyYAML", "rich", "starlette", "uvicorn")
+LIBRARIES = ("array-api-compat", "click", "numpy", "prometheus_client", "pydantic", "PyYAML", "rich")
+LIBRARIES += ("starlette", "uvicorn")
 UNUSED = {
     "test",
     "tests",

@@ -83,8 +83,8 @@ def test_what_scx_layered_says_is_on_the_page(course):
     status, text = course["page"]
     assert status == 200
     assert course["health"] == [200, "ok"]
-    assert "strata_scx_running 1\n" in text
-    assert 'strata_scx_state{state="running"} 1\n' in text
+    assert "strata_scx_running 1.0\n" in text
+    assert 'strata_scx_state{state="running"} 1.0\n' in text
     assert re.search(r'strata_scx_run_queue_delay_seconds_count{layer="critical"} [1-9]', text)
     assert re.search(r'strata_scx_event{event="SCX_EV_BYPASS_ACTIVATE"} \d', text)
 

@@ -194,12 +194,12 @@ def test_metrics_count_requests_tokens_and_instructions():
         return (await world.get("/metrics")).text.splitlines()
 
     lines = run(scenario)
-    assert 'strata_requests_total{model="tiny",outcome="length"} 1' in lines
-    assert 'strata_tokens_total{model="tiny",kind="generated"} 8' in lines
-    assert 'strata_instructions_total{model="tiny",kind="Dispatch"} 1' in lines
-    assert 'strata_nodes{model="tiny"} 2' in lines
-    assert 'strata_ready{model="tiny"} 1' in lines
-    assert 'strata_ttft_seconds_count{model="tiny"} 1' in lines
+    assert 'strata_requests_total{model="tiny",outcome="length"} 1.0' in lines
+    assert 'strata_tokens_total{kind="generated",model="tiny"} 8.0' in lines
+    assert 'strata_instructions_total{kind="Dispatch",model="tiny"} 1.0' in lines
+    assert 'strata_nodes{model="tiny"} 2.0' in lines
+    assert 'strata_ready{model="tiny"} 1.0' in lines
+    assert 'strata_ttft_seconds_count{model="tiny"} 1.0' in lines
 
 
 def test_health_is_good_once_a_pipeline_serves_and_bad_while_stopping():

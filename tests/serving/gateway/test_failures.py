@@ -205,7 +205,7 @@ def test_a_bug_in_the_scheduler_costs_one_request_and_is_told(caplog, monkeypatc
     broken, well, metrics = run(scenario)
     assert broken.status_code == 500
     assert well.status_code == 200
-    assert 'strata_faults_total{model="tiny",at="Arrive"} 1' in metrics
+    assert 'strata_faults_total{at="Arrive",model="tiny"} 1.0' in metrics
     assert "oops" in caplog.text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from strata.net.http import Frame, Limits, Realm
-from strata.net.metrics import Registry
+from strata.net.metrics import Counter, Registry
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, tiny_model
 from strata.serving.gateway.driver import Driver
@@ -84,7 +84,7 @@ class Host:
         await send({"type": "http.response.body", "body": b""})
 
     def frame(self, token: str = "") -> Frame:
-        requests = Registry().counter("requests_total", "R.", ["code"])
+        requests = Counter("requests_total", "R.", ["code"], registry=Registry())
         return Frame(self, realms=[Realm("/", token)], limits=Limits(), requests=requests)
 
     def said(self, path: str) -> list[Any]:

@@ -178,9 +178,9 @@ def test_the_metrics_count_what_was_said():
             return (await wired.client.get("http://a/metrics")).text
 
     lines = run(page()).splitlines()
-    assert "strata_worker_tokens 7" in lines
-    assert "strata_worker_sequences 0" in lines
-    assert 'strata_worker_layers{version="1"} 6' in lines
+    assert "strata_worker_tokens_total 7.0" in lines
+    assert "strata_worker_sequences 0.0" in lines
+    assert 'strata_worker_layers{version="1"} 6.0' in lines
 
 
 def test_only_peers_that_answer_have_a_latency():

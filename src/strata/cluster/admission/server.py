@@ -29,7 +29,7 @@ from strata.cluster.kinds import Object
 from strata.cluster.pages import REALMS, page_routes
 from strata.errors import StrataError
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
-from strata.net.metrics import Registry
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, render
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +44,21 @@ class Meters:
     """What the webhook counts."""
 
     def __init__(self) -> None:
-        self.registry = Registry()
-        self.requests = self.registry.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
-        self.reviews = self.registry.counter(
-            "strata_admission_reviews_total", "Reviews by kind and outcome.", ["kind", "outcome"]
+        self.registry = new = Registry()
+        self.has_certificate = False
+        self.requests = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
+        self.reviews = Counter(
+            "strata_admission_reviews_total", "Reviews by kind and outcome.", ["kind", "outcome"], registry=new
         )
-        self.seconds = self.registry.histogram(
-            "strata_admission_seconds", "From a review's last byte to its answer.", ["kind"]
+        self.seconds = Histogram(
+            "strata_admission_seconds",
+            "From a review's last byte to its answer.",
+            ["kind"],
+            buckets=SECONDS,
+            registry=new,
         )
-        self.renewals = self.registry.counter(
-            "strata_webhook_certificate_loads_total", "Certificates loaded, the first among them."
+        self.renewals = Counter(
+            "strata_webhook_certificate_loads_total", "Certificates loaded, the first among them.", registry=new
         )
 
 
@@ -86,12 +91,12 @@ def make_frame(
         except StrataError as error:
             return _refused(400, str(error))
         kind = _kind(review)
-        meters.reviews.inc(kind=kind, outcome=outcome(said))
-        meters.seconds.observe(clock() - started, kind=kind)
+        meters.reviews.labels(kind, outcome(said)).inc()
+        meters.seconds.labels(kind).observe(clock() - started)
         return JSONResponse(said)
 
     def unshown() -> str:
-        return unready() or ("there is no certificate yet" if look and not meters.renewals.values[()] else "")
+        return unready() or ("there is no certificate yet" if look and not meters.has_certificate else "")
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -108,7 +113,7 @@ def make_frame(
 
     routes = [
         Route("/mutate", mutate, methods=["POST"]),
-        *page_routes(meters.registry.render, unready=unshown),
+        *page_routes(lambda: render(meters.registry), unready=unshown),
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     return Frame(app, realms=[Realm("/"), *REALMS], limits=LIMITS, requests=meters.requests)
@@ -123,6 +128,7 @@ async def _renew(tls: ssl.SSLContext, look: Callable[[], Pair], meters: Meters) 
                 show(tls, pair)  # in the loop that accepts connections
                 shown = pair
                 meters.renewals.inc()
+                meters.has_certificate = True
                 log.info("a certificate was loaded")
         except StrataError as error:
             log.error("certificates: %s", error)

@@ -1,14 +1,13 @@
-"""What Prometheus is told of a node's devices and of its agent. Threads write and read: one lock for all."""
+"""What Prometheus is told of a node's devices and of its agent."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from strata.fleet.acu import FIGURES, acu
 from strata.fleet.fingerprint import Device, Fingerprint
-from strata.net.metrics import Registry
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, read_gauge, render
 
 Values = dict[tuple[str, ...], float]
 
@@ -20,18 +19,27 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = new = Registry()
-        self._lock = threading.Lock()
         self._shown = Fingerprint("")
-        self.http = new.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
-        self._faults = new.counter("strata_agent_faults_total", "Faults seen, programs' own ones too.", ["fault"])
-        self._publications = new.counter(
-            "strata_agent_publications_total", "Attempts to publish, by what the API server said.", ["status"]
+        self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
+        self._faults = Counter(
+            "strata_agent_faults_total", "Faults seen, programs' own ones too.", ["fault"], registry=new
         )
-        self._published_after = new.histogram(
-            "strata_agent_fault_published_seconds", "From a fault to its publication."
+        self._publications = Counter(
+            "strata_agent_publications_total",
+            "Attempts to publish, by the API server's answer.",
+            ["status"],
+            registry=new,
         )
-        self._collection = new.histogram("strata_agent_collection_seconds", "Time to ask all tools.")
-        new.gauge("strata_agent_notes", "What could not be read.", (), self._notes)
+        self._published_after = Histogram(
+            "strata_agent_fault_published_seconds",
+            "From a fault to its publication.",
+            buckets=SECONDS,
+            registry=new,
+        )
+        self._collection = Histogram(
+            "strata_agent_collection_seconds", "Time to ask all tools.", buckets=SECONDS, registry=new
+        )
+        read_gauge(new, "strata_agent_notes", "What could not be read.", (), self._notes)
         for name, text, read in (
             ("health", "1 is well, 0 not to be used.", lambda one: one.health),
             ("temperature_celsius", "Temperature.", lambda one: one.temperature_c),
@@ -41,9 +49,13 @@ class Meters:
             ("utilisation_ratio", "Share of the time it is busy.", lambda one: one.utilisation),
             ("probe_flops", "FLOP/s of the newest probe.", lambda one: one.probe and one.probe.rate_flops),
         ):
-            new.gauge(f"strata_device_{name}", text, LABELS, self._of_devices(read))
-        new.gauge("strata_device_fault", "1 for each fault a device has.", (*LABELS, "fault"), self._device_faults)
-        new.gauge("strata_device_acu", "In percent of an A100-80GB.", (*LABELS, "figure", "trust"), self._acu)
+            read_gauge(new, f"strata_device_{name}", text, LABELS, self._of_devices(read))
+        read_gauge(
+            new, "strata_device_fault", "1 for each fault a device has.", (*LABELS, "fault"), self._device_faults
+        )
+        read_gauge(
+            new, "strata_device_acu", "In percent of an A100-80GB.", (*LABELS, "figure", "trust"), self._acu
+        )
 
     def show(self, fingerprint: Fingerprint) -> None:
         """Let the gauges tell of this."""
@@ -51,28 +63,23 @@ class Meters:
 
     def fault(self, word: str) -> None:
         """Count a fault."""
-        with self._lock:
-            self._faults.inc(fault=word)
+        self._faults.labels(word).inc()
 
     def publication(self, status: str) -> None:
         """Count an attempt to publish."""
-        with self._lock:
-            self._publications.inc(status=status)
+        self._publications.labels(status).inc()
 
     def published_after(self, seconds: float) -> None:
         """Count how long a fault took to be published."""
-        with self._lock:
-            self._published_after.observe(seconds)
+        self._published_after.observe(seconds)
 
     def collection(self, seconds: float) -> None:
         """Count how long asking all tools took."""
-        with self._lock:
-            self._collection.observe(seconds)
+        self._collection.observe(seconds)
 
     def render(self) -> str:
         """Return the page that Prometheus scrapes."""
-        with self._lock:
-            return self.registry.render()
+        return render(self.registry)
 
     def _notes(self) -> Values:
         return {(): len(self._shown.notes)}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from strata.host.manager.watch import Course
-from strata.net.metrics import Metric, Registry, Row
+from strata.net.metrics import Counter, Registry, read_gauge
 
 LATENCY: Final = "l_runq_lat_hist"
 
 
-class Delays(Metric):
+class Delays(Collector):
     """Run-queue delays by layer [s]: scx_layered counts those of 2^b to 2^(b+1) us since it was asked last."""
 
-    kind = "histogram"
-
     def __init__(self) -> None:
-        super().__init__(
-            "strata_scx_run_queue_delay_seconds", "How long threads waited for a CPU, by layer.", ("layer",)
-        )
         self.counts: dict[str, list[int]] = {}
         self.sums: dict[str, float] = {}
 
@@ -31,32 +29,32 @@ class Delays(Metric):
             total[bucket] += count
             self.sums[layer] = self.sums.get(layer, 0.0) + 1.5e-6 * 2**bucket * count
 
-    def rows(self) -> Any:
-        """Yield cumulative buckets, sum and count."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield cumulative buckets, sum and count of each layer."""
+        family = HistogramMetricFamily(
+            "strata_scx_run_queue_delay_seconds", "How long threads waited for a CPU, by layer.", labels=["layer"]
+        )
         for layer, counts in self.counts.items():
-            total, named = 0, (("layer", layer),)
-            for bucket, count in enumerate(counts):
-                total += count
-                bound = 1e-6 * 2 ** (bucket + 1) if bucket + 1 < len(counts) else math.inf
-                yield f"{self.name}_bucket", (*named, ("le", f"{bound:g}" if bound < math.inf else "+Inf")), total
-            yield f"{self.name}_sum", named, self.sums.get(layer, 0.0)
-            yield f"{self.name}_count", named, total
+            bounds = [*(f"{1e-6 * 2 ** (bucket + 1):g}" for bucket in range(len(counts) - 1)), "+Inf"]
+            cumulative = [float(total) for total in accumulate(counts)]
+            family.add_metric([layer], list(zip(bounds, cumulative, strict=True)), self.sums.get(layer, 0.0))
+        yield family
 
 
-class Figures(Metric):
+class Figures(Collector):
     """All plain numbers of an answer, each under its own name."""
 
     def __init__(self) -> None:
-        super().__init__("strata_scx_figure", "What scx_layered says of itself (scx_layered --help-stats).")
         self.stats: Mapping[str, Any] = {}
 
-    kind = "gauge"
-
-    def rows(self) -> Any:
+    def collect(self) -> Iterator[Metric]:
         """Yield the machine's figures, and each layer's."""
-        yield from _figures(self.name, self.stats, ())
+        # `Metric`, not GaugeMetricFamily: the machine's figures have one label, a layer's have two.
+        family = Metric("strata_scx_figure", "What scx_layered reports (scx_layered --help-stats).", "gauge")
+        _add_figures(family, self.stats, {})
         for layer, figures in _layers(self.stats):
-            yield from _figures(self.name, figures, (("layer", layer),))
+            _add_figures(family, figures, {"layer": layer})
+        yield family
 
 
 class Metrics:
@@ -67,29 +65,34 @@ class Metrics:
         self.course = Course()
         self.events: Mapping[str, int] = {}
         self._figures, self._delays = Figures(), Delays()
-        self.registry.gauge(
+        read_gauge(
+            self.registry,
             "strata_scx_running",
             "Whether the kernel runs tasks by the policy now.",
             (),
             lambda: {(): float(self.course.verdict == "running")},
         )
-        self.registry.gauge(
+        read_gauge(
+            self.registry,
             "strata_scx_state",
             "What has become of scx_layered: 1 for the state it is in.",
             ("state",),
             lambda: {(self.course.verdict,): 1.0},
         )
-        self.registry.gauge(
+        read_gauge(
+            self.registry,
             "strata_scx_event",
             "The kernel's counters of /sys/kernel/sched_ext/root/events.",
             ("event",),
             lambda: {(name,): float(count) for name, count in self.events.items()},
         )
-        self.unanswered = self.registry.counter(
-            "strata_scx_unanswered_total", "How often scx_layered was asked and did not answer."
+        self.unanswered = Counter(
+            "strata_scx_unanswered_total",
+            "How often scx_layered was asked and did not answer.",
+            registry=self.registry,
         )
-        self.registry.metrics[self._figures.name] = self._figures
-        self.registry.metrics[self._delays.name] = self._delays
+        self.registry.register(self._figures)
+        self.registry.register(self._delays)
 
     def take(self, stats: Mapping[str, Any]) -> None:
         """Take an answer."""
@@ -107,9 +110,7 @@ def _layers(stats: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, figures) for name, figures in layers.items() if isinstance(figures, dict)]
 
 
-def _figures(name: str, stats: Mapping[str, Any], labels: tuple[tuple[str, str], ...]) -> list[Row]:
-    return [
-        (name, (*labels, ("name", key)), float(value))
-        for key, value in stats.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
+def _add_figures(family: Metric, stats: Mapping[str, Any], labels: dict[str, str]) -> None:
+    for key, value in stats.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            family.add_sample(family.name, {**labels, "name": key}, float(value))

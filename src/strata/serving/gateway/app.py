@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
-from strata.net.metrics import CONTENT_TYPE
+from strata.net.metrics import CONTENT_TYPE, render
 from strata.serving.gateway import nodes
 from strata.serving.gateway.gateway import Gateway, why_not_ready
 from strata.serving.gateway.openai import Writer, goal_s, parse
@@ -164,7 +164,7 @@ def _finite(data: Any) -> Any:
 
 def _metrics(gateway: Gateway) -> Endpoint:
     async def endpoint(_request: Request) -> Response:
-        return PlainTextResponse(gateway.meters.registry.render(), headers={"content-type": CONTENT_TYPE})
+        return PlainTextResponse(render(gateway.meters.registry), headers={"content-type": CONTENT_TYPE})
 
     return endpoint
 

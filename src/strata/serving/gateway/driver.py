@@ -79,7 +79,7 @@ class Driver:
                 self._timer = asyncio.get_running_loop().call_later(AFTER_FAULT_S, self._tick)
             return ()
         for instruction in instructions:
-            self.meters.instructions.inc(model=self.name, kind=type(instruction).__name__)
+            self.meters.instructions.labels(self.name, type(instruction).__name__).inc()
             try:
                 self._do(instruction)
             except Exception as error:
@@ -91,7 +91,7 @@ class Driver:
         """Take a request; its ticket may be over when this returns. Raises Fault for one that cannot be served."""
         signal, prompt = self.hands.admit(ask, request_id)
         ticket = self.tickets[request_id] = Ticket(ask, signal, prompt, arrived_s=self.clock())
-        self.meters.tokens.inc(signal.prompt_tokens, model=self.name, kind="prompt")
+        self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
         self.post(Arrive(signal))
         return ticket
 
@@ -179,7 +179,7 @@ class Driver:
         def first_token() -> None:
             if ticket.first_s is None:
                 ticket.first_s = self.clock()
-                self.meters.ttft.observe(ticket.first_s - ticket.arrived_s, model=self.name)
+                self.meters.ttft.labels(self.name).observe(ticket.first_s - ticket.arrived_s)
             self.post(FirstToken(request_id, number))
 
         try:
@@ -191,7 +191,7 @@ class Driver:
             return
         attempt = self._attempts.pop(request_id)
         outcome = "ok" if ended.finish is not None else "refused" if ended.fault else "failed"
-        self.meters.attempts.inc(model=self.name, outcome=outcome)
+        self.meters.attempts.labels(self.name, outcome).inc()
         if not ended.is_clean:
             told = [name for name in attempt.node_ids if name != ended.suspect]
             self._start(self.hands.abort(told, request_id, number))
@@ -214,7 +214,7 @@ class Driver:
             return
         del self._attempts[request_id]
         attempt.task.cancel()
-        self.meters.attempts.inc(model=self.name, outcome="aborted")
+        self.meters.attempts.labels(self.name, "aborted").inc()
         self._start(self.hands.abort(attempt.node_ids, request_id, number))
 
     # Endings
@@ -227,9 +227,9 @@ class Driver:
         if self.tickets.pop(ticket.request_id, None) is None:
             return
         outcome = ticket.finish or (ticket.fault.code if ticket.fault else "unknown")
-        self.meters.requests.inc(model=self.name, outcome=outcome)
-        self.meters.tokens.inc(ticket.num_generated, model=self.name, kind="generated")
-        self.meters.latency.observe(self.clock() - ticket.arrived_s, model=self.name)
+        self.meters.requests.labels(self.name, outcome).inc()
+        self.meters.tokens.labels(self.name, "generated").inc(ticket.num_generated)
+        self.meters.latency.labels(self.name).observe(self.clock() - ticket.arrived_s)
 
     def _drop(self, event: Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""
@@ -242,7 +242,7 @@ class Driver:
                 self.post(Cancelled(request_id))
 
     def _fault(self, what: str, error: BaseException) -> None:
-        self.meters.faults.inc(model=self.name, at=what)
+        self.meters.faults.labels(self.name, what).inc()
         log.error("%s of %s went wrong", what, self.name, exc_info=error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from strata.net.metrics import Registry
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, read_gauge
 
 
 class Meters:
@@ -12,17 +12,27 @@ class Meters:
 
     def __init__(self, counts: Callable[[], Mapping[str, dict[str, int]]]) -> None:
         self.registry = new = Registry()
-        self.http = new.counter("strata_http_requests_total", "HTTP requests by status.", ["code"])
-        self.requests = new.counter("strata_requests_total", "Requests that are over.", ["model", "outcome"])
-        self.tokens = new.counter("strata_tokens_total", "Tokens read and written.", ["model", "kind"])
-        self.attempts = new.counter("strata_attempts_total", "Attempts at requests.", ["model", "outcome"])
-        self.instructions = new.counter("strata_instructions_total", "What schedulers said.", ["model", "kind"])
-        self.faults = new.counter("strata_faults_total", "Faults of ours, each logged.", ["model", "at"])
-        self.ttft = new.histogram("strata_ttft_seconds", "Arrival to first token.", ["model"])
-        self.latency = new.histogram("strata_request_seconds", "Arrival to end.", ["model"])
+        self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
+        self.requests = Counter(
+            "strata_requests_total", "Requests that are over.", ["model", "outcome"], registry=new
+        )
+        self.tokens = Counter("strata_tokens_total", "Tokens read and written.", ["model", "kind"], registry=new)
+        self.attempts = Counter(
+            "strata_attempts_total", "Attempts at requests.", ["model", "outcome"], registry=new
+        )
+        self.instructions = Counter(
+            "strata_instructions_total", "Instructions of schedulers.", ["model", "kind"], registry=new
+        )
+        self.faults = Counter("strata_faults_total", "Faults of ours, each logged.", ["model", "at"], registry=new)
+        self.ttft = Histogram(
+            "strata_ttft_seconds", "Arrival to first token.", ["model"], buckets=SECONDS, registry=new
+        )
+        self.latency = Histogram(
+            "strata_request_seconds", "Arrival to end.", ["model"], buckets=SECONDS, registry=new
+        )
 
         def gauge(name: str, text: str, key: str) -> None:
-            new.gauge(name, text, ["model"], lambda: {(model,): one[key] for model, one in counts().items()})
+            read_gauge(new, name, text, ["model"], lambda: {(model,): one[key] for model, one in counts().items()})
 
         gauge("strata_ready", "Whether a pipeline serves.", "ready")
         gauge("strata_pipelines", "Pipelines, loading ones too.", "pipelines")

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
-from strata.net.metrics import CONTENT_TYPE, Registry
+from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
 from strata.serving.wire import (
     AbortMessage,
     GenerateMessage,
@@ -65,7 +65,7 @@ class WorkerFrame(Frame):
 def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[[], None]) -> WorkerFrame:
     """Return the worker as an ASGI application."""
     registry = Registry()
-    requests = registry.counter("strata_worker_requests_total", "Answers by status.", ["code"])
+    requests = Counter("strata_worker_requests_total", "Answers by status.", ["code"], registry=registry)
     _gauges(registry, worker)
     shape = worker.shape
     made = WorkerFrame(
@@ -79,22 +79,31 @@ def frame(worker: Worker, *, token: str, lifespan: Lifespan, on_drain: Callable[
 
 
 def _gauges(registry: Registry, worker: Worker) -> None:
-    holder = worker.holder
-    registry.gauge("strata_worker_sequences", "Running.", (), lambda: {(): len(holder.sequences)})
-    registry.gauge("strata_worker_slots", "Sequences at once at most.", (), lambda: {(): holder.slots})
-    registry.gauge("strata_worker_kv_bytes", "Reserved.", (), lambda: {(): holder.kv_bytes})
-    registry.gauge("strata_worker_kv_room_bytes", "At most.", (), lambda: {(): holder.kv_room_bytes})
-    registry.gauge(
+    holder, stage, driver = worker.holder, worker.stage, worker.driver
+    for name, text, read in (
+        ("sequences", "Sequences that run now.", lambda: len(holder.sequences)),
+        ("slots", "Sequences that may run at the same time.", lambda: holder.slots),
+        ("kv_bytes", "Bytes of the KV cache that are reserved.", lambda: holder.kv_bytes),
+        ("kv_room_bytes", "Bytes that the KV cache may take.", lambda: holder.kv_room_bytes),
+        ("waiting", "Steps that wait for their turn.", lambda: stage.num_waiting),
+    ):
+        read_gauge(registry, f"strata_worker_{name}", text, (), _alone(read))
+    read_gauge(
+        registry,
         "strata_worker_layers",
-        "Of every plan whose layers are ready.",
+        "Layers that are ready, by the version of their plan.",
         ("version",),
         lambda: {(str(v),): holder.plans[v].end - holder.plans[v].first for v in holder.loaded},
     )
-    registry.gauge("strata_worker_steps", "Run since the start.", (), lambda: {(): worker.stage.num_steps})
-    registry.gauge(
-        "strata_worker_waiting", "Steps that wait for their turn.", (), lambda: {(): worker.stage.num_waiting}
-    )
-    registry.gauge("strata_worker_tokens", "Of attempts driven here.", (), lambda: {(): worker.driver.num_tokens})
+    for name, text, read in (
+        ("steps_total", "Steps that this worker ran.", lambda: stage.num_steps),
+        ("tokens_total", "Tokens of attempts that this worker drives.", lambda: driver.num_tokens),
+    ):
+        read_counter(registry, f"strata_worker_{name}", text, (), _alone(read))
+
+
+def _alone(read: Callable[[], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+    return lambda: {(): read()}
 
 
 def _routes(worker: Worker, registry: Registry) -> list[Route]:
@@ -133,7 +142,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return JSONResponse({"node_id": worker.node_id, "loaded": list(worker.holder.loaded)})
 
     async def metrics(_request: Request) -> Response:
-        return PlainTextResponse(registry.render(), headers={"content-type": CONTENT_TYPE})
+        return PlainTextResponse(render(registry), headers={"content-type": CONTENT_TYPE})
 
     return [
         Route("/load", _reads(LoadMessage, load), methods=["POST"]),
