@@ -24,8 +24,8 @@ from pathlib import Path
 
 import httpx
 
-from strata.net.http import Frame, Limits, Realm
 from strata.net import metrics
+from strata.net.http import Frame, Limits, Realm
 from strata.net.server import listen, uvicorn_server
 from strata.serving.worker.shape import Shape
 
