@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.evaluation.fault_injection.scenarios import Trouble, scene
+from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.training.plan.baselines import nsga2
 from tests import ROOT
 
@@ -69,5 +69,5 @@ def test_a_command_prints_what_is_shown_below_it(command, output, printed, folde
 
 
 def test_the_example_trace_is_of_the_simulated_kernel():
-    _, text = scene(Trouble.PINNED_HOG, seed=1)
+    _, text = scenario(InjectedFault.PINNED_HOG, seed=1)
     assert gzip.decompress((ROOT / "examples/host/trace.txt.gz").read_bytes()) == text

@@ -15,7 +15,7 @@ from tests.host.traces import IDLE, Text
 T, HOG = ("trainer_main", 11), ("<hog & co>", 12)
 
 
-def troubled(folder: Path, *, wait_ms: float = 4.0) -> Path:
+def faulty(folder: Path, *, wait_ms: float = 4.0) -> Path:
     text, on = Text(), IDLE
     for step in range(50):
         now = 10.0 * step
@@ -33,7 +33,7 @@ def report(*arguments: str | Path) -> Result:
 
 
 def test_the_json_answer_has_its_keys_and_blame_sums_to_the_waits(tmp_path):
-    data = json.loads(report(troubled(tmp_path), "-o", "json").stdout)
+    data = json.loads(report(faulty(tmp_path), "-o", "json").stdout)
     assert {"events", "unparsed", "lost", "threads", "findings"} <= set(data)
     assert (data["events"], data["unparsed"], data["lost"]) == (150, 0, 0)
     trainer = data["threads"][0]
@@ -47,7 +47,7 @@ def test_the_json_answer_has_its_keys_and_blame_sums_to_the_waits(tmp_path):
 
 
 def test_the_table_fits_eighty_columns_and_begins_with_a_verdict(tmp_path):
-    result = report(troubled(tmp_path))
+    result = report(faulty(tmp_path))
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -55,19 +55,19 @@ def test_the_table_fits_eighty_columns_and_begins_with_a_verdict(tmp_path):
     assert "ERROR cpu-wait" in result.stdout
 
 
-def test_a_trace_without_trouble_is_said_to_have_none(tmp_path):
-    result = report(troubled(tmp_path, wait_ms=0.0))
+def test_a_trace_without_fault_is_said_to_have_none(tmp_path):
+    result = report(faulty(tmp_path, wait_ms=0.0))
     assert "that is not what holds it up" in result.stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize(("level", "code"), [("info", 4), ("warning", 4), ("error", 4)])
 def test_a_finding_of_that_severity_exits_with_4(tmp_path, level, code):
-    assert run(["host", "report", str(troubled(tmp_path)), "--fail-on", level]) == code
-    assert run(["host", "report", str(troubled(tmp_path, wait_ms=0.0)), "--fail-on", level]) == 0
+    assert run(["host", "report", str(faulty(tmp_path)), "--fail-on", level]) == code
+    assert run(["host", "report", str(faulty(tmp_path, wait_ms=0.0)), "--fail-on", level]) == 0
 
 
 def test_the_threads_that_matter_may_be_named(tmp_path):
-    data = json.loads(report(troubled(tmp_path), "--critical", "<hog", "-o", "json").stdout)
+    data = json.loads(report(faulty(tmp_path), "--critical", "<hog", "-o", "json").stdout)
     assert data["threads"][0]["comm"] == "<hog & co>"
     assert {one["thread"] for one in data["findings"]} <= {"<hog & co>"}
 
@@ -104,7 +104,7 @@ class _Page(HTMLParser):
 
 def test_the_page_is_whole_needs_nothing_else_and_escapes_names(tmp_path):
     page = tmp_path / "out.html"
-    assert report(troubled(tmp_path), "--html", page).exit_code == 0
+    assert report(faulty(tmp_path), "--html", page).exit_code == 0
     parser = _Page()
     parser.feed(page.read_text())
     assert parser.open == []
@@ -132,7 +132,7 @@ def test_the_bench_has_its_keys(tmp_path):
     assert data["record_cpu_s_per_mevents"] is None
     assert data["record"][0]["reason"]
     assert {"policy", "wait_ms_mean", "ratio_to_quiet"} < set(data["noisy_neighbour"][0])
-    result = CliRunner().invoke(cli, [*bench, "--seeds", "0", "--trace", str(troubled(tmp_path))])
+    result = CliRunner().invoke(cli, [*bench, "--seeds", "0", "--trace", str(faulty(tmp_path))])
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 80
 

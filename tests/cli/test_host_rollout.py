@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from strata.cli.main import cli
 from strata.errors import GoalMissed
 from strata.host.rollout.assign import Rules
-from strata.host.rollout.attempt import Policy
+from strata.host.rollout.attempt import Arm
 from strata.host.rollout.pictures import svg, text
 from strata.host.rollout.report import report_of
-from strata.host.rollout.rollout import Plan
+from strata.host.rollout.rollout import RolloutPlan
 from strata.host.rollout.store import Store
 from tests.host.rollout.rollouts import simulated
 
@@ -54,7 +54,7 @@ def test_from_init_to_going_back(begun, tmp_path):
     status = rollout("status", "layered", "-o", "json")
     assert isinstance(status.exception, GoalMissed)
     data = json.loads(status.stdout)
-    assert (data["stand"], data["reason"]["token"]) == ("roll-back", "rollout-jobs-worse")
+    assert (data["status"], data["reason"]["token"]) == ("roll-back", "rollout-jobs-worse")
     assert data["jobs_back"] == ["a", "b", "c"]
     assert answer(*asked, 4)["policy"] == "baseline"
 
@@ -71,10 +71,10 @@ def test_adding_the_same_attempt_again_changes_nothing_and_another_value_is_refu
 
 def test_two_hosts_that_ask_for_one_attempt_at_once_are_told_the_same(tmp_path):
     with Store(tmp_path / "s.db") as store:
-        store.init(Plan("p"), Rules(), at_s=0.0)
+        store.init(RolloutPlan("p"), Rules(), at_s=0.0)
         before = store.get("p")
-        said = [store.assign(before, "job", 0, policy, at_s=0.0) for policy in Policy]
-        assert said == [Policy.BASELINE, Policy.BASELINE]
+        said = [store.assign(before, "job", 0, policy, at_s=0.0) for policy in Arm]
+        assert said == [Arm.BASELINE, Arm.BASELINE]
 
 
 def test_rules_change_on_the_way_and_a_stop_stays(begun):
@@ -86,7 +86,7 @@ def test_rules_change_on_the_way_and_a_stop_stays(begun):
     assert answer(*asked[:3], "y", *asked[4:])["reason"]["token"] == "rollout-outside-share"
     rollout("change", "layered", "--stop", "--share", 1)
     rollout("change", "layered", "--share", 0.5)
-    assert answer("status", "layered")["stand"] == "stopped"
+    assert answer("status", "layered")["status"] == "stopped"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata.host.apply.machine import Gone, Machine
+from strata.host.apply.machine import Machine, ThreadGone
 from strata.host.policy.step import Step
 
 JOB = "/sys/fs/cgroup/job"
@@ -42,7 +42,7 @@ class Kernel(Machine):
 
     def check(self, step: Step) -> Step:
         if step.path in self.gone or step.value in self.gone:
-            raise Gone("it has ended")
+            raise ThreadGone("it has ended")
         return step
 
     def read(self, act, path, value):
@@ -52,7 +52,7 @@ class Kernel(Machine):
             return self.state.get((act, path), "")
         key = (act, value) if act == "attach" else (act, path)
         if key not in self.state:
-            raise Gone("it is not there any more")
+            raise ThreadGone("it is not there any more")
         return self.state[key]
 
     def before(self, act, path, value):
@@ -102,7 +102,7 @@ class Kernel(Machine):
             state[act, path] = value
         elif act != "migrate":
             if (act, path) not in state:
-                raise Gone("it is not there any more")
+                raise ThreadGone("it is not there any more")
             state[act, path] = value.strip()
 
 

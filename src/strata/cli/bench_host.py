@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="Trials of each trouble whose culprit is known.",
+    help="Trials of each fault whose culprit is known.",
 )
 @click.option(
     "--rounds",
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 @click.option(
     "--live",
     is_flag=True,
-    help="Make the trouble on this kernel (root), not on the simulated one, and try what helps against it.",
+    help="Inject the faults on this kernel (root), not on the simulated one, and try what helps against it.",
 )
 @output_option
 def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, output: str) -> None:
     """Measure how fast traces are read and explained, and how often a report names the culprit that was there.
 
-    Rates are of CPU time, one thread; the text comes from a file that was just written. Trouble is CPU
+    Rates are of CPU time, one thread; the text comes from a file that was just written. Faults are CPU
     hogs, a storm of forks, yields or pipes, a hog on the trainer's CPU, interrupts, or none.
 
     On the kernel that runs here: what recording costs, and how long a trainer waits for a CPU beside four busy
@@ -80,11 +80,11 @@ def _show(console: Console, data: Mapping[str, Any]) -> None:
     rates = f"precision {trials['precision']:.0%}, recall {trials['recall']:.0%}" if trials["runs"] else "nothing"
     console.print(f"culprits named, {trials['kernel']} kernel: {rates} in {trials['runs']} trials{disturbed}")
     for trial in trials["skipped"]:
-        console.print(f"  {trial['trouble']} cannot be made here: {trial['reason']}")
+        console.print(f"  {trial['fault']} cannot be made here: {trial['reason']}")
     for trial in trials["missed"]:
         was = " or ".join(trial["injected"]) or "nobody"
         console.print(
-            f"  {trial['trouble']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
+            f"  {trial['fault']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
         )
     _show_kernel(console, data)
 
@@ -124,7 +124,7 @@ def _show_gains(console: Console, gains: list[Mapping[str, Any]]) -> None:
         return
     body = [
         (
-            gain["trouble"],
+            gain["fault"],
             gain["policy"],
             _percent(gain["predicted"]),
             _percent(gain["achieved"]),
@@ -134,7 +134,7 @@ def _show_gains(console: Console, gains: list[Mapping[str, Any]]) -> None:
         for gain in gains
     ]
     console.print()
-    console.print(rows(("trouble", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5)))
+    console.print(rows(("fault", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5)))
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

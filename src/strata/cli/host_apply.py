@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from strata.decision import Reason
-    from strata.host.apply.act import Outcome
-    from strata.host.apply.undo import Undone
+    from strata.host.apply.act import StepOutcome
+    from strata.host.apply.undo import UndoOutcome
 
 
 @click.command()
@@ -97,7 +97,7 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
         raise StrataError(f"{len(failed)} changes could not be put back: {what}", hint="strata host undo, again")
 
 
-def _show(console: Console, outcomes: Sequence[Outcome], refused: Sequence[Reason]) -> None:
+def _show(console: Console, outcomes: Sequence[StepOutcome], refused: Sequence[Reason]) -> None:
     if outcomes:
         body = (
             (one.result, one.step.act, one.step.path, _change(one), one.why or one.step.why) for one in outcomes
@@ -109,13 +109,13 @@ def _show(console: Console, outcomes: Sequence[Outcome], refused: Sequence[Reaso
         console.print("nothing to do")
 
 
-def _change(one: Outcome) -> str:
+def _change(one: StepOutcome) -> str:
     if one.step.act in ("attach", "mkdir", "migrate") or one.result == "already":
         return one.step.value
     return f"{' '.join(one.before.split()) or '-'} → {one.step.value}"
 
 
-def _show_undone(console: Console, found: Sequence[Undone]) -> None:
+def _show_undone(console: Console, found: Sequence[UndoOutcome]) -> None:
     if not found:
         console.print("nothing to undo")
         return

@@ -12,8 +12,8 @@ from strata.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.policy.generate import Policy
-    from strata.host.policy.plain import Plain
+    from strata.host.policy.generate import LayeredPolicy
+    from strata.host.policy.plain import PlainPolicy
 
 
 @click.command()
@@ -53,14 +53,14 @@ def layers(is_plain: bool, pid: int | None, output: str) -> None:
     emit(dump(policy.layers), output, lambda console: _show_policy(console, policy))
 
 
-def _data(found: Plain) -> dict[str, Any]:
+def _data(found: PlainPolicy) -> dict[str, Any]:
     return {
         "steps": [step.to_dict() for step in found.steps],
         "left_out": [{"what": one.what, "why": one.why} for one in found.left_out],
     }
 
 
-def _show_policy(console: Console, policy: Policy) -> None:
+def _show_policy(console: Console, policy: LayeredPolicy) -> None:
     from strata.cli.host_lint import show_words
     from strata.host.policy.lint.explain import explain
 
@@ -71,7 +71,7 @@ def _show_policy(console: Console, policy: Policy) -> None:
         console.print(text, soft_wrap=True)
 
 
-def _show_steps(console: Console, found: Plain) -> None:
+def _show_steps(console: Console, found: PlainPolicy) -> None:
     if found.steps:
         body = ((step.layer, step.act, step.path, step.value, step.why) for step in found.steps)
         console.print(rows(("layer", "do", "where", "what", "why"), body))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from strata.host.policy.codec import Read
+    from strata.host.policy.codec import ParsedPolicy
     from strata.host.policy.lint.explain import Explained
-    from strata.host.policy.lint.finding import Finding
-    from strata.host.policy.lint.room import Site
+    from strata.host.policy.lint.finding import LintFinding
+    from strata.host.policy.lint.room import TargetMachine
 
 
 @click.command()
@@ -51,15 +51,15 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
         raise GoalMissed(f"{file}: {errors} {'error' if errors == 1 else 'errors'}")
 
 
-def _here() -> Site:
+def _here() -> TargetMachine:
     from strata.host.machine import cpus, kernel
-    from strata.host.policy.lint.room import Site
+    from strata.host.policy.lint.room import TargetMachine
 
-    return Site(cpus.probe(), kernel.probe())
+    return TargetMachine(cpus.probe(), kernel.probe())
 
 
 def _show(
-    console: Console, file: str, policy: Read, findings: Sequence[Finding], words: Sequence[Explained]
+    console: Console, file: str, policy: ParsedPolicy, findings: Sequence[LintFinding], words: Sequence[Explained]
 ) -> None:
     show_words(console, words)
     if not findings:

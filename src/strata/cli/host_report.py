@@ -17,7 +17,7 @@ from strata.errors import GoalMissed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.analysis.report import Report
+    from strata.host.analysis.report import TraceReport
 
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
@@ -107,7 +107,7 @@ def report(
         raise GoalMissed(f"a finding of severity {worst}")
 
 
-def _show(console: Console, found: Report) -> None:
+def _show(console: Console, found: TraceReport) -> None:
     from strata.host.analysis.gain import predicted_gain
     from strata.host.analysis.report import verdict
 

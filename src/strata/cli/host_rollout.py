@@ -102,9 +102,9 @@ def init(
 ) -> None:
     """Begin a roll-out called NAME. Nothing runs differently until `next` is asked."""
     from strata.host.rollout.assign import Rules
-    from strata.host.rollout.rollout import Plan, Unit
+    from strata.host.rollout.rollout import RolloutPlan, Unit
 
-    plan = Plan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
+    plan = RolloutPlan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
     with _store(state) as store:
         store.init(plan, Rules(tuple(opt_in), tuple(opt_out), share), at_s=_now_s())
     click.echo(f"{name}: {aa_pairs} pairs of attempts under equal policies come first", err=True)
@@ -218,7 +218,7 @@ def add(
     state: Path | None,
 ) -> None:
     """Record an attempt that ended. Adding it again changes nothing. Says where the roll-out stands now."""
-    from strata.host.rollout.attempt import Attempt, Policy
+    from strata.host.rollout.attempt import Arm, Attempt
     from strata.host.rollout.judge import judge
     from strata.host.rollout.measures import measure
 
@@ -228,11 +228,11 @@ def add(
         known = store.get(name)
         if path is not None:
             value = measure(known.plan, path)
-        is_new = store.add(known, Attempt(job, number, Policy(policy), value, config, devices), at_s=_now_s())
+        is_new = store.add(known, Attempt(job, number, Arm(policy), value, config, devices), at_s=_now_s())
         verdict = judge(store.get(name))
     shown = "failed" if value is None else f"{value:g}"
     click.echo(f"{'recorded' if is_new else 'known'}: {job} attempt {number}, {known.plan.unit} {shown}", err=True)
-    click.echo(f"{verdict.stand}: {verdict.reason}", err=True)
+    click.echo(f"{verdict.status}: {verdict.reason}", err=True)
 
 
 @rollout.command()
@@ -258,7 +258,7 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
     from strata.cli import host_rollout_table as table
     from strata.errors import GoalMissed
     from strata.host.rollout import pictures
-    from strata.host.rollout.judge import Stand
+    from strata.host.rollout.judge import RolloutStatus
     from strata.host.rollout.report import report_of
 
     with _store(state) as store:
@@ -278,7 +278,7 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
             table.show_jobs(console, found)
 
     emit(found.to_dict(with_ratios=is_whole), output, show)
-    if found.verdict.stand is Stand.ROLL_BACK:
+    if found.verdict.status is RolloutStatus.ROLL_BACK:
         raise GoalMissed(
             f"{name} went back: {found.verdict.reason}", hint="a new roll-out once the policy is mended"
         )

@@ -10,15 +10,15 @@ from strata.cli.output import rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.host.rollout.report import Report
+    from strata.host.rollout.report import RolloutReport
 
 _MOST_JOBS: Final = 12
 
 
-def show(console: Console, found: Report) -> None:
+def show(console: Console, found: RolloutReport) -> None:
     """Print where a roll-out stands: the noise floor, the change, capacity saved, who went back."""
     verdict = found.verdict
-    console.print(f"{verdict.stand}: {verdict.reason}", style="bold")
+    console.print(f"{verdict.status}: {verdict.reason}", style="bold")
     noise = verdict.noise
     if noise is not None:
         console.print(
@@ -43,7 +43,7 @@ def show(console: Console, found: Report) -> None:
         console.print(f"back on the baseline: {', '.join(verdict.jobs_back)}")
 
 
-def show_jobs(console: Console, found: Report) -> None:
+def show_jobs(console: Console, found: RolloutReport) -> None:
     """Print the jobs that fared worst."""
     if not found.jobs:
         return

@@ -15,8 +15,8 @@ from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
     from strata.host.manager.metrics import Metrics
-    from strata.host.manager.watch import Course
-    from strata.host.policy.codec import Read
+    from strata.host.manager.watch import SchedulerRun
+    from strata.host.policy.codec import ParsedPolicy
     from strata.host.policy.step import Step
 
 
@@ -58,7 +58,7 @@ def run_layered(
     from strata.host.apply.journal import folder_of
     from strata.host.machine import cpus as cpus_of
     from strata.host.manager.metrics import Metrics
-    from strata.host.manager.run import Place, check, manage, wait_until_disabled
+    from strata.host.manager.run import ManagerPaths, check, manage, wait_until_disabled
     from strata.host.policy.arguments import arguments as arguments_of
     from strata.host.policy.codec import load
     from strata.host.signals import stoppable
@@ -73,7 +73,7 @@ def run_layered(
     if found is None:
         raise MissingPart(f"{program} is not here", hint="cargo install scx_layered; or --program PATH")
     folder = folder_of(os.environ, user=os.geteuid())
-    place = Place(Path("/"), folder / "scx_layered.log", folder / "off")
+    place = ManagerPaths(Path("/"), folder / "scx_layered.log", folder / "off")
     if place.off.exists():
         raise Infeasible(f"the kill switch is set: {place.off}", hint=f"rm {place.off}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,12 +107,12 @@ def run_layered(
     )
 
 
-def _lint(policy: str, read: Read) -> None:
+def _lint(policy: str, read: ParsedPolicy) -> None:
     from strata.host.machine import cpus, kernel
     from strata.host.policy.lint.policy import lint
-    from strata.host.policy.lint.room import Site
+    from strata.host.policy.lint.room import TargetMachine
 
-    findings = lint(read, site=Site(cpus.probe(), kernel.probe()))
+    findings = lint(read, site=TargetMachine(cpus.probe(), kernel.probe()))
     errors = [one for one in findings if one.severity == "error"]
     if errors:
         raise GoalMissed(f"{policy}: {errors[0].reason}", hint=f"strata host lint {policy}")
@@ -143,7 +143,7 @@ def _serve(figures: Metrics, address: tuple[str, int], open_things: ExitStack) -
     click.echo(f"metrics: http://{address[0]}:{listener.getsockname()[1]}/metrics", err=True)
 
 
-def _tell(course: Course) -> None:
+def _tell(course: SchedulerRun) -> None:
     why = f": {course.why}" if course.why else f", by {course.ops}" if course.ops else ""
     click.echo(f"scx_layered: {course.verdict}{why}", err=True)
 

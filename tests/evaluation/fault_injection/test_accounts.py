@@ -1,4 +1,4 @@
-"""Reports account for every wait as the plainest reader does: on simulated troubles, and on the sample trace."""
+"""Reports account for every wait as the plainest reader does: on simulated faults, and on the sample trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.evaluation.fault_injection.scenarios import Trouble, scene
+from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import view_of
 from strata.host.trace.read import read_trace
@@ -21,10 +21,10 @@ def both(trace: Path) -> tuple[object, object]:
     return accounts_of(report_of(view_of(read_trace(trace))).to_dict()), accounts_of(trace)
 
 
-@pytest.mark.parametrize("trouble", list(Trouble))
-def test_simulated_traces_are_accounted_for(trouble, tmp_path):
+@pytest.mark.parametrize("fault", list(InjectedFault))
+def test_simulated_traces_are_accounted_for(fault, tmp_path):
     trace = tmp_path / "trace.txt"
-    trace.write_bytes(scene(trouble, seed=5)[1])
+    trace.write_bytes(scenario(fault, seed=5)[1])
     ours, plain = both(trace)
     assert ours == plain
     assert ours

@@ -1,4 +1,4 @@
-"""Trouble on the kernel that runs here: reports name who was started to make it, and account for every wait."""
+"""Injected faults on the kernel that runs here: reports name the culprit, and account for every wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from strata.evaluation.fault_injection.live import record, record_trial
-from strata.evaluation.fault_injection.scenarios import Trouble
+from strata.evaluation.fault_injection.scenarios import InjectedFault
 from strata.evaluation.fault_injection.score import Score, Trial
 from strata.evaluation.fault_injection.trials import live
 from strata.host.analysis.report import report_of
@@ -28,14 +28,14 @@ SEEDS = 3
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory) -> tuple[Score, Path]:
-    """All troubles three times, a minute and more, and where their traces are."""
+    """All faults three times, a minute and more, and where their traces are."""
     if not os.environ.get("STRATA_REAL"):
-        pytest.skip("a minute of trouble for the whole machine: `make test-real` makes it")
+        pytest.skip("a minute of faults for the whole machine: `make test-real` makes it")
     folder = tmp_path_factory.mktemp("trials")
 
-    def kept(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
-        trial = record_trial(trouble, seed=seed, trace=trace)
-        shutil.copy(trace, folder / f"{trouble}-{seed}.txt")
+    def kept(fault: InjectedFault, *, seed: int, trace: Path) -> Trial:
+        trial = record_trial(fault, seed=seed, trace=trace)
+        shutil.copy(trace, folder / f"{fault}-{seed}.txt")
         return trial
 
     return live(SEEDS, record=kept), folder
@@ -44,20 +44,22 @@ def trials(tmp_path_factory) -> tuple[Score, Path]:
 @pytest.mark.real("tracing")
 def test_injected_culprits_are_named_on_a_real_kernel_and_no_one_of_a_quiet_one(trials):
     found = trials[0]
-    assert set(found.skipped) <= {Trouble.IRQ_LOAD}, found.skipped  # which needs a network namespace
+    assert set(found.skipped) <= {InjectedFault.IRQ_LOAD}, found.skipped  # which needs a network namespace
     if found.precision is not None and found.recall is not None:
         assert min(found.precision, found.recall) >= 0.95, found.to_dict()["missed"]
-    made = {Trouble(one.trial.trouble) for one in found.outcomes} | {Trouble(one) for one in found.skipped}
-    if left := set(Trouble) - made:
+    made = {InjectedFault(one.trial.fault) for one in found.outcomes} | {
+        InjectedFault(one) for one in found.skipped
+    }
+    if left := set(InjectedFault) - made:
         pytest.skip(f"others had the CPUs: {', '.join(left)} not scored, {found.disturbed} trials disturbed")
 
 
 @pytest.mark.real("tracing")
-@pytest.mark.parametrize("trouble", list(Trouble))
-def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does(trouble, trials):
-    trace = trials[1] / f"{trouble}-0.txt"
+@pytest.mark.parametrize("fault", list(InjectedFault))
+def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does(fault, trials):
+    trace = trials[1] / f"{fault}-0.txt"
     if not trace.exists():
-        pytest.skip(f"{trouble}: {trials[0].skipped[trouble]}")
+        pytest.skip(f"{fault}: {trials[0].skipped[fault]}")
     report = report_of(view_of(read_trace(trace))).to_dict()
     assert report["lost"] == 0
     assert accounts_of(report) == accounts_of(trace)

@@ -17,7 +17,7 @@ from strata.errors import StrataError
 from strata.evaluation.noisy_neighbours import gains, neighbours
 from strata.evaluation.noisy_neighbours.neighbours import Trial
 from strata.evaluation.noisy_neighbours.overhead import Run, cost_of
-from strata.evaluation.noisy_neighbours.policies import POLICIES, NotHere, Scene
+from strata.evaluation.noisy_neighbours.policies import POLICIES, PolicyMissing, Scenario
 from strata.evaluation.noisy_neighbours.session import TooSlow
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.findings.finding import Finding, Severity
@@ -36,7 +36,7 @@ from tests.host.traces import IDLE, Text
 
 JOB = "/sys/fs/cgroup/job"
 FULL = Kernel("/sys/fs/cgroup", frozenset({"cpu", "cpuset"}), has_cpu_idle=True, memory_nodes=(0,))
-SCENE = Scene(
+SCENE = Scenario(
     (0, 1),
     thread(50, "trainer", cgroup="/job", start_ticks=5),
     tuple(thread(tid, "noise", cgroup="/job", start_ticks=5) for tid in (51, 52)),
@@ -61,7 +61,7 @@ def test_ctrl_c_ends_what_is_within_and_is_remembered():
 
 
 class Pretended(Pretend):
-    """A kernel with the scene's threads in one job."""
+    """A kernel with the scenario's threads in one job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,16 +93,16 @@ def test_each_policy_is_steps_that_apply_takes_and_undoes(policy, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("policy", "scene", "reason"),
+    ("policy", "scenario", "reason"),
     [
         ("weight", replace(SCENE, kernel=Kernel()), "not mounted"),
         ("cpuset", replace(SCENE, kernel=replace(FULL, controllers=frozenset({"cpu"}))), "no controller cpuset"),
         ("affinity", replace(SCENE, on=(0,)), "one CPU"),
     ],
 )
-def test_what_a_machine_has_not_is_said(policy, scene, reason):
-    with pytest.raises(NotHere, match=reason):
-        tuple(POLICIES[policy](scene))
+def test_what_a_machine_has_not_is_said(policy, scenario, reason):
+    with pytest.raises(PolicyMissing, match=reason):
+        tuple(POLICIES[policy](scenario))
 
 
 def test_a_threads_scheduling_policy_comes_and_goes_on_this_kernel(tmp_path):
@@ -125,7 +125,7 @@ def tried(names, rounds=3):
     def trial(name):
         calls.append(name)
         if name == "weight":
-            raise NotHere("no cgroups")
+            raise PolicyMissing("no cgroups")
         if name == "fifo":
             raise StrataError("no rights")
         if not left[name]:
@@ -206,12 +206,12 @@ def test_a_gain_is_predicted_where_a_thread_loses_time():
 
 
 def test_gains_are_pairs_of_what_was_seen_without_and_with_a_policy():
-    def trial(trouble, policy):
+    def trial(fault, policy):
         if policy == "affinity":
-            raise NotHere("one CPU")
-        return gains.Seen(0.2, 0.6, 1.5) if policy == "none" else gains.Seen(0.3, 0.4, 0.7)
+            raise PolicyMissing("one CPU")
+        return gains.TrainerShares(0.2, 0.6, 1.5) if policy == "none" else gains.TrainerShares(0.3, 0.4, 0.7)
 
-    said = {(one.trouble, one.policy): one.to_dict() for one in gains.measure(2, patience=Patience(), trial=trial)}
+    said = {(one.fault, one.policy): one.to_dict() for one in gains.measure(2, patience=Patience(), trial=trial)}
     nice = said["cpu-hogs", "nice"]
     assert (nice["predicted"], nice["achieved"]) == (1.5, pytest.approx(0.5))
     assert (nice["waited_before"], nice["waited_after"]) == (0.6, 0.4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.host.analysis.run_queue_delays import Cause, switch_outs
 from strata.host.analysis.view import View, view_of
-from strata.host.trace.events import Kind, State, Trace
+from strata.host.trace.events import EventKind, TaskState, Trace
 from strata.host.trace.read import read_trace
 from tests import SHARED
 from tests.host.traces import IDLE, Text
@@ -177,10 +177,10 @@ def _naive(trace: Trace) -> dict[int, list[int]]:
     events = trace.events
     for i in range(len(events)):
         kind, tid, now = int(events.kind[i]), int(events.tid[i]), int(events.time_ns[i])
-        if kind == Kind.SWITCH:
+        if kind == EventKind.SWITCH:
             come = int(events.other[i])
             if tid > 0:
-                asleep[tid] = events.arg[i] not in (State.RUNNABLE, State.PREEMPTED)
+                asleep[tid] = events.arg[i] not in (TaskState.RUNNABLE, TaskState.PREEMPTED)
                 since.pop(tid, None)
                 if not asleep[tid]:
                     since[tid] = now
@@ -188,7 +188,12 @@ def _naive(trace: Trace) -> dict[int, list[int]]:
                 if come in since:
                     found.setdefault(come, []).append(now - since.pop(come))
                 asleep[come] = False
-        elif kind in (Kind.WAKEUP, Kind.WAKEUP_NEW) and tid > 0 and asleep.get(tid, True) and tid not in since:
+        elif (
+            kind in (EventKind.WAKEUP, EventKind.WAKEUP_NEW)
+            and tid > 0
+            and asleep.get(tid, True)
+            and tid not in since
+        ):
             since[tid], asleep[tid] = now, False
     return found
 

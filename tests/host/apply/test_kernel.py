@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.errors import StrataError
 from strata.host.apply.journal import Journal
-from strata.host.apply.machine import Gone, Machine
+from strata.host.apply.machine import Machine, ThreadGone
 from strata.host.apply.refuse import residents
 from strata.host.machine.cpus import show
 from strata.host.policy.step import Step
@@ -160,7 +160,7 @@ def test_files_below_a_root_are_read_written_and_removed(tmp_path):
     (tmp_path / "proc/51").mkdir(parents=True)
     (tmp_path / "proc/51/cgroup").write_text("9:cpu:/x\n0::/job\n")
     assert machine.read("attach", f"{group}/strata-rest/cgroup.threads", "51") == f"{group}/cgroup.threads"
-    with pytest.raises(Gone):
+    with pytest.raises(ThreadGone):
         machine.read("write", f"{group}/cpu.weight", "")
 
 

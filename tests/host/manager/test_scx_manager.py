@@ -22,9 +22,9 @@ from strata.cli.main import cli
 from strata.errors import MissingPart, UsageError
 from strata.host.manager.metrics import LATENCY, Metrics
 from strata.host.manager.page import frame, served
-from strata.host.manager.run import Place, check, events, last_words, manage, wait_until_disabled
+from strata.host.manager.run import ManagerPaths, check, events, last_words, manage, wait_until_disabled
 from strata.host.manager.stats import NoStats, Stats
-from strata.host.manager.watch import GRACE_S, LATE_S, Seen, begin, judge
+from strata.host.manager.watch import GRACE_S, LATE_S, SchedulerState, begin, judge
 from strata.net.metrics import render
 from strata.net.server import listen
 
@@ -89,7 +89,7 @@ def stage(tmp_path_factory):
     (root / "sys/kernel/sched_ext/root/events").write_text("SCX_EV_SELECT_CPU_FALLBACK 12\nSCX_EV_BYPASS 1\n")
 
     class Stage:
-        place = Place(root, root / "log", root / "off")
+        place = ManagerPaths(root, root / "log", root / "off")
         metrics = Metrics()
 
         def play(self, plot, **more):
@@ -170,11 +170,11 @@ KILLED = """
 import sys
 from pathlib import Path
 from strata.host.manager.metrics import Metrics
-from strata.host.manager.run import Place, manage
+from strata.host.manager.run import ManagerPaths, manage
 def tell(course):
     print(course.verdict, flush=True)
 root = Path(sys.argv[1])
-manage([str(root / "scx_layered")], Place(root, root / "log", root / "off"), metrics=Metrics(), tell=tell)
+manage([str(root / "scx_layered")], ManagerPaths(root, root / "log", root / "off"), metrics=Metrics(), tell=tell)
 """
 
 
@@ -201,7 +201,7 @@ def course_of(*looks):
     return course
 
 
-ON, OFF = Seen(1.0, "enabled", "layered_1"), Seen(2.0, "disabled")
+ON, OFF = SchedulerState(1.0, "enabled", "layered_1"), SchedulerState(2.0, "disabled")
 
 
 def test_one_that_detaches_to_attach_again_is_not_ended():
@@ -228,7 +228,7 @@ def test_one_that_was_asked_to_stop_was_not_ejected():
 
 LOOKS = st.lists(
     st.builds(
-        Seen,
+        SchedulerState,
         st.floats(0, 1000),
         st.sampled_from(["", "enabled", "disabled", "enabling", "disabling"]),
         st.sampled_from(["", "layered_1", "other"]),

@@ -118,7 +118,7 @@ def test_what_is_written_is_what_was_read_but_for_defaults(data):
 @given(JSON | st.lists(st.dictionaries(st.sampled_from(LAYER_KEYS), JSON)))
 def test_no_json_makes_the_reader_fail(data):
     found = read(data)
-    assert found.troubles or all(layer is not None for layer in found.layers)
+    assert found.faults or all(layer is not None for layer in found.layers)
 
 
 def test_every_field_there_is_has_its_default_when_nothing_is_said():

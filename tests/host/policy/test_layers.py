@@ -19,7 +19,7 @@ from strata.host.machine.kernel import Kernel
 from strata.host.policy.codec import dump, parse, read
 from strata.host.policy.generate import generate
 from strata.host.policy.lint.policy import lint
-from strata.host.policy.lint.room import Site
+from strata.host.policy.lint.room import TargetMachine
 from strata.host.policy.matching import layer_of
 from strata.host.threads.classify import Classified, classify
 from strata.host.threads.job import only
@@ -91,7 +91,7 @@ def test_names_of_any_bytes_make_no_policy_that_is_refused(names):
         for n, (name, is_critical) in enumerate(names)
     ]
     policy = generate(BIG, FULL, some)
-    found = lint(read(dump(policy.layers)), site=Site(BIG, FULL))
+    found = lint(read(dump(policy.layers)), site=TargetMachine(BIG, FULL))
     assert [str(one.reason) for one in found if one.severity != "note"] == []
     assert policy.missed == ()
 
@@ -100,7 +100,7 @@ def test_names_of_any_bytes_make_no_policy_that_is_refused(names):
 @given(MACHINES, SOME)
 def test_the_policy_passes_our_own_lint_on_any_machine(cpus, some):
     policy = generate(cpus, FULL, crowd(some))
-    found = lint(read(dump(policy.layers)), site=Site(cpus, FULL))
+    found = lint(read(dump(policy.layers)), site=TargetMachine(cpus, FULL))
     assert [str(one.reason) for one in found if one.severity != "note"] == []
 
 

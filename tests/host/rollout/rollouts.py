@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from strata.host.rollout.attempt import Attempt, Policy
+from strata.host.rollout.attempt import Arm, Attempt
 from strata.host.rollout.judge import Verdict, judge
 from strata.host.rollout.next import next_policy
-from strata.host.rollout.rollout import Plan, Rollout
+from strata.host.rollout.rollout import Rollout, RolloutPlan
 
 
 def attempt(
     job: str, number: int, value: float | None, policy: str = "baseline", *, config: str = "", devices: int = 1
 ) -> Attempt:
-    return Attempt(job, number, Policy(policy), value, config, devices)
+    return Attempt(job, number, Arm(policy), value, config, devices)
 
 
 def simulated(
@@ -38,14 +38,14 @@ def simulated(
     """
     rng = np.random.default_rng(seed)
     base = np.exp(rng.normal(5, 1, jobs))
-    rollout = Rollout(Plan(f"simulated {seed}"))
+    rollout = Rollout(RolloutPlan(f"simulated {seed}"))
     verdict = judge(rollout)
     for number in range(attempts):
         done = []
         for j in range(jobs):
             job = f"job-{j}"
             policy, _ = next_policy(rollout, verdict, {"job": job}, number=number, config="")
-            is_tried = policy is Policy.CANDIDATE
+            is_tried = policy is Arm.CANDIDATE
             change = (effect + (np.log(0.5) if job in hurt else 0.0)) if is_tried else 0.0
             value = float(base[j] * np.exp(sd * rng.standard_t(4) + drift * number + change))
             has_failed = rng.random() < (crashes if is_tried else 0.01 * bool(crashes))

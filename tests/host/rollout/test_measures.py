@@ -9,13 +9,13 @@ import pytest
 
 from strata.errors import UsageError
 from strata.host.rollout.measures import measure
-from strata.host.rollout.rollout import Plan, Unit
+from strata.host.rollout.rollout import RolloutPlan, Unit
 
 
 def of(folder, text: str | bytes, unit: str = "qps", **more: str) -> float:
     file = folder / "attempt"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return measure(Plan("p", Unit(unit), **more), file)
+    return measure(RolloutPlan("p", Unit(unit), **more), file)
 
 
 def test_the_median_of_a_log_without_its_warm_up(tmp_path):
@@ -126,4 +126,4 @@ def test_a_file_without_the_measure_says_so(tmp_path, text, unit, more, said):
 
 def test_a_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
-        measure(Plan("p"), tmp_path / "none")
+        measure(RolloutPlan("p"), tmp_path / "none")

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.host.rollout.assign import Rules, coin, turn
-from strata.host.rollout.attempt import Policy
-from strata.host.rollout.judge import Stand, judge
+from strata.host.rollout.attempt import Arm
+from strata.host.rollout.judge import RolloutStatus, judge
 from strata.host.rollout.next import next_policy
 from strata.host.rollout.pairs import pairs_of
 from strata.host.rollout.report import report_of
-from strata.host.rollout.rollout import Plan, Rollout, Unit
+from strata.host.rollout.rollout import Rollout, RolloutPlan, Unit
 from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, rho_of
 from tests.host.rollout.rollouts import attempt, simulated
 
-PLAN = Plan("trial", aa_pairs=8, ab_pairs=40)
+PLAN = RolloutPlan("trial", aa_pairs=8, ab_pairs=40)
 words = st.text("abcdefgh-0123", min_size=1, max_size=8)
 
 
-def noisy(num_pairs: int, *, plan: Plan = PLAN) -> Rollout:
+def noisy(num_pairs: int, *, plan: RolloutPlan = PLAN) -> Rollout:
     """A roll-out of A/A pairs alone, equal to a few per cent."""
     values = [100 + (7 * i) % 5 for i in range(2 * num_pairs)]
     return Rollout(plan, attempts=tuple(attempt("noise", i, value) for i, value in enumerate(values)))
@@ -62,39 +62,39 @@ def test_a_job_that_takes_part_at_one_share_does_so_at_every_larger_one(job, a, 
 
 @given(words, words, words, st.integers(0, 1000))
 def test_the_two_attempts_of_a_pair_get_one_policy_each(salt, job, config, pair):
-    assert {turn(salt, job, config, 2 * pair), turn(salt, job, config, 2 * pair + 1)} == set(Policy)
+    assert {turn(salt, job, config, 2 * pair), turn(salt, job, config, 2 * pair + 1)} == set(Arm)
 
 
 def test_lots_are_even_and_the_same_on_every_machine():
     assert coin("a", 1) == pytest.approx(0.0221, abs=1e-4)
-    first = [turn("s", f"job-{i}", "", 0) is Policy.CANDIDATE for i in range(2000)]
+    first = [turn("s", f"job-{i}", "", 0) is Arm.CANDIDATE for i in range(2000)]
     assert 0.46 < np.mean(first) < 0.54
 
 
 def test_all_attempts_run_the_baseline_until_the_noise_is_known():
     rollout = noisy(7)
     policy, reason = next_policy(rollout, judge(rollout), {"job": "x"}, number=0, config="")
-    assert (policy, reason.token) == (Policy.BASELINE, "rollout-noise-first")
+    assert (policy, reason.token) == (Arm.BASELINE, "rollout-noise-first")
     assert "7 of 8" in str(reason)
 
 
 def test_a_pair_that_began_in_a_a_ends_so():
-    job = next(f"j{i}" for i in range(99) if turn("trial", f"j{i}", "", 0) is Policy.CANDIDATE)
+    job = next(f"j{i}" for i in range(99) if turn("trial", f"j{i}", "", 0) is Arm.CANDIDATE)
     began = replace(noisy(8), attempts=(*noisy(8).attempts, attempt(job, 0, 100.0)))
-    assert next_policy(began, judge(began), {"job": job}, number=1, config="")[0] is Policy.BASELINE
-    assert {next_policy(began, judge(began), {"job": job}, number=n, config="")[0] for n in (2, 3)} == set(Policy)
+    assert next_policy(began, judge(began), {"job": job}, number=1, config="")[0] is Arm.BASELINE
+    assert {next_policy(began, judge(began), {"job": job}, number=n, config="")[0] for n in (2, 3)} == set(Arm)
 
 
 def test_after_the_end_everyone_gets_what_was_found_and_the_opted_out_do_not():
     better = tried(noisy(8), *[1.3] * 12)
-    assert judge(better).stand is Stand.ROLL_OUT
-    assert next_policy(better, judge(better), {"job": "new"}, number=0, config="")[0] is Policy.CANDIDATE
+    assert judge(better).status is RolloutStatus.ROLL_OUT
+    assert next_policy(better, judge(better), {"job": "new"}, number=0, config="")[0] is Arm.CANDIDATE
     out = replace(better, rules=Rules(opt_out=(("job", "new"),)))
-    assert next_policy(out, judge(out), {"job": "new"}, number=0, config="")[0] is Policy.BASELINE
+    assert next_policy(out, judge(out), {"job": "new"}, number=0, config="")[0] is Arm.BASELINE
     worse = tried(noisy(8), *[0.95] * 40)
-    assert judge(worse).stand is Stand.ROLL_BACK
+    assert judge(worse).status is RolloutStatus.ROLL_BACK
     assert {next_policy(worse, judge(worse), {"job": "job"}, number=n, config="")[0] for n in (98, 99)} == {
-        Policy.BASELINE
+        Arm.BASELINE
     }
 
 
@@ -125,7 +125,7 @@ def test_a_shorter_step_is_a_better_one():
 
 
 def test_an_attempt_that_ran_under_another_policy_than_told_is_left_out():
-    rollout = replace(tried(noisy(8), 1.2), assigned={("job", 1): Policy.BASELINE})
+    rollout = replace(tried(noisy(8), 1.2), assigned={("job", 1): Arm.BASELINE})
     assert (rollout.strayed, len(judge(rollout).ab)) == (1, 0)
 
 
@@ -154,7 +154,7 @@ def test_a_b_pairs_from_before_the_noise_was_known_count_for_nothing():
 
 def test_what_stopped_stays_stopped_whatever_comes_after():
     worse = judge(tried(noisy(8), *[0.95] * 40))
-    assert worse.stand is Stand.ROLL_BACK
+    assert worse.status is RolloutStatus.ROLL_BACK
     assert judge(tried(noisy(8), *[0.95] * len(worse.ab), *[2.0] * 30)) == worse
 
 
@@ -170,7 +170,7 @@ def test_a_job_that_loses_much_twice_in_a_row_goes_back_and_others_go_on():
     assert judge(rollout).jobs_back == ()
     rollout = tried(noisy(8), 1.0, 0.5, 0.5, job="hurt")
     verdict = judge(rollout)
-    assert (verdict.jobs_back, verdict.stand) == (("hurt",), Stand.RUNNING)
+    assert (verdict.jobs_back, verdict.status) == (("hurt",), RolloutStatus.RUNNING)
     assert next_policy(rollout, verdict, {"job": "hurt"}, number=7, config="")[1].token == "rollout-job-back"
     assert next_policy(rollout, verdict, {"job": "other"}, number=7, config="")[1].token == "rollout-turn"
 
@@ -178,11 +178,11 @@ def test_a_job_that_loses_much_twice_in_a_row_goes_back_and_others_go_on():
 def test_three_jobs_that_go_back_take_the_roll_out_with_them():
     rollout = noisy(8)
     for job in "abc":
-        assert judge(rollout).stand is Stand.RUNNING
+        assert judge(rollout).status is RolloutStatus.RUNNING
         rollout = tried(rollout, 0.4, 0.4, job=job)
     # A mean of good jobs does not hide them.
     verdict = judge(tried(rollout, 3.0, 3.0, job="fine"))
-    assert (verdict.stand, verdict.reason.token) == (Stand.ROLL_BACK, "rollout-jobs-worse")
+    assert (verdict.status, verdict.reason.token) == (RolloutStatus.ROLL_BACK, "rollout-jobs-worse")
 
 
 def test_a_candidate_that_crashes_attempts_goes_back():
@@ -190,19 +190,19 @@ def test_a_candidate_that_crashes_attempts_goes_back():
     for i in range(12):
         rollout = tried(rollout, None, 1.0, job=f"job-{i}")
     verdict = judge(rollout)
-    assert (verdict.stand, verdict.reason.token) == (Stand.ROLL_BACK, "rollout-crashes")
+    assert (verdict.status, verdict.reason.token) == (RolloutStatus.ROLL_BACK, "rollout-crashes")
     assert verdict.failed_candidate < 12
 
 
 def test_equal_policies_are_told_to_be_equal():
     rollout = tried(noisy(8, plan=replace(PLAN, ab_pairs=400)), *[1.0005, 0.9995] * 200)
     verdict = judge(rollout)
-    assert (verdict.stand, verdict.reason.token) == (Stand.NO_DIFFERENCE, "rollout-no-difference")
+    assert (verdict.status, verdict.reason.token) == (RolloutStatus.NO_DIFFERENCE, "rollout-no-difference")
 
 
 def test_a_stop_by_hand_wins_unless_it_went_back_before():
-    assert judge(replace(noisy(2), is_stopped=True)).stand is Stand.STOPPED
-    assert judge(replace(tried(noisy(8), *[0.95] * 40), is_stopped=True)).stand is Stand.ROLL_BACK
+    assert judge(replace(noisy(2), is_stopped=True)).status is RolloutStatus.STOPPED
+    assert judge(replace(tried(noisy(8), *[0.95] * 40), is_stopped=True)).status is RolloutStatus.ROLL_BACK
 
 
 # How often it errs.
@@ -216,7 +216,7 @@ def test_noise_that_grows_after_a_a_takes_no_job_back():
         for _ in range(15):
             for j in range(10):
                 rollout = tried(rollout, float(np.exp(0.12 * rng.normal())), job=f"job-{j}")
-        assert judge(rollout).stand is not Stand.ROLL_BACK
+        assert judge(rollout).status is not RolloutStatus.ROLL_BACK
 
 
 def test_equal_policies_are_rejected_no_more_often_than_alpha_however_often_one_looks():
@@ -232,8 +232,8 @@ def test_equal_policies_are_rejected_no_more_often_than_alpha_however_often_one_
 
 
 def test_under_a_a_the_whole_procedure_errs_no_more_often_than_alpha():
-    ends = [simulated(seed, 0.0)[1].stand for seed in range(40)]
-    assert sum(end in (Stand.ROLL_OUT, Stand.ROLL_BACK) for end in ends) <= 2
+    ends = [simulated(seed, 0.0)[1].status for seed in range(40)]
+    assert sum(end in (RolloutStatus.ROLL_OUT, RolloutStatus.ROLL_BACK) for end in ends) <= 2
 
 
 def test_a_larger_effect_is_found_more_often_and_sooner():
@@ -241,7 +241,7 @@ def test_a_larger_effect_is_found_more_often_and_sooner():
     for effect in (0.01, 0.02, 0.04):
         ends = [simulated(seed, effect)[1] for seed in range(12)]
         found[effect] = (
-            sum(end.stand is Stand.ROLL_OUT for end in ends),
+            sum(end.status is RolloutStatus.ROLL_OUT for end in ends),
             -np.mean([len(end.ab) for end in ends]),
         )
     assert found[0.01] < found[0.02] < found[0.04]
@@ -250,15 +250,15 @@ def test_a_larger_effect_is_found_more_often_and_sooner():
 
 def test_harm_to_some_jobs_or_crashes_are_found_though_the_rest_gains():
     verdict = simulated(1, 0.02, hurt=("job-1", "job-2", "job-3"))[1]
-    assert verdict.stand is Stand.ROLL_BACK
+    assert verdict.status is RolloutStatus.ROLL_BACK
     verdict = simulated(2, 0.0, crashes=0.3)[1]
-    assert (verdict.stand, verdict.reason.token) == (Stand.ROLL_BACK, "rollout-crashes")
+    assert (verdict.status, verdict.reason.token) == (RolloutStatus.ROLL_BACK, "rollout-crashes")
 
 
 def test_drift_from_attempt_to_attempt_moves_no_verdict():
     # 5 % an attempt, more than the effect: the lot that orders a pair takes it out.
     ends = [simulated(seed, 0.0, drift=0.05)[1] for seed in range(20)]
-    assert sum(end.stand in (Stand.ROLL_OUT, Stand.ROLL_BACK) for end in ends) <= 1
+    assert sum(end.status in (RolloutStatus.ROLL_OUT, RolloutStatus.ROLL_BACK) for end in ends) <= 1
     report = report_of(simulated(0, 0.0, drift=0.05)[0])
     assert report.drift == pytest.approx(1.05, abs=0.03)
 

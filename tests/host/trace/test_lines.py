@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.host.trace.block import KnownNames, read_block
-from strata.host.trace.events import Events, Kind, Names, State
-from strata.host.trace.lines import MAX_LINE, Row, read_line
+from strata.host.trace.events import EventKind, Events, Names, TaskState
+from strata.host.trace.lines import MAX_LINE, EventRow, read_line
 from tests import SHARED
 
 SWITCH = (
@@ -28,8 +28,8 @@ def test_perf_and_tracefs_lines_say_the_same(header):
     names = Names()
     row = read_line(header + SWITCH % (b"trainer_main", b"migration/1"), names)
     assert row is not None
-    assert (row.time_ns - 12 * (header == PERF), row.cpu, row.kind) == (1371_207_000_000, 1, Kind.SWITCH)
-    assert (row.tid, row.other, row.arg) == (4035, 18, State.PREEMPTED)
+    assert (row.time_ns - 12 * (header == PERF), row.cpu, row.kind) == (1371_207_000_000, 1, EventKind.SWITCH)
+    assert (row.tid, row.other, row.arg) == (4035, 18, TaskState.PREEMPTED)
     assert (names[row.comm], names[row.other_comm]) == ("trainer_main", "migration/1")
 
 
@@ -38,8 +38,8 @@ def test_lines_that_begin_without_a_name_or_an_id_are_read_as_well(head):
     for time in (b" 1371.207000: ", b" 1371.207000000:      "):
         row = read_line(head + time + b"sched:" + SWITCH % (b"a", b"b"), Names())
         assert row is not None
-        assert (row.time_ns, row.cpu, row.kind) == (1371_207_000_000, 1, Kind.SWITCH)
-        assert (row.tid, row.other, row.arg) == (4035, 18, State.PREEMPTED)
+        assert (row.time_ns, row.cpu, row.kind) == (1371_207_000_000, 1, EventKind.SWITCH)
+        assert (row.tid, row.other, row.arg) == (4035, 18, TaskState.PREEMPTED)
 
 
 @pytest.mark.parametrize(
@@ -60,33 +60,33 @@ def test_a_name_that_is_no_text_is_shown_escaped():
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (b"sched_wakeup: comm=a pid=7 prio=120 target_cpu=003", (Kind.WAKEUP, 7, -1, 3)),
-        (b"sched_wakeup: comm=a pid=7 prio=120 success=1 target_cpu=003", (Kind.WAKEUP, 7, -1, 3)),
-        (b"sched_wakeup: a:7 [120] CPU:003", (Kind.WAKEUP, 7, -1, 3)),
-        (b"sched_waking: comm=a pid=7 prio=120 target_cpu=1023", (Kind.WAKING, 7, -1, 1023)),
-        (b"sched_wakeup_new: comm=a pid=7 prio=120 target_cpu=000", (Kind.WAKEUP_NEW, 7, -1, 0)),
-        (b"sched_migrate_task: comm=a pid=7 prio=-1 orig_cpu=1 dest_cpu=2", (Kind.MIGRATE, 7, 1, 2)),
-        (b"sched_process_fork: comm=a pid=7 child_comm=b child_pid=8", (Kind.FORK, 8, 7, 0)),
-        (b"sched_process_exec: filename=/opt/my job/python3 pid=7 old_pid=7", (Kind.EXEC, 7, -1, 0)),
-        (b"sched_process_exit: comm=a pid=7 prio=120 group_dead=true", (Kind.EXIT, 7, -1, 0)),
-        (b"sched_process_exit: comm=a pid=7 prio=120", (Kind.EXIT, 7, -1, 0)),
-        (b"irq_handler_entry: irq=36 name=virtio1-req.0", (Kind.IRQ_ENTRY, 4035, 36, 0)),
-        (b"irq_handler_entry: irq=36 name=mlx5_comp3@pci:0000:1b:00.0", (Kind.IRQ_ENTRY, 4035, 36, 0)),
-        (b"irq_handler_exit: irq=36 ret=unhandled", (Kind.IRQ_EXIT, 4035, 36, 0)),
-        (b"softirq_entry: vec=9 [action=RCU]", (Kind.SOFTIRQ_ENTRY, 4035, 9, 0)),
-        (b"softirq_exit: vec=9 [action=RCU]", (Kind.SOFTIRQ_EXIT, 4035, 9, 0)),
-        (b"sys_enter_sched_yield: ", (Kind.YIELD, 4035, -1, 0)),
-        (b"sys_sched_yield()", (Kind.YIELD, 4035, -1, 0)),
-        (b"sys_sched_yield -> 0x0", (Kind.OTHER, -1, -1, 0)),
-        (b"cpu_frequency: state=1200000 cpu_id=5", (Kind.FREQUENCY, -1, 1200000, 0)),
-        (b"sched_switch: a b:7 [120] R ==> c:8 [120]", (Kind.SWITCH, 7, 8, State.RUNNABLE)),
-        (b"sched_stat_runtime: comm=a pid=7 runtime=12 [ns]", (Kind.OTHER, -1, -1, 0)),
+        (b"sched_wakeup: comm=a pid=7 prio=120 target_cpu=003", (EventKind.WAKEUP, 7, -1, 3)),
+        (b"sched_wakeup: comm=a pid=7 prio=120 success=1 target_cpu=003", (EventKind.WAKEUP, 7, -1, 3)),
+        (b"sched_wakeup: a:7 [120] CPU:003", (EventKind.WAKEUP, 7, -1, 3)),
+        (b"sched_waking: comm=a pid=7 prio=120 target_cpu=1023", (EventKind.WAKING, 7, -1, 1023)),
+        (b"sched_wakeup_new: comm=a pid=7 prio=120 target_cpu=000", (EventKind.WAKEUP_NEW, 7, -1, 0)),
+        (b"sched_migrate_task: comm=a pid=7 prio=-1 orig_cpu=1 dest_cpu=2", (EventKind.MIGRATE, 7, 1, 2)),
+        (b"sched_process_fork: comm=a pid=7 child_comm=b child_pid=8", (EventKind.FORK, 8, 7, 0)),
+        (b"sched_process_exec: filename=/opt/my job/python3 pid=7 old_pid=7", (EventKind.EXEC, 7, -1, 0)),
+        (b"sched_process_exit: comm=a pid=7 prio=120 group_dead=true", (EventKind.EXIT, 7, -1, 0)),
+        (b"sched_process_exit: comm=a pid=7 prio=120", (EventKind.EXIT, 7, -1, 0)),
+        (b"irq_handler_entry: irq=36 name=virtio1-req.0", (EventKind.IRQ_ENTRY, 4035, 36, 0)),
+        (b"irq_handler_entry: irq=36 name=mlx5_comp3@pci:0000:1b:00.0", (EventKind.IRQ_ENTRY, 4035, 36, 0)),
+        (b"irq_handler_exit: irq=36 ret=unhandled", (EventKind.IRQ_EXIT, 4035, 36, 0)),
+        (b"softirq_entry: vec=9 [action=RCU]", (EventKind.SOFTIRQ_ENTRY, 4035, 9, 0)),
+        (b"softirq_exit: vec=9 [action=RCU]", (EventKind.SOFTIRQ_EXIT, 4035, 9, 0)),
+        (b"sys_enter_sched_yield: ", (EventKind.YIELD, 4035, -1, 0)),
+        (b"sys_sched_yield()", (EventKind.YIELD, 4035, -1, 0)),
+        (b"sys_sched_yield -> 0x0", (EventKind.OTHER, -1, -1, 0)),
+        (b"cpu_frequency: state=1200000 cpu_id=5", (EventKind.FREQUENCY, -1, 1200000, 0)),
+        (b"sched_switch: a b:7 [120] R ==> c:8 [120]", (EventKind.SWITCH, 7, 8, TaskState.RUNNABLE)),
+        (b"sched_stat_runtime: comm=a pid=7 runtime=12 [ns]", (EventKind.OTHER, -1, -1, 0)),
     ],
 )
 def test_every_event_is_read(event, expected):
     row = read_line(TRACEFS + event, Names())
     assert row is not None
-    if row.kind is Kind.OTHER:
+    if row.kind is EventKind.OTHER:
         row = row._replace(tid=-1)
     assert (row.kind, row.tid, row.other, row.arg) == expected
 
@@ -109,12 +109,12 @@ def test_what_is_no_event_is_none(line):
     assert read_line(line, Names()) is None
 
 
-def _both(line: bytes) -> tuple[Row | None, Row | None, bool]:
+def _both(line: bytes) -> tuple[EventRow | None, EventRow | None, bool]:
     """Return what the grammar and the fast reader make of a line, and whether the latter read it at all."""
     names = Names()
     block = read_block(line + b"\n", KnownNames(names))
     slow = read_line(line, names)
-    fast = Row(*(int(getattr(block.events, one.name)[0]) for one in fields(Events)))  # type: ignore[arg-type]
+    fast = EventRow(*(int(getattr(block.events, one.name)[0]) for one in fields(Events)))  # type: ignore[arg-type]
     return slow, fast, 0 not in block.rest
 
 
@@ -150,7 +150,9 @@ def test_a_damaged_line_is_read_alike_or_not_at_all(header, place, damage):
     line = header + SWITCH % (b"trainer_main", b"python3")
     line = line[:place] + damage.replace(b"\n", b"") + line[place + len(damage) :]
     slow, fast, is_fast = _both(line)
-    assert not is_fast or slow is None or fast._replace(tid=0) == slow._replace(tid=0) or slow.kind is Kind.OTHER
+    assert (
+        not is_fast or slow is None or fast._replace(tid=0) == slow._replace(tid=0) or slow.kind is EventKind.OTHER
+    )
 
 
 @pytest.mark.parametrize("name", ["perf_script_sched.txt", "tracefs_trace.txt", "vm_scx_tracefs.txt"])

@@ -16,7 +16,7 @@ from strata.errors import UsageError
 from strata.host.analysis.findings import gaps
 from strata.host.analysis.view import view_of
 from strata.host.trace import read as reading
-from strata.host.trace.events import Kind
+from strata.host.trace.events import EventKind
 from strata.host.trace.read import read_trace
 from tests import SHARED
 from tests.host.traces import IDLE, Text, lines, read
@@ -201,7 +201,7 @@ def test_events_that_are_not_used_are_counted_not_kept(tmp_path):
     text = short().event(300, 0, "sched:sched_stat_runtime", "comm=a pid=11 runtime=12 [ns]")
     trace = text.trace(tmp_path)
     assert (trace.num_events, len(trace.events)) == (81, 80)
-    assert not len(trace.events.of(Kind.OTHER))
+    assert not len(trace.events.of(EventKind.OTHER))
 
 
 def test_a_thousand_cpus_are_no_trouble(tmp_path):

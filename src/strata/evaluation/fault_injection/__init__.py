@@ -1,1 +1,1 @@
-"""Trouble with a known culprit, on this kernel or on a simulated one, and how often a report names it."""
+"""Injected faults with a known culprit, on this kernel or on a simulated one, and how often a report names it."""

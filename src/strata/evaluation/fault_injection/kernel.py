@@ -20,7 +20,7 @@ SWITCH_NS: Final = 2_000
 START_NS: Final = 10**12
 
 
-class Does(Enum):
+class OperationKind(Enum):
     """What a thread does next."""
 
     RUN = "run"
@@ -32,10 +32,10 @@ class Does(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Operation:
     """One act of a thread: `ns` of RUN and SLEEP, `task` whom it wakes or what it starts."""
 
-    does: Does
+    does: OperationKind
     ns: int = 0
     task: Task | None = None
 
@@ -45,7 +45,7 @@ class Task:
     """A thread: its name, what it does, and on which CPUs it may run (none: all)."""
 
     name: str
-    program: Iterator[Act]
+    program: Iterator[Operation]
     cpus: frozenset[int] = frozenset()
     tid: int = 0
     virtual_ns: int = 0
@@ -200,25 +200,25 @@ class Kernel:
     def _act(self, cpu: _Cpu, task: Task) -> None:
         """Do what the thread does next, up to what takes time."""
         for act in task.program:
-            if act.does is Does.RUN:
+            if act.does is OperationKind.RUN:
                 task.left_ns = act.ns
                 cpu.version += 1
                 self._arm(cpu)
                 return
-            if act.does is Does.WAKE:
+            if act.does is OperationKind.WAKE:
                 assert act.task is not None
                 self._wake(act.task, by=cpu)
-            elif act.does is Does.FORK:
+            elif act.does is OperationKind.FORK:
                 assert act.task is not None
                 self._fork(cpu, task, act.task)
-            elif act.does is Does.YIELD:
+            elif act.does is OperationKind.YIELD:
                 self._print(cpu, "syscalls:sys_enter_sched_yield", "")
                 if cpu.queue:
                     self._leave(cpu, task, "R")
                     return
             else:
                 task.is_asleep = True
-                if act.does is Does.SLEEP:
+                if act.does is OperationKind.SLEEP:
                     self._after(act.ns, lambda: self._wake(task))
                 self._leave(cpu, task, "S")
                 return

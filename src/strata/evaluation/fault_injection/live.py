@@ -1,4 +1,4 @@
-"""Trouble with a known culprit on the kernel that runs here: real processes, recorded by perf or tracefs.
+"""Injected faults with a known culprit on the kernel that runs here: real processes, recorded by perf or tracefs.
 
 Everything runs at `NICE`, so that what else runs on the machine hardly counts: trainer and culprit compete as
 they would alone.
@@ -21,7 +21,7 @@ from typing import Final
 
 from strata.errors import MissingPart
 from strata.evaluation.fault_injection import workloads
-from strata.evaluation.fault_injection.scenarios import Trouble
+from strata.evaluation.fault_injection.scenarios import InjectedFault
 from strata.evaluation.fault_injection.score import Trial
 from strata.host.record import perf, tracefs, tracing
 from strata.host.record.sink import sink
@@ -35,49 +35,51 @@ SETTLE_S: Final = 0.3
 NICE: Final = -20
 """87 times the weight of a usual process (sched_prio_to_weight of the kernel): kernel priority 100."""
 _ACT: Final = {
-    Trouble.CPU_HOGS: "hog",
-    Trouble.FORK_STORM: "forks",
-    Trouble.YIELD_STORM: "yields",
-    Trouble.PIPE_STORM: "pipe",
-    Trouble.PINNED_HOG: "hog",
-    Trouble.IRQ_LOAD: "flood",
+    InjectedFault.CPU_HOGS: "hog",
+    InjectedFault.FORK_STORM: "forks",
+    InjectedFault.YIELD_STORM: "yields",
+    InjectedFault.PIPE_STORM: "pipe",
+    InjectedFault.PINNED_HOG: "hog",
+    InjectedFault.IRQ_LOAD: "flood",
 }
-_ON_ONE_CPU: Final = (Trouble.PINNED_HOG, Trouble.IRQ_LOAD)
-"""Trouble for one CPU, on which the trainer stays."""
+_ON_ONE_CPU: Final = (InjectedFault.PINNED_HOG, InjectedFault.IRQ_LOAD)
+"""A fault for one CPU, on which the trainer stays."""
 
 
 _TIME: Final = re.compile(rb"\s(\d+\.\d{6,9}): ")
 
 
-class TroubleMissing(MissingPart):
-    """A trouble that cannot be made here."""
+class FaultMissing(MissingPart):
+    """A fault that cannot be made here."""
 
 
-def record_trial(trouble: Trouble, *, seed: int, trace: Path) -> Trial:
-    """Make one trouble beside a trainer, record it into `trace`, and end all of it.
+def record_trial(fault: InjectedFault, *, seed: int, trace: Path) -> Trial:
+    """Make one fault beside a trainer, record it into `trace`, and end all of it.
 
-    Raises MissingPart where the scheduler cannot be traced, TroubleMissing where the trouble cannot be made.
+    Raises MissingPart where the scheduler cannot be traced, FaultMissing where the fault cannot be made.
     """
-    rng = random.Random(f"{trouble} {seed}")
+    rng = random.Random(f"{fault} {seed}")
     cpus = sorted(os.sched_getaffinity(0))[-MOST_CPUS:]
-    pin = rng.choice(cpus) if trouble in _ON_ONE_CPU else -1
+    pin = rng.choice(cpus) if fault in _ON_ONE_CPU else -1
     # Names of their own, so that trials at the same time do not take each other's threads for theirs.
-    own = "".join(random.Random(f"{trouble} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
+    own = "".join(random.Random(f"{fault} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
     name, trainer = f"noise-{own}", f"trainer_{own}"
-    count = 0 if trouble is Trouble.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
-    work = Running(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(trouble)} {name} {pin}"] * count])
+    count = 0 if fault is InjectedFault.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
+    work = Running(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(fault)} {name} {pin}"] * count])
     with _alone():
         record(work, trace)
     if work.problem:
-        raise TroubleMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
-    injected = {Trouble.QUIET: (), Trouble.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(trouble, (name,))
+        raise FaultMissing(work.problem, hint="as root, outside a container, on two CPUs or more")
+    injected = {InjectedFault.QUIET: (), InjectedFault.IRQ_LOAD: ("softirq NET_RX", f"ksoftirqd/{pin}")}.get(
+        fault, (name,)
+    )
     settle(trace, trainer)
-    return Trial(trouble, seed, frozenset(injected), trainer, work.steal)
+    return Trial(fault, seed, frozenset(injected), trainer, work.steal)
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until no one else on this machine makes trouble: all lock the tracing folder, of which it has one."""
+    """Wait until no one else on this machine injects faults: all lock the tracing folder, of which it has one."""
     folder = os.open(tracing.find(), os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strata.host.analysis.findings.finding import Severity
-from strata.host.analysis.report import Report
+from strata.host.analysis.report import TraceReport
 from strata.host.machine.steal import Steal
 
 TRAINER: Final = "trainer_main"
@@ -19,12 +19,12 @@ NO_ONE: Final = frozenset({"steal-time"})
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was done to a host: the trouble, and how a report may call its culprit (nothing: a quiet run).
+    """What was done to a host: the fault, and how a report may call its culprit (nothing: a quiet run).
 
     `trainer` is who suffers. `steal` is what a hypervisor took meanwhile; None: nothing can.
     """
 
-    trouble: str
+    fault: str
     seed: int
     injected: frozenset[str] = frozenset()
     trainer: str = TRAINER
@@ -32,7 +32,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """A trial and the culprit that was named, "" for none; `tokens` are the findings of warning or above.
 
     Of the time of the trainer's CPUs, by who ran there: `culprit` is the culprit's share, `others` the largest of
@@ -60,7 +60,7 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
         return {
-            "trouble": self.trial.trouble,
+            "fault": self.trial.fault,
             "seed": self.trial.seed,
             "injected": sorted(self.trial.injected),
             "named": self.named,
@@ -77,13 +77,13 @@ class Score:
     """Over all outcomes: of the culprits named the share that was there, of those there the share named.
 
     A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored;
-    without any both are None. `disturbed` counts runs that were not, `skipped` says which trouble could not be
+    without any both are None. `disturbed` counts runs that were not, `skipped` says which fault could not be
     made here, and why.
     """
 
     precision: float | None
     recall: float | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TrialOutcome, ...]
     disturbed: int = 0
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,21 +95,21 @@ class Score:
             "recall": self.recall,
             "runs": len(self.outcomes),
             "disturbed": self.disturbed,
-            "skipped": [{"trouble": trouble, "reason": reason} for trouble, reason in self.skipped.items()],
+            "skipped": [{"fault": fault, "reason": reason} for fault, reason in self.skipped.items()],
             "missed": missed,
         }
 
 
 def outcome_of(
-    trial: Trial, report: Report, *, others: float = 0.0, culprit: float = 0.0, tries: int = 1
-) -> Outcome:
+    trial: Trial, report: TraceReport, *, others: float = 0.0, culprit: float = 0.0, tries: int = 1
+) -> TrialOutcome:
     """Return what a report says: the culprit of its first finding of warning or above that names one."""
     serious = [one for one in report.findings if one.severity.rank >= Severity.WARNING.rank]
     named = next((one.culprit for one in serious if one.culprit), "")
-    return Outcome(trial, named, tuple(one.token for one in serious), others, culprit, tries)
+    return TrialOutcome(trial, named, tuple(one.token for one in serious), others, culprit, tries)
 
 
-def score(outcomes: Sequence[Outcome], *, skipped: Mapping[str, str] | None = None) -> Score:
+def score(outcomes: Sequence[TrialOutcome], *, skipped: Mapping[str, str] | None = None) -> Score:
     """Return precision and recall; both are 1 where nothing was injected and nothing named."""
     scored = [one for one in outcomes if not one.is_disturbed]
     disturbed = sum(one.tries for one in outcomes) - len(scored)

@@ -1,4 +1,4 @@
-"""All troubles by some seeds, each recorded, reported and scored; on this kernel, or on the simulated one."""
+"""All faults by some seeds, each recorded, reported and scored; on this kernel, or on the simulated one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Final
 
 import numpy as np
 
-from strata.evaluation.fault_injection.live import NICE, TroubleMissing, record_trial
-from strata.evaluation.fault_injection.scenarios import Trouble, scene
-from strata.evaluation.fault_injection.score import Outcome, Score, Trial, outcome_of, score
+from strata.evaluation.fault_injection.live import NICE, FaultMissing, record_trial
+from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
+from strata.evaluation.fault_injection.score import Score, Trial, TrialOutcome, outcome_of, score
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import View, view_of
 from strata.host.trace.read import read_trace
 
 Recorder = Callable[..., Trial]
-"""Makes a trouble and records it: `record_trial`."""
+"""Makes a fault and records it: `record_trial`."""
 STRONG: Final = 120 + NICE + 10
 """Kernel priority (less is more) of who has a tenth of the weight of a trial's threads."""
 TRIES: Final = 2
@@ -32,8 +32,8 @@ def simulated(seeds: int) -> Score:
     outcomes = []
     with _trace_file() as trace:
         for seed in range(seeds):
-            for trouble in Trouble:
-                trial, text = scene(trouble, seed=seed)
+            for fault in InjectedFault:
+                trial, text = scenario(fault, seed=seed)
                 trace.write_bytes(text)
                 outcomes.append(outcome_of(trial, report_of(_view(trace, trial))))
     return score(outcomes)
@@ -45,29 +45,29 @@ def live(
     """Return how often the culprit is named on this kernel, where it can be told who it was.
 
     A trial in which someone else had the CPUs for longer than the culprit is made again, `TRIES` times at most. A
-    trouble that cannot be made here is left out, and said. Raises MissingPart where the kernel cannot be traced.
+    fault that cannot be made here is left out, and said. Raises MissingPart where the kernel cannot be traced.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     skipped: dict[str, str] = {}
     with _trace_file() as trace:
-        for done in range(seeds * len(Trouble)):
-            seed, trouble = done // len(Trouble), list(Trouble)[done % len(Trouble)]
-            if trouble not in skipped:
+        for done in range(seeds * len(InjectedFault)):
+            seed, fault = done // len(InjectedFault), list(InjectedFault)[done % len(InjectedFault)]
+            if fault not in skipped:
                 try:
-                    outcomes.append(live_trial(trouble, seed=seed, trace=trace, record=record))
-                except TroubleMissing as error:
-                    skipped[trouble] = str(error)
-            advance((done + 1) / (seeds * len(Trouble)))
+                    outcomes.append(live_trial(fault, seed=seed, trace=trace, record=record))
+                except FaultMissing as error:
+                    skipped[fault] = str(error)
+            advance((done + 1) / (seeds * len(InjectedFault)))
     return score(outcomes, skipped=skipped)
 
 
-def live_trial(trouble: Trouble, *, seed: int, trace: Path, record: Recorder = record_trial) -> Outcome:
-    """Return what a report says of one trouble on this kernel; leaves its trace.
+def live_trial(fault: InjectedFault, *, seed: int, trace: Path, record: Recorder = record_trial) -> TrialOutcome:
+    """Return what a report says of one fault on this kernel; leaves its trace.
 
-    Raises MissingPart where it cannot be traced, TroubleMissing where the trouble cannot be made.
+    Raises MissingPart where it cannot be traced, FaultMissing where the fault cannot be made.
     """
     for tries in range(1, TRIES + 1):
-        trial = record(trouble, seed=seed, trace=trace)
+        trial = record(fault, seed=seed, trace=trace)
         view = _view(trace, trial)
         shares = _shares(view, trial.trainer, only=None if trial.injected else _strong(trace))
         culprit = max((shares.pop(name, 0.0) for name in trial.injected), default=0.0)

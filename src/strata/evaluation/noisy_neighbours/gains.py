@@ -1,4 +1,4 @@
-"""Whether a policy wins what the report of a trouble said: recorded, reported, the policy applied, recorded again.
+"""Whether a policy wins what the report of a fault said: recorded, reported, the policy applied, recorded again.
 
 What a trainer achieves is its share of a CPU, since each of its rounds is so much CPU time: a wall clock would
 also count what a hypervisor takes, and timers that are late.
@@ -21,7 +21,7 @@ from strata.errors import StrataError
 from strata.evaluation.noisy_neighbours import policies
 from strata.evaluation.noisy_neighbours.neighbours import HOGS_PER_CPU
 from strata.evaluation.noisy_neighbours.overhead import record
-from strata.evaluation.noisy_neighbours.policies import NotHere, Scene
+from strata.evaluation.noisy_neighbours.policies import PolicyMissing, Scenario
 from strata.evaluation.noisy_neighbours.session import applied, running, some_cpus
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.gain import predicted_gain
@@ -30,12 +30,12 @@ from strata.host.analysis.view import view_of
 from strata.host.policy.step import Step
 from strata.host.record import perf, tracing
 from strata.host.record.work import Work
-from strata.host.trace.events import Kind, Trace
+from strata.host.trace.events import EventKind, Trace
 from strata.host.trace.read import read_trace
 
 SECONDS: Final = 1.0
 TRAINER: Final = "trainer_main"
-Policy = Callable[[Scene], Iterator[Step]]
+Policy = Callable[[Scenario], Iterator[Step]]
 
 TRIALS: Final[Mapping[str, Mapping[str, Policy]]] = {
     "cpu-hogs": {
@@ -46,11 +46,11 @@ TRIALS: Final[Mapping[str, Mapping[str, Policy]]] = {
     },
     "pinned-hog": {"none": policies.nothing, "unpinned": policies.unpinned},
 }
-"""Each trouble with what is done about it, nothing first."""
+"""Each fault with what is done about it, nothing first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TrainerShares:
     """What a recording shows of the trainer: its shares of a CPU's time, and the gain that the report predicts."""
 
     ran: float
@@ -60,12 +60,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One policy against one trouble: what was seen without it and with it, a pair a round; or why nothing was."""
+    """One policy against one fault: what was seen without it and with it, a pair a round; or why nothing was."""
 
-    trouble: str
+    fault: str
     policy: str
-    before: tuple[Seen, ...] = ()
-    after: tuple[Seen, ...] = ()
+    before: tuple[TrainerShares, ...] = ()
+    after: tuple[TrainerShares, ...] = ()
     reason: str = ""
 
     @property
@@ -88,7 +88,7 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
         return {
-            "trouble": self.trouble,
+            "fault": self.fault,
             "policy": self.policy,
             "predicted": self.predicted,
             "predicted_trust": "analytic",
@@ -107,15 +107,15 @@ def measure(
     *,
     patience: Patience,
     advance: Callable[[float], None] = lambda _done: None,
-    trial: Callable[[str, str], Seen] | None = None,
+    trial: Callable[[str, str], TrainerShares] | None = None,
 ) -> tuple[Gain, ...]:
     """Try each policy `rounds` times.
 
-    trial: of a trouble and a policy; by default on this kernel.
+    trial: of a fault and a policy; by default on this kernel.
     """
     run = trial or one_trial
-    pairs = {f"{trouble} {policy}": (trouble, policy) for trouble, some in TRIALS.items() for policy in some}
-    seen: dict[tuple[str, str], list[Seen]] = {pair: [] for pair in pairs.values()}
+    pairs = {f"{fault} {policy}": (fault, policy) for fault, some in TRIALS.items() for policy in some}
+    seen: dict[tuple[str, str], list[TrainerShares]] = {pair: [] for pair in pairs.values()}
     reasons: dict[tuple[str, str], str] = {}
     with patience:
         for done, name in enumerate(turns(tuple(pairs), 0 if patience.is_over else rounds)):
@@ -123,25 +123,25 @@ def measure(
             if pair not in reasons:
                 try:
                     seen[pair].append(run(*pair))
-                except (NotHere, StrataError) as error:
+                except (PolicyMissing, StrataError) as error:
                     reasons[pair] = str(error)
             advance((done + 1) / (rounds * len(pairs)))
     return tuple(
         Gain(
-            trouble,
+            fault,
             policy,
-            tuple(seen[trouble, "none"]),
-            tuple(seen[trouble, policy][: len(seen[trouble, "none"])]),
-            reasons.get((trouble, policy), ""),
+            tuple(seen[fault, "none"]),
+            tuple(seen[fault, policy][: len(seen[fault, "none"])]),
+            reasons.get((fault, policy), ""),
         )
-        for trouble, policy in pairs.values()
+        for fault, policy in pairs.values()
         if policy != "none"
     )
 
 
-def one_trial(trouble: str, policy: str, *, seconds: float = SECONDS) -> Seen:
-    """Return what a recording of a trouble under a policy shows. Raises NotHere, StrataError."""
-    work = _Session(trouble, TRIALS[trouble][policy], seconds)
+def one_trial(fault: str, policy: str, *, seconds: float = SECONDS) -> TrainerShares:
+    """Return what a recording of a fault under a policy shows. Raises PolicyMissing, StrataError."""
+    work = _Session(fault, TRIALS[fault][policy], seconds)
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.txt"
         try:
@@ -152,21 +152,21 @@ def one_trial(trouble: str, policy: str, *, seconds: float = SECONDS) -> Seen:
 
 
 class _Session(Work):
-    """A trouble under a policy, from when the recorder is ready; looked at between `start_ns` and `end_ns`."""
+    """A fault under a policy, from when the recorder is ready; looked at between `start_ns` and `end_ns`."""
 
-    def __init__(self, trouble: str, policy: Policy, seconds: float) -> None:
+    def __init__(self, fault: str, policy: Policy, seconds: float) -> None:
         super().__init__(seconds=seconds)
-        self._trouble, self._policy, self._length_s = trouble, policy, seconds
+        self._inject, self._policy, self._length_s = fault, policy, seconds
         self._stack = ExitStack()
         self.start_ns = self.end_ns = 0
 
     def start(self) -> None:
         on = some_cpus()
-        pin = on[-1] if self._trouble == "pinned-hog" else -1
-        count = 1 if self._trouble == "pinned-hog" else HOGS_PER_CPU * len(on)
+        pin = on[-1] if self._inject == "pinned-hog" else -1
+        count = 1 if self._inject == "pinned-hog" else HOGS_PER_CPU * len(on)
         session = running(f"train {TRAINER} {pin}", [f"hog noise {pin}"] * count, on=on)
-        scene = self._stack.enter_context(session)
-        self._stack.enter_context(applied(tuple(self._policy(scene))))
+        scenario = self._stack.enter_context(session)
+        self._stack.enter_context(applied(tuple(self._policy(scenario))))
 
     def wait(self) -> None:
         self.start_ns = time.monotonic_ns()
@@ -186,12 +186,12 @@ def within(trace: Trace, start_ns: int, end_ns: int) -> Trace:
     """
     events = trace.events
     trainer = [index for index, name in enumerate(trace.names.raw) if name == TRAINER.encode()]
-    comes = (events.kind == Kind.SWITCH) & np.isin(events.other_comm, trainer) & (events.time_ns >= start_ns)
+    comes = (events.kind == EventKind.SWITCH) & np.isin(events.other_comm, trainer) & (events.time_ns >= start_ns)
     since = int(events.time_ns[comes].min(initial=end_ns))
     return replace(trace, events=events.take((events.time_ns >= since) & (events.time_ns <= end_ns)))
 
 
-def _seen(trace: Trace) -> Seen:
+def _seen(trace: Trace) -> TrainerShares:
     view = view_of(trace, critical=(TRAINER,))
     if not view.critical_tasks:
         raise StrataError("the trainer did not run while it was recorded", hint="try on a machine less busy")
@@ -199,7 +199,7 @@ def _seen(trace: Trace) -> Seen:
     found = next((one for one in report_of(view).findings if one.token == "cpu-wait"), None)
     gain = predicted_gain(found) if found is not None else None
     lived_ns = float(view.lived_ns[task])
-    return Seen(
+    return TrainerShares(
         float(view.ran_ns[task]) / lived_ns, float(view.waited_ns[task]) / lived_ns, gain[0] if gain else 0.0
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.errors import StrataError
-from strata.evaluation.noisy_neighbours.policies import POLICIES, QUIET, NotHere
+from strata.evaluation.noisy_neighbours.policies import POLICIES, QUIET, PolicyMissing
 from strata.evaluation.noisy_neighbours.session import TooSlow, applied, look, running, some_cpus
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 
@@ -33,7 +33,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """One policy: every trial, in order; or why there was none."""
 
     policy: str
@@ -55,11 +55,11 @@ class Row:
 class Table:
     """All policies."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[EventRow, ...]
 
-    def of(self, policy: str) -> Row:
+    def of(self, policy: str) -> EventRow:
         """Return a policy's row; an empty one for none."""
-        return next((row for row in self.rows if row.policy == policy), Row(policy))
+        return next((row for row in self.rows if row.policy == policy), EventRow(policy))
 
     def floor(self, policy: str) -> dict[str, float] | None:
         """Return how far equal runs differ: the ratio of `policy again` to `policy`, pair by pair."""
@@ -116,7 +116,7 @@ def measure(
             if name not in reasons:
                 try:
                     trials[name].append(run(name))
-                except (NotHere, StrataError) as error:
+                except (PolicyMissing, StrataError) as error:
                     reasons[name] = str(error)
                 except TooSlow as error:
                     late[name] = str(error)
@@ -126,24 +126,24 @@ def measure(
     )
 
 
-def _row(name: str, trials: Sequence[Trial], why_none: str) -> Row:
-    return Row(name, tuple(trials), "" if trials else why_none)
+def _row(name: str, trials: Sequence[Trial], why_none: str) -> EventRow:
+    return EventRow(name, tuple(trials), "" if trials else why_none)
 
 
 def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
     """Return what a policy comes to on this kernel.
 
-    Raises NotHere or StrataError for one that cannot be had here, TooSlow.
+    Raises PolicyMissing or StrataError for one that cannot be had here, TooSlow.
     """
     on = some_cpus()
     noise = [] if policy in QUIET else ["hog noise -1"] * (HOGS_PER_CPU * len(on))
-    with running("rounds trainer -1", noise, on=on) as scene, applied(tuple(POLICIES[policy](scene))):
+    with running("rounds trainer -1", noise, on=on) as scenario, applied(tuple(POLICIES[policy](scenario))):
         time.sleep(window_s / 5)
-        before = after = look(scene)
+        before = after = look(scenario)
         until_s = time.monotonic() + LONGEST_S
         while after is before or (after.rounds - before.rounds < ENOUGH and time.monotonic() < until_s):
             time.sleep(window_s)
-            after = look(scene)
+            after = look(scenario)
     wait_ms = 1e3 * (after.wait_s - before.wait_s) / max(after.rounds - before.rounds, 1)
     busy_s = after.busy_s - before.busy_s
     return Trial(wait_ms, max(0.0, 1 - (after.ours_s - before.ours_s) / max(busy_s, 1e-9)))

@@ -22,7 +22,7 @@ OLD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scenario:
     """A trainer and its noise on some CPUs (numbers), and what the machine and its kernel offer."""
 
     on: tuple[int, ...]
@@ -32,72 +32,72 @@ class Scene:
     kernel: Kernel
 
 
-class NotHere(Exception):
+class PolicyMissing(Exception):
     """A policy that this machine does not have; says why."""
 
 
-def nothing(scene: Scene) -> Iterator[Step]:
+def nothing(scenario: Scenario) -> Iterator[Step]:
     """Yield no step."""
     yield from ()
 
 
-def nice(scene: Scene) -> Iterator[Step]:
+def nice(scenario: Scenario) -> Iterator[Step]:
     """Yield nine times the weight for the trainer."""
-    yield _step("nice", scene.trainer, str(NICE["critical"]), "critical")
+    yield _step("nice", scenario.trainer, str(NICE["critical"]), "critical")
 
 
-def batch(scene: Scene) -> Iterator[Step]:
+def batch(scenario: Scenario) -> Iterator[Step]:
     """Yield noise that never preempts at a wakeup."""
-    for one in scene.noise:
+    for one in scenario.noise:
         yield _step("scheduler", one, "BATCH 0", "rest")
 
 
-def real_time(scene: Scene) -> Iterator[Step]:
+def real_time(scenario: Scenario) -> Iterator[Step]:
     """Yield a trainer that preempts every fair thread."""
-    yield _step("scheduler", scene.trainer, REAL_TIME, "critical")
+    yield _step("scheduler", scenario.trainer, REAL_TIME, "critical")
 
 
-def apart(scene: Scene) -> Iterator[Step]:
+def apart(scenario: Scenario) -> Iterator[Step]:
     """Yield the last CPU for the trainer, the others for the noise, by affinity."""
-    mine, others = _halves(scene)
-    yield _step("affinity", scene.trainer, show(mine), "critical")
-    for one in scene.noise:
+    mine, others = _halves(scenario)
+    yield _step("affinity", scenario.trainer, show(mine), "critical")
+    for one in scenario.noise:
         yield _step("affinity", one, show(others), "rest")
 
 
-def unpinned(scene: Scene) -> Iterator[Step]:
+def unpinned(scenario: Scenario) -> Iterator[Step]:
     """Yield noise that may run on every CPU."""
-    for one in scene.noise:
-        yield _step("affinity", one, show(scene.on), "rest")
+    for one in scenario.noise:
+        yield _step("affinity", one, show(scenario.on), "rest")
 
 
-def weight(scene: Scene) -> Iterator[Step]:
+def weight(scenario: Scenario) -> Iterator[Step]:
     """Yield a cgroup of the greatest weight for the trainer."""
-    yield from _grouped(scene, {"critical": ("cpu.weight", WEIGHT), "rest": ("cpu.weight", "100")})
+    yield from _grouped(scenario, {"critical": ("cpu.weight", WEIGHT), "rest": ("cpu.weight", "100")})
 
 
-def idle(scene: Scene) -> Iterator[Step]:
+def idle(scenario: Scenario) -> Iterator[Step]:
     """Yield a cgroup for the noise that runs when nobody else wants to."""
-    yield from _grouped(scene, {"critical": ("cpu.weight", "100"), "rest": ("cpu.idle", "1")})
+    yield from _grouped(scenario, {"critical": ("cpu.weight", "100"), "rest": ("cpu.idle", "1")})
 
 
-def cpuset(scene: Scene) -> Iterator[Step]:
+def cpuset(scenario: Scenario) -> Iterator[Step]:
     """Yield cgroups of which the trainer's has the last CPU to itself."""
-    mine, others = _halves(scene)
-    yield from _grouped(scene, {"critical": ("cpuset.cpus", show(mine)), "rest": ("cpuset.cpus", show(others))})
+    mine, others = _halves(scenario)
+    yield from _grouped(scenario, {"critical": ("cpuset.cpus", show(mine)), "rest": ("cpuset.cpus", show(others))})
 
 
-def layers(scene: Scene) -> Iterator[Step]:
+def layers(scenario: Scenario) -> Iterator[Step]:
     """Yield what `strata host layers --plain` writes for these threads; interrupts stay where they are."""
-    noise = (replace(one, age_s=OLD_S, run_s=OLD_S) for one in scene.noise)
+    noise = (replace(one, age_s=OLD_S, run_s=OLD_S) for one in scenario.noise)
     threads = [
-        Classified(scene.trainer, "kernel-launch", "critical", 1.0, ("the benchmark's trainer",)),
+        Classified(scenario.trainer, "kernel-launch", "critical", 1.0, ("the benchmark's trainer",)),
         *(Classified(one, None, "rest", 1.0, ("the benchmark's noise",)) for one in noise),
     ]
-    yield from plain(scene.cpus, replace(scene.kernel, irqs={}), threads).steps
+    yield from plain(scenario.cpus, replace(scenario.kernel, irqs={}), threads).steps
 
 
-POLICIES: Final[Mapping[str, Callable[[Scene], Iterator[Step]]]] = {
+POLICIES: Final[Mapping[str, Callable[[Scenario], Iterator[Step]]]] = {
     "quiet": nothing,
     "quiet again": nothing,
     "eevdf": nothing,
@@ -120,20 +120,20 @@ def _step(act: str, one: Thread, value: str, layer: LayerName) -> Step:
     return Step(act, path, value, "the benchmark's", layer, one.start_ticks)  # type: ignore[arg-type]
 
 
-def _halves(scene: Scene) -> tuple[Sequence[int], Sequence[int]]:
-    if len(scene.on) < 2:
-        raise NotHere("one CPU cannot be split")
-    return scene.on[-1:], scene.on[:-1]
+def _halves(scenario: Scenario) -> tuple[Sequence[int], Sequence[int]]:
+    if len(scenario.on) < 2:
+        raise PolicyMissing("one CPU cannot be split")
+    return scenario.on[-1:], scenario.on[:-1]
 
 
-def _grouped(scene: Scene, settings: Mapping[LayerName, tuple[str, str]]) -> Iterator[Step]:
+def _grouped(scenario: Scenario, settings: Mapping[LayerName, tuple[str, str]]) -> Iterator[Step]:
     """Yield threaded cgroups for the trainer and for the noise, below the one they are in, as layers have them."""
-    kernel = scene.kernel
+    kernel = scenario.kernel
     if not kernel.cgroup_root:
-        raise NotHere("cgroup v2 is not mounted")
+        raise PolicyMissing("cgroup v2 is not mounted")
     if needed := [name for name in ("cpu", "cpuset") if name not in kernel.controllers]:
-        raise NotHere(f"cgroup v2 has no controller {' and '.join(needed)} here")
-    above = scene.trainer.cgroup.split("/")[1:]
+        raise PolicyMissing(f"cgroup v2 has no controller {' and '.join(needed)} here")
+    above = scenario.trainer.cgroup.split("/")[1:]
     base = "/".join([kernel.cgroup_root, *above])
     why = "the benchmark's"
     for depth in range(len(above)):
@@ -145,6 +145,6 @@ def _grouped(scene: Scene, settings: Mapping[LayerName, tuple[str, str]]) -> Ite
     yield Step("write", f"{base}/cgroup.subtree_control", "+cpu +cpuset", why, "critical")
     for layer, (file, value) in settings.items():
         yield Step("write", f"{base}/strata-{layer}/{file}", value, why, layer)
-        for one in [scene.trainer] if layer == "critical" else scene.noise:
+        for one in [scenario.trainer] if layer == "critical" else scenario.noise:
             path = f"{base}/strata-{layer}/cgroup.threads"
             yield Step("attach", path, str(one.tid), why, layer, one.start_ticks)

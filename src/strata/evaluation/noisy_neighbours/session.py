@@ -17,7 +17,7 @@ from typing import Final
 
 from strata.errors import Infeasible, MissingPart, StrataError
 from strata.evaluation.fault_injection import workloads as acts
-from strata.evaluation.noisy_neighbours.policies import Scene
+from strata.evaluation.noisy_neighbours.policies import Scenario
 from strata.host.apply.act import apply
 from strata.host.apply.journal import folder_of, opened
 from strata.host.apply.machine import Machine
@@ -35,7 +35,7 @@ class TooSlow(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Counters:
     """Counters of the trainer: its waits for a CPU [s], and how often it slept. And of the CPUs [s]:
 
     how long they were busy, and how long of that with us.
@@ -53,8 +53,8 @@ def some_cpus() -> tuple[int, ...]:
 
 
 @contextmanager
-def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterator[Scene]:
-    """Run acts (see `trouble.acts`) on some CPUs; yields them once they have settled."""
+def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterator[Scenario]:
+    """Run acts (see `fault.acts`) on some CPUs; yields them once they have settled."""
     # Inherited, so that nobody starts elsewhere.
     ours = os.sched_getaffinity(0)
     command = [sys.executable, "-S", "-E", acts.__file__, "0", trainer, *noise]
@@ -70,7 +70,7 @@ def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterato
         threads = threads_of(pids)
         if len(threads) < 1 + len(noise):
             raise StrataError("the processes of the benchmark did not all start", hint="ulimit -u")
-        yield Scene(tuple(on), threads[0], threads[1:], cpus.probe(), kernel.probe())
+        yield Scenario(tuple(on), threads[0], threads[1:], cpus.probe(), kernel.probe())
 
 
 @contextmanager
@@ -100,15 +100,15 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
             )
 
 
-def look(scene: Scene) -> Look:
+def look(scenario: Scenario) -> Counters:
     """Return how it stands. Raises MissingPart where the kernel counts no waits, TooSlow for what ended."""
-    trainer, *noise = threads_of([scene.trainer.pid, *(one.pid for one in scene.noise)]) or (None,)
-    if trainer is None or len(noise) < len(scene.noise):
+    trainer, *noise = threads_of([scenario.trainer.pid, *(one.pid for one in scenario.noise)]) or (None,)
+    if trainer is None or len(noise) < len(scenario.noise):
         raise TooSlow(f"a trial took more than {acts.LONGEST_S:.0f} s: the machine is too busy")
     if trainer.wait_s is None:
         raise MissingPart("this kernel counts no waits: no /proc/PID/schedstat")
     ours_s = sum(one.run_s or 0.0 for one in (trainer, *noise))
-    return Look(trainer.wait_s, trainer.num_wakeups, _busy_s(scene.on), ours_s)
+    return Counters(trainer.wait_s, trainer.num_wakeups, _busy_s(scenario.on), ours_s)
 
 
 def _busy_s(numbers: Sequence[int]) -> float:

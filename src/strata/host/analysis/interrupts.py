@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strata.arrays import Ints
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals
-from strata.host.trace.events import Kind, Trace
+from strata.host.trace.events import EventKind, Trace
 
 SOFTIRQS: Final = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """By vector (include/linux/interrupt.h)."""
@@ -40,7 +40,7 @@ class Interrupts:
 def interrupts_of(trace: Trace, on_cpu: OnCpuIntervals) -> Interrupts:
     """Return when interrupts held CPUs. One whose end was lost counts nothing."""
     events = trace.events
-    which = events.of(Kind.IRQ_ENTRY, Kind.IRQ_EXIT, Kind.SOFTIRQ_ENTRY, Kind.SOFTIRQ_EXIT)
+    which = events.of(EventKind.IRQ_ENTRY, EventKind.IRQ_EXIT, EventKind.SOFTIRQ_ENTRY, EventKind.SOFTIRQ_EXIT)
     cpu = on_cpu.index(events.cpu[which])
     which, cpu = which[cpu >= 0], cpu[cpu >= 0]
     order = np.argsort(cpu, kind="stable")
@@ -48,8 +48,8 @@ def interrupts_of(trace: Trace, on_cpu: OnCpuIntervals) -> Interrupts:
     kind, number, time = events.kind[which], events.other[which], events.time_ns[which]
     place = np.arange(len(which))
 
-    soft = _until_exit(kind, number, cpu, Kind.SOFTIRQ_ENTRY, Kind.SOFTIRQ_EXIT)
-    hard = _until_exit(kind, number, cpu, Kind.IRQ_ENTRY, Kind.IRQ_EXIT)
+    soft = _until_exit(kind, number, cpu, EventKind.SOFTIRQ_ENTRY, EventKind.SOFTIRQ_EXIT)
+    hard = _until_exit(kind, number, cpu, EventKind.IRQ_ENTRY, EventKind.IRQ_EXIT)
     in_soft = np.maximum.accumulate(np.where(soft > place, place, -1)) if len(place) else place
     # Between two events a soft interrupt runs if its exit is still to come, unless a hard one runs.
     is_soft = (in_soft >= 0) & (soft[in_soft] > place)
@@ -69,7 +69,7 @@ def interrupts_of(trace: Trace, on_cpu: OnCpuIntervals) -> Interrupts:
 
 
 def _until_exit(
-    kind: NDArray[np.uint8], number: NDArray[np.int32], cpu: NDArray[np.int32], entry: Kind, exit_: Kind
+    kind: NDArray[np.uint8], number: NDArray[np.int32], cpu: NDArray[np.int32], entry: EventKind, exit_: EventKind
 ) -> Ints:
     """Return for each entry where its exit is (the next event of its sort on its CPU); -1 for all else."""
     found = np.full(len(kind), -1, np.int64)
@@ -86,7 +86,7 @@ def _until_exit(
 def _causes(codes: Iterable[int], trace: Trace) -> Iterator[str]:
     """Yield what interrupts are called; of one number by its last handler."""
     events = trace.events
-    entries = events.of(Kind.IRQ_ENTRY)
+    entries = events.of(EventKind.IRQ_ENTRY)
     names = dict(zip(events.other[entries].tolist(), events.other_comm[entries].tolist(), strict=True))
     for code in codes:
         vector = code - _SOFT

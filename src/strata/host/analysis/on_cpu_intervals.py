@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from strata.arrays import Ints
 from strata.errors import UsageError
 from strata.host.analysis.task_instances import TaskInstances
-from strata.host.trace.events import Kind, Trace
+from strata.host.trace.events import EventKind, Trace
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def on_cpu_intervals_of(trace: Trace, tasks: TaskInstances) -> OnCpuIntervals:
     Raises UsageError where the times cannot be of one trace.
     """
     events = trace.events
-    switches = events.of(Kind.SWITCH)
+    switches = events.of(EventKind.SWITCH)
     cpus, cpu = np.unique(events.cpu[switches], return_inverse=True)
     order = np.argsort(cpu, kind="stable")
     switches, cpu = switches[order], cpu[order].astype(np.int32)

@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.host.analysis.intervals import union, within
-from strata.host.analysis.report import Report, verdict
+from strata.host.analysis.report import TraceReport, verdict
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
 
@@ -55,7 +55,7 @@ td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}
 """
 
 
-def page(report: Report, *, title: str) -> str:
+def page(report: TraceReport, *, title: str) -> str:
     """Return the page of a report: verdict, the whole trace, its worst wait closer, findings and threads."""
     view = report.view
     colours = _colours(report)
@@ -98,7 +98,7 @@ def page(report: Report, *, title: str) -> str:
     )
 
 
-def _colours(report: Report) -> dict[str, str]:
+def _colours(report: TraceReport) -> dict[str, str]:
     """Return a colour for each name that held the CPU longest while critical threads waited."""
     held: dict[str, float] = {}
     for thread in report.threads:
@@ -243,7 +243,7 @@ def _share(start: Ints, end: Ints, edges: Ints) -> Floats:
     return within(*union(start, end), edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
 
 
-def _findings(report: Report) -> Iterator[str]:
+def _findings(report: TraceReport) -> Iterator[str]:
     for one in report.findings:
         cost = f"{one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time). " if one.cost_ms else ""
         yield (
@@ -253,7 +253,7 @@ def _findings(report: Report) -> Iterator[str]:
         )
 
 
-def _threads(report: Report, *, most: int = 20) -> str:
+def _threads(report: TraceReport, *, most: int = 20) -> str:
     rows = [
         "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean ms</th><th>p99 ms</th>",
         "<th>who had the CPU [ms]</th></tr>",

@@ -21,7 +21,7 @@ from strata.host.analysis.view import View
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadReport:
     """How one thread waited. The mean and the percentile are of waits that were over; `unfinished` is the rest."""
 
     comm: str
@@ -52,11 +52,11 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TraceReport:
     """A diagnosed trace."""
 
     view: View
-    threads: tuple[Thread, ...]
+    threads: tuple[ThreadReport, ...]
     findings: tuple[Finding, ...]
 
     def worst(self) -> Severity | None:
@@ -86,20 +86,20 @@ def _finding(one: Finding) -> dict[str, Any]:
     return {**one.to_dict(), **said}
 
 
-def report_of(view: View) -> Report:
+def report_of(view: View) -> TraceReport:
     """Return what a trace says: critical threads first, then who waited longest."""
     threads = sorted(_threads(view), key=lambda one: (not one.is_critical, -one.wait_ms_total))
-    return Report(view, tuple(threads), findings_of(view))
+    return TraceReport(view, tuple(threads), findings_of(view))
 
 
-def _threads(view: View) -> Iterator[Thread]:
+def _threads(view: View) -> Iterator[ThreadReport]:
     tasks = np.flatnonzero((view.ran_ns > 0) | (view.waited_ns > 0))
     tasks = tasks[np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))]
     for task, culprits in zip(tasks.tolist(), _culprits(view, tasks), strict=True):
         waits = view.waits_by(task)
         over = waits[view.delays.is_over[waits]]
         lengths_ms = view.delays.length_ns[over] / 1e6
-        yield Thread(
+        yield ThreadReport(
             view.name(task),
             int(view.tasks.tid[task]),
             bool(view.is_critical[task]),
@@ -137,7 +137,7 @@ def _p99(values: Floats) -> float:
     return low + rest * (float(ordered[min(int(place) + 1, len(values) - 1)]) - low)
 
 
-def verdict(report: Report) -> str:
+def verdict(report: TraceReport) -> str:
     """Return the report in one paragraph, for someone who knows nothing of schedulers."""
     view = report.view
     seconds = view.wall_ns / 1e9

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strata.arrays import Bools, Ints
 from strata.host.analysis.on_cpu_intervals import OnCpuIntervals
 from strata.host.analysis.task_instances import TaskInstances, key
-from strata.host.trace.events import IDLE, Kind, State, Trace
+from strata.host.trace.events import IDLE, EventKind, TaskState, Trace
 
 YIELD_NS: Final = 200_000
 """A thread that leaves within this time of its sched_yield left because of it (assumed)."""
@@ -71,7 +71,7 @@ def yields_of(
 ) -> NDArray[np.bool_]:
     """Return which of some switches are of a thread that just called sched_yield."""
     events = trace.events
-    calls = events.of(Kind.YIELD)
+    calls = events.of(EventKind.YIELD)
     if not len(calls):
         return np.zeros(len(outs), bool)
     caller = on_cpu.who(on_cpu.index(events.cpu[calls]), calls)
@@ -89,12 +89,12 @@ def yields_of(
 def switch_outs(trace: Trace, tasks: TaskInstances, on_cpu: OnCpuIntervals) -> dict[str, int]:
     """Return how often a thread left its CPU although it could go on: as `R`, as `R+`, and because of a yield."""
     events = trace.events
-    switches = events.of(Kind.SWITCH)
+    switches = events.of(EventKind.SWITCH)
     switches = switches[events.tid[switches] != IDLE]
-    is_runnable = events.arg[switches] == State.RUNNABLE
+    is_runnable = events.arg[switches] == TaskState.RUNNABLE
     return {
         "R": int(np.sum(is_runnable)),
-        "R+": int(np.sum(events.arg[switches] == State.PREEMPTED)),
+        "R+": int(np.sum(events.arg[switches] == TaskState.PREEMPTED)),
         "yields": int(np.sum(yields_of(trace, tasks, on_cpu, switches[is_runnable]))),
     }
 
@@ -143,7 +143,7 @@ class _Moves:
     @classmethod
     def of(cls, trace: Trace, tasks: TaskInstances) -> _Moves:
         events = trace.events
-        switches, wakeups = events.of(Kind.SWITCH), events.of(Kind.WAKEUP, Kind.WAKEUP_NEW)
+        switches, wakeups = events.of(EventKind.SWITCH), events.of(EventKind.WAKEUP, EventKind.WAKEUP_NEW)
         tid = np.concatenate([events.tid[switches], events.other[switches], events.tid[wakeups]])
         event = np.concatenate([switches, switches, wakeups])
         sort = np.repeat(np.array([_OUT, _IN, _WAKE], np.uint8), [len(switches), len(switches), len(wakeups)])
@@ -159,7 +159,7 @@ def _begins_and_ends(trace: Trace, moves: _Moves) -> tuple[Ints, Ints, Bools]:
     is_first = np.diff(moves.task, prepend=-1) != 0
     is_last = np.diff(moves.task, append=-1) != 0
     left = trace.events.arg[moves.event]
-    is_runnable = (moves.sort == _OUT) & ((left == State.RUNNABLE) | (left == State.PREEMPTED))
+    is_runnable = (moves.sort == _OUT) & ((left == TaskState.RUNNABLE) | (left == TaskState.PREEMPTED))
     sleeps = (moves.sort == _OUT) & ~is_runnable
     after_sleep = np.roll(sleeps, 1) & ~is_first
     # A wakeup of a thread that runs, or already waits, changes nothing.
@@ -187,7 +187,7 @@ def _wakers(trace: Trace, on_cpu: OnCpuIntervals, wakeup: NDArray[np.intp]) -> N
     """
     events = trace.events
     tid, source = events.tid[wakeup], wakeup
-    waking = events.of(Kind.WAKING)
+    waking = events.of(EventKind.WAKING)
     if len(waking):
         keys = key(events.tid[waking], waking)
         order = np.argsort(keys, kind="stable")
@@ -214,7 +214,7 @@ def _parts(
     Without a recorded move a thread waited where it then ran (`ran`, -1: not yet), whatever its wakeup said.
     """
     events = trace.events
-    migrations = events.of(Kind.MIGRATE)
+    migrations = events.of(EventKind.MIGRATE)
     moved = tasks.at(events.tid[migrations], migrations)
     # Waits are sorted by life and begin, so the wait that a move can be within is the last that began before it.
     wait = np.searchsorted(key(task, begin), key(moved, migrations)) - 1

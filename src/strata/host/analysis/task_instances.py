@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Ints
-from strata.host.trace.events import IDLE, Kind, State, Trace
+from strata.host.trace.events import IDLE, EventKind, TaskState, Trace
 
 _INDEX_BITS: Final = 32
 """A key is an id and the index of an event, so that keys sort by id and then by time."""
 _NAMED: Final = (
-    Kind.SWITCH,
-    Kind.WAKEUP,
-    Kind.WAKEUP_NEW,
-    Kind.WAKING,
-    Kind.MIGRATE,
-    Kind.FORK,
-    Kind.EXEC,
-    Kind.EXIT,
+    EventKind.SWITCH,
+    EventKind.WAKEUP,
+    EventKind.WAKEUP_NEW,
+    EventKind.WAKING,
+    EventKind.MIGRATE,
+    EventKind.FORK,
+    EventKind.EXEC,
+    EventKind.EXIT,
 )
 
 
@@ -60,7 +60,7 @@ def task_instances_of(trace: Trace) -> TaskInstances:
     than the trace begins with it.
     """
     events = trace.events
-    places = [events.of(*_NAMED), events.of(Kind.SWITCH)]
+    places = [events.of(*_NAMED), events.of(EventKind.SWITCH)]
     tid = np.concatenate([events.tid[places[0]], events.other[places[1]]])
     comm = np.concatenate([events.comm[places[0]], events.other_comm[places[1]]])
     event = np.concatenate(places)
@@ -71,15 +71,17 @@ def task_instances_of(trace: Trace) -> TaskInstances:
 
     kind = events.kind[event]
     is_new_tid = np.diff(tid, prepend=-1) != 0
-    after_fork = np.concatenate([[False], kind[:-1] == Kind.FORK]) & ~is_new_tid
-    is_birth = is_new_tid | (kind == Kind.FORK) | ((kind == Kind.WAKEUP_NEW) & ~after_fork)
+    after_fork = np.concatenate([[False], kind[:-1] == EventKind.FORK]) & ~is_new_tid
+    is_birth = is_new_tid | (kind == EventKind.FORK) | ((kind == EventKind.WAKEUP_NEW) & ~after_fork)
     first = np.flatnonzero(is_birth)
     last = np.concatenate([first[1:], np.array([len(tid)])])[: len(first)] - 1
     begins = np.where(is_new_tid[first], 0, event[first])
-    is_born = ~is_new_tid[first] | np.isin(kind[first], (Kind.FORK, Kind.WAKEUP_NEW))
+    is_born = ~is_new_tid[first] | np.isin(kind[first], (EventKind.FORK, EventKind.WAKEUP_NEW))
     # A dead thread is switched out once more, in a state of its own; the next of its id comes after that.
-    is_dead = (kind[last] == Kind.EXIT) | ((kind[last] == Kind.SWITCH) & (events.arg[event[last]] == State.DEAD))
-    is_dead &= (events.tid[event[last]] == tid[first]) | (kind[last] == Kind.EXIT)
+    is_dead = (kind[last] == EventKind.EXIT) | (
+        (kind[last] == EventKind.SWITCH) & (events.arg[event[last]] == TaskState.DEAD)
+    )
+    is_dead &= (events.tid[event[last]] == tid[first]) | (kind[last] == EventKind.EXIT)
     is_dead |= np.diff(tid[first], append=-1) == 0
     return TaskInstances(
         key(tid[first], begins),

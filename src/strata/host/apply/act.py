@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from strata.errors import MissingPart, StrataError
 from strata.host.apply.journal import Journal
-from strata.host.apply.machine import Gone, Machine
+from strata.host.apply.machine import Machine, ThreadGone
 from strata.host.apply.undo import undo
 from strata.host.apply.values import beside, holds, subject
 from strata.host.policy.step import Step
@@ -22,7 +22,7 @@ _RIGHTS: Final = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What became of a step. before: what was there; why: for a step that was skipped."""
 
     step: Step
@@ -35,7 +35,7 @@ class Outcome:
         return {**self.step.to_dict(), "result": self.result, "before": self.before, "skipped_because": self.why}
 
 
-def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[Outcome, ...]:
+def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[StepOutcome, ...]:
     """Take all steps that are not taken yet. Threads and files that are gone are skipped.
 
     Raises MissingPart (no rights) or StrataError for a step the kernel refuses, and KeyboardInterrupt; what was
@@ -59,43 +59,43 @@ def apply(steps: Sequence[Step], machine: Machine, journal: Journal) -> tuple[Ou
     return tuple(outcomes)
 
 
-def preview(steps: Sequence[Step], machine: Machine) -> tuple[Outcome, ...]:
+def preview(steps: Sequence[Step], machine: Machine) -> tuple[StepOutcome, ...]:
     """Return what `apply` would do, having done nothing."""
     return tuple(_look(step, machine) for step in steps)
 
 
-def _look(step: Step, machine: Machine) -> Outcome:
+def _look(step: Step, machine: Machine) -> StepOutcome:
     try:
         machine.check(step)
         before = machine.read(step.act, step.path, step.value)
-    except Gone as gone:
+    except ThreadGone as gone:
         # What an earlier step makes is not there yet.
         made = "/strata-" in step.path and step.act in ("write", "attach")
-        return Outcome(step, "would") if made else Outcome(step, "skipped", why=str(gone))
+        return StepOutcome(step, "would") if made else StepOutcome(step, "skipped", why=str(gone))
     except OSError as error:
-        return Outcome(step, "skipped", why=error.strerror or str(error))
-    return Outcome(step, "already" if _is_done(step, before) else "would", before)
+        return StepOutcome(step, "skipped", why=error.strerror or str(error))
+    return StepOutcome(step, "already" if _is_done(step, before) else "would", before)
 
 
-def _take(step: Step, machine: Machine, journal: Journal) -> Outcome:
+def _take(step: Step, machine: Machine, journal: Journal) -> StepOutcome:
     try:
         meant = machine.check(step)  # also where the file does not say when its thread started
         before = machine.read(step.act, step.path, step.value)
         if _is_done(step, before):
-            return Outcome(step, "already", before)
+            return StepOutcome(step, "already", before)
         others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
         record = journal.announce(meant, machine.before(step.act, step.path, step.value), others)
         machine.set(step.act, step.path, step.value)
         journal.confirm(record, machine.read(step.act, step.path, step.value))
-    except Gone as gone:
-        return Outcome(step, "skipped", why=str(gone))
+    except ThreadGone as gone:
+        return StepOutcome(step, "skipped", why=str(gone))
     except OSError as error:
         if step.path.startswith("/proc/irq/") and error.errno in _NOT_HERE:
-            return Outcome(step, "skipped", before, "the kernel places this interrupt itself")
+            return StepOutcome(step, "skipped", before, "the kernel places this interrupt itself")
         if step.act == "affinity" and error.errno == errno.EINVAL:
-            return Outcome(step, "skipped", before, "its cpuset holds none of these CPUs")
+            return StepOutcome(step, "skipped", before, "its cpuset holds none of these CPUs")
         raise
-    return Outcome(step, "done", before)
+    return StepOutcome(step, "done", before)
 
 
 def _is_done(step: Step, before: str) -> bool:

@@ -30,7 +30,7 @@ _MIGRATE_PAGES: Final = {"x86_64": 256, "aarch64": 238}
 """Numbers of the system call, for which C libraries have no function."""
 
 
-class Gone(Exception):
+class ThreadGone(Exception):
     """The thread has ended, its number is another's now, or the file is not there any more."""
 
 
@@ -53,7 +53,7 @@ class Machine:
         fields = text[text.rfind(")") + 2 :].split()
         start_ticks = int(fields[19]) if len(fields) >= 20 else 0
         if step.start_ticks not in (0, start_ticks):
-            raise Gone("its number belongs to another thread now")
+            raise ThreadGone("its number belongs to another thread now")
         return replace(step, start_ticks=start_ticks)
 
     def read(self, act: Act, path: str, value: str) -> str:
@@ -75,7 +75,7 @@ class Machine:
             if act == "scheduler":
                 return _scheduler(_number(path))
         except ProcessLookupError:
-            raise Gone("the thread has ended") from None
+            raise ThreadGone("the thread has ended") from None
         return self._text(path)
 
     def before(self, act: Act, path: str, value: str) -> str:
@@ -108,7 +108,7 @@ class Machine:
                 with self._at(path).open("wb", buffering=0) as stream:
                     stream.write(value.encode())
         except (ProcessLookupError, FileNotFoundError):
-            raise Gone("it is not there any more") from None
+            raise ThreadGone("it is not there any more") from None
 
     def remove(self, path: str) -> None:
         """Remove a cgroup or a resctrl group; threads that were born in it go to the one above."""
@@ -148,7 +148,7 @@ class Machine:
         try:
             return self._at(path).read_text(encoding="utf-8", errors="backslashreplace")
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone("it is not there any more") from None
+            raise ThreadGone("it is not there any more") from None
 
 
 def _number(path: str) -> int:

@@ -8,14 +8,14 @@ from typing import Literal
 
 from strata.errors import StrataError
 from strata.host.apply.journal import Journal, Record
-from strata.host.apply.machine import Gone, Machine
+from strata.host.apply.machine import Machine, ThreadGone
 from strata.host.apply.values import FORGOTTEN, holds, subject, undoing
 
 Result = Literal["restored", "unchanged", "gone", "changed", "kept", "failed", "would"]
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class UndoOutcome:
     """What became of a change. changed: by others since, so it stays; kept: cannot be undone, and need not be."""
 
     record: Record
@@ -32,7 +32,7 @@ class Undone:
         }
 
 
-def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = False) -> tuple[Undone, ...]:
+def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = False) -> tuple[UndoOutcome, ...]:
     """Undo the changes from number `since` on; each is struck off the journal, which goes aside when it is empty.
 
     A change that cannot be put back stays in the journal, for the next time. After a reboot nothing is left to do.
@@ -43,7 +43,7 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
     is_over = journal.boot not in ("", machine.boot())
     for record in journal.open_records(since=since):
         if is_over:
-            one = Undone(record, "gone", "the machine was started anew since")
+            one = UndoOutcome(record, "gone", "the machine was started anew since")
         else:
             one = _undo(record, machine, is_dry=is_dry)
         done.append(one)
@@ -59,28 +59,30 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
     return tuple(done)
 
 
-def _undo(record: Record, machine: Machine, *, is_dry: bool) -> Undone:
+def _undo(record: Record, machine: Machine, *, is_dry: bool) -> UndoOutcome:
     step = record.step
     if step.act == "migrate":
-        return Undone(record, "kept", "pages stay where they are; the kernel moves them as it needs to")
+        return UndoOutcome(record, "kept", "pages stay where they are; the kernel moves them as it needs to")
     try:
         machine.check(step)
         current = machine.read(step.act, step.path, step.value)
         if _is_same(record, current, record.before):
             # A crash may have come between putting back the file and those beside it.
-            return Undone(record, "restored" if not is_dry and _restore_beside(record, machine) else "unchanged")
+            return UndoOutcome(
+                record, "restored" if not is_dry and _restore_beside(record, machine) else "unchanged"
+            )
         if not _is_ours(record, current):
-            return Undone(record, "changed", f"it says {' '.join(current.split()) or 'nothing'!r} now")
+            return UndoOutcome(record, "changed", f"it says {' '.join(current.split()) or 'nothing'!r} now")
         if is_dry:
-            return Undone(record, "would")
+            return UndoOutcome(record, "would")
         _restore(record, machine)
-    except Gone as gone:
-        return Undone(record, "gone", str(gone))
+    except ThreadGone as gone:
+        return UndoOutcome(record, "gone", str(gone))
     except OSError as error:
         if step.path.endswith("/cgroup.subtree_control") and error.errno == errno.EBUSY:
-            return Undone(record, "changed", "cgroups below use these controllers now")
-        return Undone(record, "failed", error.strerror or str(error))
-    return Undone(record, "restored")
+            return UndoOutcome(record, "changed", "cgroups below use these controllers now")
+        return UndoOutcome(record, "failed", error.strerror or str(error))
+    return UndoOutcome(record, "restored")
 
 
 def _restore(record: Record, machine: Machine) -> None:

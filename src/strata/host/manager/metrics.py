@@ -9,7 +9,7 @@ from typing import Any, Final
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from strata.host.manager.watch import Course
+from strata.host.manager.watch import SchedulerRun
 from strata.net.metrics import Counter, Registry, read_gauge
 
 LATENCY: Final = "l_runq_lat_hist"
@@ -62,7 +62,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.course = Course()
+        self.course = SchedulerRun()
         self.events: Mapping[str, int] = {}
         self._figures, self._delays = Figures(), Delays()
         read_gauge(

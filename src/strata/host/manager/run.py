@@ -18,7 +18,7 @@ from typing import Final
 from strata.errors import MissingPart, UsageError
 from strata.host.manager.metrics import Metrics
 from strata.host.manager.stats import SOCKET, NoStats, Stats
-from strata.host.manager.watch import Course, Seen, begin, judge
+from strata.host.manager.watch import SchedulerRun, SchedulerState, begin, judge
 
 SCX: Final = Path("sys/kernel/sched_ext")
 STOP_S: Final = 15.0
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ManagerPaths:
     """Where things are: the kernel's files and the socket below `root`, the log, and the kill switch."""
 
     root: Path
@@ -50,14 +50,14 @@ def check(root: Path = Path("/")) -> None:
 
 def manage(
     command: Sequence[str],
-    place: Place,
+    place: ManagerPaths,
     *,
     metrics: Metrics,
     seconds: float | None = None,
     interval_s: float = 1.0,
-    tell: Callable[[Course], None] = lambda _: None,
+    tell: Callable[[SchedulerRun], None] = lambda _: None,
     publish: Callable[[], None] = lambda: None,
-) -> Course:
+) -> SchedulerRun:
     """Start `command`, watch it until it is over or `seconds` have passed, stop it, and return its course.
 
     tell: hears of every change. publish: is called after each look. The scheduler ends with us, however we end.
@@ -93,7 +93,7 @@ def manage(
         stats.close()
         _stop(process)
     if not course.is_over:
-        course = Course("stopped", "", course.since_s, course.ops, course.was_enabled)
+        course = SchedulerRun("stopped", "", course.since_s, course.ops, course.was_enabled)
         tell(course)
     metrics.course = course
     publish()
@@ -101,14 +101,14 @@ def manage(
 
 
 def _look(
-    course: Course,
+    course: SchedulerRun,
     process: subprocess.Popen[bytes],
-    place: Place,
+    place: ManagerPaths,
     metrics: Metrics,
     stats: Stats,
-    tell: Callable[[Course], None],
-) -> Course:
-    seen = Seen(
+    tell: Callable[[SchedulerRun], None],
+) -> SchedulerRun:
+    seen = SchedulerState(
         time.monotonic(),
         _text(place.root / SCX / "state"),
         _text(place.root / SCX / "root/ops"),

@@ -15,7 +15,7 @@ GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SchedulerState:
     """One look. state and ops: the kernel's /sys/kernel/sched_ext. exit_code: None while the process runs.
 
     last_words: the last line scx_layered wrote that says why it ends. is_off: the kill switch is set.
@@ -30,7 +30,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SchedulerRun:
     """Where a scheduler stands. since_s: since when the kernel has not run it, or the start."""
 
     verdict: Verdict = "starting"
@@ -45,12 +45,12 @@ class Course:
         return self.verdict not in ("starting", "running", "detached")
 
 
-def begin(at_s: float) -> Course:
+def begin(at_s: float) -> SchedulerRun:
     """Return the course of a scheduler that is started now."""
-    return Course(since_s=at_s)
+    return SchedulerRun(since_s=at_s)
 
 
-def judge(course: Course, seen: Seen) -> Course:
+def judge(course: SchedulerRun, seen: SchedulerState) -> SchedulerRun:
     """Return how it goes on. What is over stays over."""
     if course.is_over:
         return course
@@ -70,7 +70,7 @@ def judge(course: Course, seen: Seen) -> Course:
     return replace(course, verdict="detached" if course.was_enabled else "starting")
 
 
-def _ended(course: Course, seen: Seen) -> Course:
+def _ended(course: SchedulerRun, seen: SchedulerState) -> SchedulerRun:
     code = seen.exit_code or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     if seen.last_words.startswith("EXIT: "):

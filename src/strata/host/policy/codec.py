@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.errors import UsageError
 from strata.host.policy import forms, text
-from strata.host.policy.policy import KINDS, MATCHERS, Kind, Layer, Match
+from strata.host.policy.policy import KINDS, MATCHERS, Layer, LayerKind, Match
 
 LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
 UNREAD: Final = Match("", None)
@@ -17,7 +17,7 @@ ANY_RANGE: Final = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ParseFault:
     """Something in a file that scx_layered refuses to read. `path` as in `[0].kind.Open.weight`."""
 
     path: str
@@ -25,7 +25,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownKey:
     """A key that scx_layered drops without a word. `kind`: whose body it stands in; "" for the layer itself."""
 
     path: str
@@ -34,23 +34,23 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedPolicy:
     """A policy as far as it could be read.
 
     layers: those that scx_layered would read; None stands for one that it would not.
-    partial: these too, with a placeholder for each part that is among the troubles; None where little is left.
+    partial: these too, with a placeholder for each part that is among the faults; None where little is left.
     unknown: also of layers that could not be read: a misspelt key is why a required one is missing.
     place: line and column of a path in the file; (0, 0) where it was read from none.
     """
 
     layers: tuple[Layer | None, ...]
-    troubles: tuple[Trouble, ...]
+    faults: tuple[ParseFault, ...]
     partial: tuple[Layer | None, ...] = ()
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownKey, ...] = ()
     place: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
 
 
-def load(path: str) -> Read:
+def load(path: str) -> ParsedPolicy:
     """Read a policy file. Raises UsageError (no such file) or BadFile (no JSON), never for what it says."""
     said = text.load(path)
     return replace(read(said.data), place=said.place)
@@ -60,24 +60,24 @@ def parse(data: Any) -> tuple[Layer, ...]:
     """Return the layers of JSON data. Raises UsageError with all that scx_layered would refuse to read."""
     found = read(data)
     layers = tuple(layer for layer in found.layers if layer is not None)
-    if found.troubles:
-        raise UsageError("\n".join(f"{trouble.path}: {trouble.message}" for trouble in found.troubles))
+    if found.faults:
+        raise UsageError("\n".join(f"{fault.path}: {fault.message}" for fault in found.faults))
     return layers
 
 
-def read(data: Any) -> Read:
+def read(data: Any) -> ParsedPolicy:
     """Return the layers of JSON data, and all that scx_layered would refuse to read."""
     if not isinstance(data, list):
-        return Read((), (Trouble("", "a policy should be a list of layers"),))
-    troubles: list[Trouble] = []
-    unknown: list[Unknown] = []
+        return ParsedPolicy((), (ParseFault("", "a policy should be a list of layers"),))
+    faults: list[ParseFault] = []
+    unknown: list[UnknownKey] = []
     layers: list[Layer | None] = []
     partial: list[Layer | None] = []
     for index, item in enumerate(data):
-        before = len(troubles)
-        partial.append(_layer(item, f"[{index}]", troubles, unknown))
-        layers.append(partial[-1] if len(troubles) == before else None)
-    return Read(tuple(layers), tuple(troubles), tuple(partial), tuple(unknown))
+        before = len(faults)
+        partial.append(_layer(item, f"[{index}]", faults, unknown))
+        layers.append(partial[-1] if len(faults) == before else None)
+    return ParsedPolicy(tuple(layers), tuple(faults), tuple(partial), tuple(unknown))
 
 
 def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
@@ -85,108 +85,110 @@ def dump(layers: Iterable[Layer]) -> list[dict[str, Any]]:
     return [_dump_layer(layer) for layer in layers]
 
 
-def _layer(data: Any, path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Layer | None:
+def _layer(data: Any, path: str, faults: list[ParseFault], unknown: list[UnknownKey]) -> Layer | None:
     if not isinstance(data, dict):
-        troubles.append(Trouble(path, "a layer should be an object"))
+        faults.append(ParseFault(path, "a layer should be an object"))
         return None
-    _told_twice(data, path, LAYER_KEYS, troubles)
-    name = _value(data, "name", forms.text, path, troubles)
-    comment = _value(data, "comment", forms.optional(forms.text), path, troubles, default=None)
+    _told_twice(data, path, LAYER_KEYS, faults)
+    name = _value(data, "name", forms.text, path, faults)
+    comment = _value(data, "comment", forms.optional(forms.text), path, faults, default=None)
     template = None
     if data.get("template") is not None:
-        template = _match(data["template"], f"{path}.template", troubles)
-    matches = _matches(data, path, troubles)
+        template = _match(data["template"], f"{path}.template", faults)
+    matches = _matches(data, path, faults)
     extra = {key: value for key, value in data.items() if key not in LAYER_KEYS}
-    unknown.extend(Unknown(f"{path}.{key}", key) for key in extra)
-    kind = _kind(data, path, troubles, unknown)
+    unknown.extend(UnknownKey(f"{path}.{key}", key) for key in extra)
+    kind = _kind(data, path, faults, unknown)
     if name is None or kind is None:
         return None
     return Layer(name, matches, kind, comment, template, extra)
 
 
-def _matches(data: Mapping[str, Any], path: str, troubles: list[Trouble]) -> tuple[tuple[Match, ...], ...]:
+def _matches(data: Mapping[str, Any], path: str, faults: list[ParseFault]) -> tuple[tuple[Match, ...], ...]:
     blocks = data.get("matches")
     if not isinstance(blocks, list):
         said = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
-        troubles.append(Trouble(f"{path}.matches", said))
+        faults.append(ParseFault(f"{path}.matches", said))
         return ()
     found: list[tuple[Match, ...]] = []
     for index, block in enumerate(blocks):
         where = f"{path}.matches[{index}]"
         if not isinstance(block, list):
-            troubles.append(Trouble(where, "should be a list of conditions"))
+            faults.append(ParseFault(where, "should be a list of conditions"))
             found.append((UNREAD,))
             continue
         found.append(
-            tuple(_match(one, f"{where}[{number}]", troubles) or UNREAD for number, one in enumerate(block))
+            tuple(_match(one, f"{where}[{number}]", faults) or UNREAD for number, one in enumerate(block))
         )
     return tuple(found)
 
 
-def _match(data: Any, path: str, troubles: list[Trouble]) -> Match | None:
+def _match(data: Any, path: str, faults: list[ParseFault]) -> Match | None:
     if not isinstance(data, dict) or len(data) != 1 or _doubled(data):
-        troubles.append(Trouble(path, 'a condition should be an object of one key, as {"CommPrefix": "pt_"}'))
+        faults.append(ParseFault(path, 'a condition should be an object of one key, as {"CommPrefix": "pt_"}'))
         return None
     ((kind, value),) = data.items()
     form = MATCHERS.get(kind)
     if form is None:
-        troubles.append(Trouble(f"{path}.{kind}", f"no such condition{_meant(kind, MATCHERS)}"))
+        faults.append(ParseFault(f"{path}.{kind}", f"no such condition{_meant(kind, MATCHERS)}"))
         return None
     try:
         return Match(kind, form(value))
     except ValueError as error:
-        troubles.append(Trouble(f"{path}.{kind}", str(error)))
+        faults.append(ParseFault(f"{path}.{kind}", str(error)))
         return None
 
 
-def _kind(data: Mapping[str, Any], path: str, troubles: list[Trouble], unknown: list[Unknown]) -> Kind | None:
+def _kind(
+    data: Mapping[str, Any], path: str, faults: list[ParseFault], unknown: list[UnknownKey]
+) -> LayerKind | None:
     said = data.get("kind")
     if not isinstance(said, dict) or len(said) != 1 or _doubled(said):
         message = "should be an object of one key: Confined, Grouped or Open"
-        troubles.append(Trouble(f"{path}.kind", message if "kind" in data else "required key is missing"))
+        faults.append(ParseFault(f"{path}.kind", message if "kind" in data else "required key is missing"))
         return None
     ((name, body),) = said.items()
     made, where = KINDS.get(name), f"{path}.kind.{name}"
     if made is None:
-        troubles.append(Trouble(where, f"no such kind{_meant(name, KINDS)}"))
+        faults.append(ParseFault(where, f"no such kind{_meant(name, KINDS)}"))
         return None
     if not isinstance(body, dict):
-        troubles.append(Trouble(where, "should be an object"))
+        faults.append(ParseFault(where, "should be an object"))
         return None
     known = {one.name: one for one in _known(made)}
-    _told_twice(body, where, known, troubles)
+    _told_twice(body, where, known, faults)
     values = {}
     for key, one in known.items():
         if key in body or one.default is MISSING:
-            before = len(troubles)
-            value = _value(body, key, one.metadata["form"], where, troubles)
-            if len(troubles) == before:
+            before = len(faults)
+            value = _value(body, key, one.metadata["form"], where, faults)
+            if len(faults) == before:
                 values[key] = value
             elif one.default is MISSING:
                 values[key] = ANY_RANGE  # util_range, the only one that has to be there
     extra = {key: value for key, value in body.items() if key not in known}
-    unknown.extend(Unknown(f"{where}.{key}", key, name) for key in extra)
+    unknown.extend(UnknownKey(f"{where}.{key}", key, name) for key in extra)
     return made(**values, unknown=extra)
 
 
 def _value(
-    data: Mapping[str, Any], key: str, form: forms.Form, path: str, troubles: list[Trouble], *, default: Any = ...
+    data: Mapping[str, Any], key: str, form: forms.Form, path: str, faults: list[ParseFault], *, default: Any = ...
 ) -> Any:
     if key not in data:
         if default is ...:
-            troubles.append(Trouble(f"{path}.{key}", "required key is missing"))
+            faults.append(ParseFault(f"{path}.{key}", "required key is missing"))
             return None
         return default
     try:
         return form(data[key])
     except ValueError as error:
-        troubles.append(Trouble(f"{path}.{key}", str(error)))
+        faults.append(ParseFault(f"{path}.{key}", str(error)))
         return None
 
 
-def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], troubles: list[Trouble]) -> None:
+def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], faults: list[ParseFault]) -> None:
     twice = [key for key in _doubled(data) if key in set(known)]
-    troubles.extend(Trouble(f"{path}.{key}", "key given twice") for key in twice)
+    faults.extend(ParseFault(f"{path}.{key}", "key given twice") for key in twice)
 
 
 def _doubled(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -200,7 +202,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _known(kind: type[Kind]) -> Sequence[Field[Any]]:
+def _known(kind: type[LayerKind]) -> Sequence[Field[Any]]:
     return [one for one in fields(kind) if "form" in one.metadata]
 
 

@@ -11,7 +11,7 @@ from strata.host.machine.kernel import Kernel
 from strata.host.policy.arguments import arguments
 from strata.host.policy.logic import covers
 from strata.host.policy.matching import cgroup_path, holds, layer_of
-from strata.host.policy.policy import MAX_COMM, MAX_ORS, MAX_PERF, Confined, Grouped, Kind, Layer, Match, Open
+from strata.host.policy.policy import MAX_COMM, MAX_ORS, MAX_PERF, Confined, Grouped, Layer, LayerKind, Match, Open
 from strata.host.threads.classify import Classified
 from strata.host.threads.label import NAME_PREFIX
 from strata.host.threads.names import of_thread, stem
@@ -33,7 +33,7 @@ Block = tuple[Match, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LayeredPolicy:
     """Layers and the arguments scx_layered needs with them, before `f:FILE`.
 
     missed: threads it was made for that fall into another layer than theirs, for lack of room for more blocks.
@@ -44,7 +44,7 @@ class Policy:
     missed: tuple[Thread, ...] = ()
 
 
-def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> Policy:
+def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> LayeredPolicy:
     """Return the four layers. Every thread of `threads` falls into its own layer, in as few blocks as that takes.
 
     Without threads, labels and the usual names tell the layers apart.
@@ -57,7 +57,7 @@ def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> 
         layers.append(Layer(name, blocks, _kind(name, cpus, threads), text))
         before += blocks
     missed = (one.thread for one in threads if getattr(layer_of(one.thread, layers), "name", "") != one.layer)
-    return Policy(tuple(layers), arguments(layers, num_nodes=len(cpus.nodes)), tuple(missed))
+    return LayeredPolicy(tuple(layers), arguments(layers, num_nodes=len(cpus.nodes)), tuple(missed))
 
 
 def _blocks(
@@ -126,7 +126,7 @@ def _wider(blocks: list[Block], others: Sequence[Thread]) -> list[Block]:
     return kept[:MAX_ORS]
 
 
-def _kind(name: LayerName, cpus: Cpus, threads: Sequence[Classified]) -> Kind:
+def _kind(name: LayerName, cpus: Cpus, threads: Sequence[Classified]) -> LayerKind:
     total = len(cpus.numbers)
     nodes = sorted({one.node for one in threads if one.layer == "critical" and one.node is not None})
     # Where the GPUs of all jobs hang off some nodes, critical threads have nothing to do on the others.

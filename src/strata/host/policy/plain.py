@@ -32,7 +32,7 @@ SETTLED_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainPolicy:
     """The plain-kernel equivalent of the four layers."""
 
     steps: tuple[Step, ...]
@@ -40,13 +40,13 @@ class Plain:
     split: Split
 
 
-def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> Plain:
+def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPolicy:
     """Return the steps that give a host's threads the four layers without sched_ext."""
     parts = split(cpus, threads)
     steps: list[Step] = []
     left: list[LeftOut] = []
     if not any(one.layer != "rest" for one in threads):
-        return Plain((), (LeftOut("everything", "no thread of a job was found"),), parts)
+        return PlainPolicy((), (LeftOut("everything", "no thread of a job was found"),), parts)
     steps += _nice(threads)
     steps += cgroup_steps(threads, kernel, parts, left)
     # Behind the cpusets: older kernels forget an affinity when a thread enters one.
@@ -55,7 +55,7 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> Plain:
     steps += _interrupts(threads, kernel, parts, left)
     steps += _frequency(cpus, parts, left)
     steps += _bandwidth(threads, kernel, left)
-    return Plain(tuple(steps), tuple(left), parts)
+    return PlainPolicy(tuple(steps), tuple(left), parts)
 
 
 def _task(one: Classified) -> str:

@@ -142,7 +142,7 @@ class Open(Common):
     """Its threads prefer CPUs that no layer owns."""
 
 
-Kind = Confined | Grouped | Open
+LayerKind = Confined | Grouped | Open
 KindName = Literal["Confined", "Grouped", "Open"]
 KINDS: Final[Mapping[str, type[Confined | Grouped | Open]]] = {
     "Confined": Confined,
@@ -157,7 +157,7 @@ class Layer:
 
     name: str
     matches: tuple[tuple[Match, ...], ...]
-    kind: Kind
+    kind: LayerKind
     comment: str | None = None
     template: Match | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)

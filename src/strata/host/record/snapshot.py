@@ -73,7 +73,7 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSnapshot:
     """What a report asks of a snapshot.
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
@@ -86,7 +86,7 @@ class Machine:
     steal: Steal | None = None
 
 
-def read(trace: Path) -> Machine | None:
+def read(trace: Path) -> MachineSnapshot | None:
     """Return the machine a trace was recorded on; None where no snapshot is beside it.
 
     Raises BadFile for a file that is none of ours.
@@ -101,7 +101,7 @@ def read(trace: Path) -> Machine | None:
         cpus = Cpus(tuple(Cpu(**{**one, "core": tuple(one["core"])}) for one in data["cpus"]))
         critical = tuple(int(tid) for tid in data["critical"])
         stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
-        return Machine(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
+        return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadFile([Fault(str(path), f"not a snapshot of a host: {error}")], hint=f"rm {path}") from None
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from strata.decision import Reason
-from strata.host.rollout.attempt import Policy
+from strata.host.rollout.attempt import Arm
 
 LABELS: Final = ("job", "model", "paradigm", "team")
 Rule = tuple[str, str]
@@ -46,13 +46,13 @@ def coin(*words: str | int) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) / 2**64
 
 
-def turn(salt: str, job: str, config: str, number: int) -> Policy:
+def turn(salt: str, job: str, config: str, number: int) -> Arm:
     """Return the policy of an attempt in a pair: attempts 2k and 2k + 1 of a job get one each, in random order.
 
     The random order makes the test exact: what drifts from attempt to attempt falls on both policies alike.
     """
     is_first_candidate = coin(salt, "order", job, config, number // 2) < 0.5
-    return Policy.CANDIDATE if (number % 2 == 0) is is_first_candidate else Policy.BASELINE
+    return Arm.CANDIDATE if (number % 2 == 0) is is_first_candidate else Arm.BASELINE
 
 
 def _matches(labels: Mapping[str, str], label: str, pattern: str) -> bool:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Policy(StrEnum):
+class Arm(StrEnum):
     """What the CPUs of an attempt's hosts are scheduled by."""
 
     BASELINE = "baseline"
@@ -25,7 +25,7 @@ class Attempt:
 
     job: str
     number: int
-    policy: Policy
+    policy: Arm
     value: float | None
     config: str = ""
     devices: int = 1
@@ -42,4 +42,4 @@ class Attempt:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Attempt:
         """Return an attempt from its stored form."""
-        return cls(**{**data, "policy": Policy(data["policy"])})
+        return cls(**{**data, "policy": Arm(data["policy"])})

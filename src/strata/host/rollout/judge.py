@@ -14,7 +14,7 @@ import numpy as np
 from strata.arrays import Bools
 from strata.decision import Reason
 from strata.host.rollout.pairs import Pair, pairs_of
-from strata.host.rollout.rollout import Plan, Rollout
+from strata.host.rollout.rollout import Rollout, RolloutPlan
 from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, radius, rho_of
 from strata.stats import mad
 
@@ -29,7 +29,7 @@ _LEAST_SD: Final = 1e-6
 Flags = Bools
 
 
-class Stand(StrEnum):
+class RolloutStatus(StrEnum):
     """Where a roll-out stands."""
 
     NOISE = "a/a"
@@ -41,7 +41,7 @@ class Stand(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class NoiseFloor:
     """How far two attempts under equal policies differ (log-ratio): the floor below which no change is seen.
 
     `sd` is robust (MAD); `low` and `high` hold 95 % of the pairs; `smallest`: the change that `ab_pairs` show.
@@ -62,11 +62,11 @@ class Verdict:
     `jobs_back`: jobs that are kept on the baseline since they lost too much.
     """
 
-    stand: Stand
+    status: RolloutStatus
     reason: Reason
     aa: tuple[Pair, ...]
     ab: tuple[Pair, ...]
-    noise: Noise | None
+    noise: NoiseFloor | None
     low: float
     high: float
     jobs_back: tuple[str, ...]
@@ -76,7 +76,7 @@ class Verdict:
     @property
     def is_over(self) -> bool:
         """Whether no further pair changes it."""
-        return self.stand not in (Stand.NOISE, Stand.RUNNING)
+        return self.status not in (RolloutStatus.NOISE, RolloutStatus.RUNNING)
 
 
 def changes(pairs: Sequence[Pair]) -> list[float]:
@@ -92,7 +92,7 @@ def judge(rollout: Rollout) -> Verdict:
     aa = tuple(pair for pair in pairs if not pair.is_ab)
     if len(known) < plan.aa_pairs:
         reason = Reason("rollout-noise-first", plan.name, {"pairs": len(known), "wanted": plan.aa_pairs})
-        verdict = Verdict(Stand.NOISE, reason, aa, (), None, -math.inf, math.inf, (), 0, 0)
+        verdict = Verdict(RolloutStatus.NOISE, reason, aa, (), None, -math.inf, math.inf, (), 0, 0)
     else:
         since = known[plan.aa_pairs - 1] + 1
         # The first pairs alone set the scale: it must not depend on anything seen beside the A/B pairs.
@@ -100,14 +100,14 @@ def judge(rollout: Rollout) -> Verdict:
         noise = _noise(plan, first)
         ab = tuple(pair for pair in pairs[since:] if pair.is_ab)[: plan.ab_pairs]
         verdict = _judge_ab(plan, aa, ab, noise, first=first)
-    if rollout.is_stopped and verdict.stand is not Stand.ROLL_BACK:
+    if rollout.is_stopped and verdict.status is not RolloutStatus.ROLL_BACK:
         reason = Reason("rollout-stopped", plan.name)
-        return replace(verdict, stand=Stand.STOPPED, reason=reason)
+        return replace(verdict, status=RolloutStatus.STOPPED, reason=reason)
     return verdict
 
 
 def _judge_ab(
-    plan: Plan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: Noise, *, first: Sequence[float]
+    plan: RolloutPlan, aa: tuple[Pair, ...], ab: tuple[Pair, ...], noise: NoiseFloor, *, first: Sequence[float]
 ) -> Verdict:
     """Return the first stop, looking after every pair; dangers first. `first`: the changes that set the noise."""
     rho = rho_of(noise.sd, plan.ab_pairs, alpha=plan.alpha)
@@ -119,22 +119,22 @@ def _judge_ab(
     others = np.cumsum([b and not a for a, b in fails], dtype=np.int64).tolist()
     back_at = _jobs_back(plan, ab, first)
     jobs: set[str] = set()
-    stand, token, num_used = Stand.RUNNING, "rollout-running", len(ab)
+    status, token, num_used = RolloutStatus.RUNNING, "rollout-running", len(ab)
     for i, pair in enumerate(ab):
         jobs.add(pair.job)
         num_back = sum(at <= i for at in back_at.values())
         if crashed[i] > others[i] and log_failure_evidence(crashed[i], others[i]) >= math.log(1 / plan.alpha):
-            stand, token = Stand.ROLL_BACK, "rollout-crashes"
+            status, token = RolloutStatus.ROLL_BACK, "rollout-crashes"
         elif worse[i]:
-            stand, token = Stand.ROLL_BACK, "rollout-worse"
+            status, token = RolloutStatus.ROLL_BACK, "rollout-worse"
         elif num_back >= max(JOBS_BACK, math.ceil(JOBS_BACK_SHARE * len(jobs))):
-            stand, token = Stand.ROLL_BACK, "rollout-jobs-worse"
+            status, token = RolloutStatus.ROLL_BACK, "rollout-jobs-worse"
         elif better[i]:
-            stand, token = Stand.ROLL_OUT, "rollout-better"
+            status, token = RolloutStatus.ROLL_OUT, "rollout-better"
         elif not_worse[i] and not_better[i]:
-            stand, token = Stand.NO_DIFFERENCE, "rollout-no-difference"
+            status, token = RolloutStatus.NO_DIFFERENCE, "rollout-no-difference"
         elif i + 1 >= plan.ab_pairs:
-            stand, token = Stand.NO_DIFFERENCE, "rollout-undecided"
+            status, token = RolloutStatus.NO_DIFFERENCE, "rollout-undecided"
         else:
             continue
         num_used = i + 1
@@ -152,10 +152,10 @@ def _judge_ab(
         "jobs": len(back),
         "of": len({pair.job for pair in used}),
     }
-    return Verdict(stand, Reason(token, plan.name, data), aa, used, noise, low, high, back, *failed)
+    return Verdict(status, Reason(token, plan.name, data), aa, used, noise, low, high, back, *failed)
 
 
-def _rejected(plan: Plan, ab: Sequence[Pair], rho: float, centre: float) -> tuple[Flags, Flags]:
+def _rejected(plan: RolloutPlan, ab: Sequence[Pair], rho: float, centre: float) -> tuple[Flags, Flags]:
     """Return after each pair whether the change is known to lie above this centre, and whether below.
 
     A pair without values says nothing about it: zero adds to neither sum.
@@ -166,14 +166,14 @@ def _rejected(plan: Plan, ab: Sequence[Pair], rho: float, centre: float) -> tupl
     return is_rejected & (total > 0), is_rejected & (total < 0)
 
 
-def _noise(plan: Plan, seen: Sequence[float]) -> Noise:
+def _noise(plan: RolloutPlan, seen: Sequence[float]) -> NoiseFloor:
     sd = max(mad(seen), _LEAST_SD)
     low, high = np.quantile(seen, [0.025, 0.975])
     rho = rho_of(sd, plan.ab_pairs, alpha=plan.alpha)
-    return Noise(len(seen), sd, float(low), float(high), radius(sd, plan.ab_pairs, rho=rho, alpha=plan.alpha))
+    return NoiseFloor(len(seen), sd, float(low), float(high), radius(sd, plan.ab_pairs, rho=rho, alpha=plan.alpha))
 
 
-def _jobs_back(plan: Plan, ab: Sequence[Pair], first: Sequence[float]) -> dict[str, int]:
+def _jobs_back(plan: RolloutPlan, ab: Sequence[Pair], first: Sequence[float]) -> dict[str, int]:
     """Return the jobs that lost more than the guard twice in a row, or failed so, and at which pair.
 
     The scale is of all changes so far, of A/A and A/B: noise may grow after A/A. A minority of jobs that lose,

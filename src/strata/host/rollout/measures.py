@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.errors import UsageError
-from strata.host.rollout.rollout import Plan, Unit
+from strata.host.rollout.rollout import RolloutPlan, Unit
 
 QPS_PATTERN: Final = r"\b(?i:qps)\b\D{0,3}?(-?[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?\d+)?[kKMG]?)\b"
 """`qps: 150,123.4`, `QPS=1.5e5`, `qps 150.1k`: how trainers write it."""
@@ -30,7 +30,7 @@ _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{.*\})?\s+(\S+)(?:\s+(-?[\d.]+
 _STEP: Final = re.compile(r"ProfilerStep#?\d+")
 
 
-def measure(plan: Plan, path: str | Path) -> float:
+def measure(plan: RolloutPlan, path: str | Path) -> float:
     """Return the measure of an attempt from a file. Raises UsageError where the file holds none."""
     text = _text(path)
     pattern = plan.pattern or (QPS_PATTERN if plan.unit is Unit.QPS else "")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from strata.host.rollout.assign import turn
-from strata.host.rollout.attempt import Attempt, Policy
+from strata.host.rollout.attempt import Arm, Attempt
 from strata.host.rollout.rollout import Rollout, Unit
 
 
@@ -47,13 +47,13 @@ def pairs_of(rollout: Rollout) -> tuple[Pair, ...]:
 
 def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> Pair | None:
     policies = {first.policy, second.policy}
-    if policies == {Policy.CANDIDATE}:
+    if policies == {Arm.CANDIDATE}:
         return None
     is_ab = len(policies) == 2
     if is_ab:
-        is_first = first.policy is Policy.CANDIDATE
+        is_first = first.policy is Arm.CANDIDATE
     else:
-        is_first = turn(rollout.plan.name, first.job, first.config, first.number) is Policy.CANDIDATE
+        is_first = turn(rollout.plan.name, first.job, first.config, first.number) is Arm.CANDIDATE
     candidate, baseline = (first, second) if is_first else (second, first)
     drift = _log_ratio(second, first, rollout.plan.unit)
     change = drift if drift is None or not is_first else -drift

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from strata.host.rollout.report import Report, ratios
+from strata.host.rollout.report import RolloutReport, ratios
 
 BINS: Final = 21
 """Odd, so that one bin is around a ratio of 1."""
@@ -37,7 +37,7 @@ def bins_of(aa: Sequence[float], ab: Sequence[float]) -> Bins:
     return Bins(tuple(edges.tolist()), tuple(aa_share.tolist()), tuple(ab_share.tolist()))
 
 
-def text(report: Report) -> list[str]:
+def text(report: RolloutReport) -> list[str]:
     """Return the histograms and the CDF as lines of at most 80 columns."""
     aa, ab = ratios(report.verdict.aa), ratios(report.verdict.ab)
     bins = bins_of(aa, ab)
@@ -54,7 +54,7 @@ def text(report: Report) -> list[str]:
     return lines
 
 
-def svg(report: Report) -> str:
+def svg(report: RolloutReport) -> str:
     """Return both figures as one SVG that needs nothing else."""
     aa, ab = ratios(report.verdict.aa), ratios(report.verdict.ab)
     bins = bins_of(aa, ab)

@@ -18,7 +18,7 @@ from strata.stats import Interval, bootstrap
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobReport:
     """A job's A/B pairs: the mean change (log-ratio), and the accelerators it holds."""
 
     name: str
@@ -29,7 +29,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RolloutReport:
     """A roll-out, judged. Ratios are candidate / baseline where more is better, baseline / candidate else.
 
     `ratio` is the geometric mean over jobs with its bootstrap interval over jobs: for one look. The verdict
@@ -39,7 +39,7 @@ class Report:
 
     rollout: Rollout
     verdict: Verdict
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobReport, ...]
     ratio: Interval | None
     saved: Interval | None
     drift: float | None
@@ -51,7 +51,7 @@ class Report:
         answer = {
             "name": plan.name,
             "unit": str(plan.unit),
-            "stand": str(verdict.stand),
+            "status": str(verdict.status),
             "reason": verdict.reason.to_dict(),
             "trust": str(Trust.MEASURED),
             "attempts": len(self.rollout.attempts),
@@ -93,7 +93,7 @@ class Report:
         return answer
 
 
-def report_of(rollout: Rollout) -> Report:
+def report_of(rollout: Rollout) -> RolloutReport:
     """Judge a roll-out and sum it up. The same record gives the same figures."""
     verdict = judge(rollout)
     jobs = _jobs(verdict)
@@ -113,7 +113,9 @@ def report_of(rollout: Rollout) -> Report:
             return float(np.sum(devices[chosen] * -np.expm1(-by_job[chosen])) / np.sum(devices[chosen]))
 
         saved = bootstrap(saved_by, np.arange(len(jobs)), rng=rng)
-    return Report(rollout, verdict, jobs, ratio, saved, math.exp(float(np.mean(drifts))) if drifts else None)
+    return RolloutReport(
+        rollout, verdict, jobs, ratio, saved, math.exp(float(np.mean(drifts))) if drifts else None
+    )
 
 
 def ratios(pairs: tuple[Pair, ...]) -> list[float]:
@@ -121,13 +123,13 @@ def ratios(pairs: tuple[Pair, ...]) -> list[float]:
     return sorted(math.exp(change) for change in changes(pairs))
 
 
-def _jobs(verdict: Verdict) -> tuple[Job, ...]:
+def _jobs(verdict: Verdict) -> tuple[JobReport, ...]:
     of_job: dict[str, list[Pair]] = defaultdict(list)
     for pair in verdict.ab:
         if pair.change is not None:
             of_job[pair.job].append(pair)
     found = [
-        Job(
+        JobReport(
             name,
             len(pairs),
             float(np.mean(changes(pairs))),

@@ -10,7 +10,7 @@ from typing import Any
 
 from strata.errors import UsageError
 from strata.host.rollout.assign import Rules
-from strata.host.rollout.attempt import Attempt, Policy
+from strata.host.rollout.attempt import Arm, Attempt
 
 
 class Unit(StrEnum):
@@ -28,7 +28,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """What was settled before the first attempt. The name is also the salt of all hashes.
 
     `pattern` finds the value in a line of a log (its first group); `metric` names a Prometheus metric. `alpha` is
@@ -63,7 +63,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Plan:
+    def of(cls, data: Mapping[str, Any]) -> RolloutPlan:
         """Return a plan from its stored form."""
         return cls(**{**data, "unit": Unit(data["unit"])})
 
@@ -72,10 +72,10 @@ class Plan:
 class Rollout:
     """All that is known. `attempts` are in the order of recording; `assigned` is what `next` said."""
 
-    plan: Plan
+    plan: RolloutPlan
     rules: Rules = field(default_factory=Rules)
     attempts: tuple[Attempt, ...] = ()
-    assigned: Mapping[tuple[str, int], Policy] = field(default_factory=dict)
+    assigned: Mapping[tuple[str, int], Arm] = field(default_factory=dict)
     is_stopped: bool = False
 
     @property
@@ -100,11 +100,11 @@ def rollout_of(events: Iterable[Mapping[str, Any]]) -> Rollout | None:
     """
     rollout: Rollout | None = None
     attempts: dict[tuple[str, int], Attempt] = {}
-    assigned: dict[tuple[str, int], Policy] = {}
+    assigned: dict[tuple[str, int], Arm] = {}
     for event in events:
         match event["event"]:
             case "init" if rollout is None:
-                rollout = Rollout(Plan.of(event["plan"]), rules_of(event["rules"]))
+                rollout = Rollout(RolloutPlan.of(event["plan"]), rules_of(event["rules"]))
             case "change" if rollout is not None:
                 is_stopped = rollout.is_stopped or event["is_stopped"]
                 rollout = replace(rollout, rules=rules_of(event["rules"]), is_stopped=is_stopped)
@@ -112,7 +112,7 @@ def rollout_of(events: Iterable[Mapping[str, Any]]) -> Rollout | None:
                 one = Attempt.of(event["attempt"])
                 attempts.setdefault(one.key, one)
             case "assigned":
-                assigned.setdefault((event["job"], event["number"]), Policy(event["policy"]))
+                assigned.setdefault((event["job"], event["number"]), Arm(event["policy"]))
     if rollout is None:
         return None
     return replace(rollout, attempts=tuple(attempts.values()), assigned=assigned)

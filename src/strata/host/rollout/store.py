@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 from strata.errors import UsageError
 from strata.history import History, default_path
 from strata.host.rollout.assign import Rules
-from strata.host.rollout.attempt import Attempt, Policy
-from strata.host.rollout.rollout import Plan, Rollout, rollout_of
+from strata.host.rollout.attempt import Arm, Attempt
+from strata.host.rollout.rollout import Rollout, RolloutPlan, rollout_of
 
 MAX_EVENTS: Final = 1_000_000
 
@@ -41,7 +41,7 @@ class Store:
             )
         return rollout
 
-    def init(self, plan: Plan, rules: Rules, *, at_s: float) -> None:
+    def init(self, plan: RolloutPlan, rules: Rules, *, at_s: float) -> None:
         """Begin a roll-out. Raises UsageError where the name is taken: its record would mix with another's."""
         plan.check()
         if self._find(plan.name) is not None:
@@ -53,7 +53,7 @@ class Store:
         event = {"event": "change", "rules": asdict(rules), "is_stopped": is_stopped}
         self._write(rollout.plan.name, event, at_s)
 
-    def assign(self, rollout: Rollout, job: str, number: int, policy: Policy, *, at_s: float) -> Policy:
+    def assign(self, rollout: Rollout, job: str, number: int, policy: Arm, *, at_s: float) -> Arm:
         """Keep what an attempt is told to run under; returns it, which another host may have settled meanwhile."""
         if (job, number) in rollout.assigned:
             return policy

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Ints
-from strata.host.trace.events import NAME_BYTES, Events, Kind, Names, State
+from strata.host.trace.events import NAME_BYTES, EventKind, Events, Names, TaskState
 from strata.host.trace.words import (
     TOP,
     Mask,
@@ -32,18 +32,18 @@ PAD: Final = b"\0" * 32
 """So that the characters before the first and after the last line can be looked at."""
 
 _FAST: Final = {
-    b"sched_switch": (Kind.SWITCH, 9),
-    b"sched_wakeup": (Kind.WAKEUP, 4),
-    b"sched_wakeup_new": (Kind.WAKEUP_NEW, 4),
-    b"sched_waking": (Kind.WAKING, 4),
-    b"sched_migrate_task": (Kind.MIGRATE, 5),
-    b"irq_handler_entry": (Kind.IRQ_ENTRY, 2),
-    b"irq_handler_exit": (Kind.IRQ_EXIT, 2),
-    b"softirq_entry": (Kind.SOFTIRQ_ENTRY, 2),
-    b"softirq_exit": (Kind.SOFTIRQ_EXIT, 2),
-    b"sched_process_fork": (Kind.FORK, 4),
-    b"sched_process_exit": (Kind.EXIT, 4),
-    b"sys_enter_sched_yield": (Kind.YIELD, 0),
+    b"sched_switch": (EventKind.SWITCH, 9),
+    b"sched_wakeup": (EventKind.WAKEUP, 4),
+    b"sched_wakeup_new": (EventKind.WAKEUP_NEW, 4),
+    b"sched_waking": (EventKind.WAKING, 4),
+    b"sched_migrate_task": (EventKind.MIGRATE, 5),
+    b"irq_handler_entry": (EventKind.IRQ_ENTRY, 2),
+    b"irq_handler_exit": (EventKind.IRQ_EXIT, 2),
+    b"softirq_entry": (EventKind.SOFTIRQ_ENTRY, 2),
+    b"softirq_exit": (EventKind.SOFTIRQ_EXIT, 2),
+    b"sched_process_fork": (EventKind.FORK, 4),
+    b"sched_process_exit": (EventKind.EXIT, 4),
+    b"sys_enter_sched_yield": (EventKind.YIELD, 0),
 }
 """What is read here: its kind, and how many `=` its fields have where no name holds one."""
 _SLOW: Final = (b"sched_process_exec", b"cpu_frequency")
@@ -118,7 +118,7 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         head, kind, first = head.only(is_known), kind[is_known], first[is_known]
         events.time_ns[head.line] = head.time_ns
         events.cpu[head.line] = head.cpu
-        events.tid[head.line] = np.where(kind != Kind.OTHER, head.tid, -1)
+        events.tid[head.line] = np.where(kind != EventKind.OTHER, head.tid, -1)
         fields = _Fields(chars, at, ends, known, events)
         is_good = np.ones(len(kind), bool)
         for one, expected in _FAST.values():
@@ -129,7 +129,7 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         events.kind[head.line] = kind
         is_read[head.line] = is_good
     rest = np.flatnonzero(~is_read)
-    events.kind[rest] = Kind.OTHER
+    events.kind[rest] = EventKind.OTHER
     return Block(events, {int(i): padded[starts[i] : ends[i]] for i in rest})
 
 
@@ -212,7 +212,7 @@ def _is_flags(chars: NDArray[np.uint8], at: Words, close: Places, start: Places)
 def _kinds(at: Words, end: Places) -> NDArray[np.uint8]:
     """Return the kinds of events by the last 16 characters of their names, with what stands before."""
     high, low = at[end - 8], at[end - 16]
-    kinds = np.full(len(end), Kind.OTHER, np.uint8)
+    kinds = np.full(len(end), EventKind.OTHER, np.uint8)
     for name in (*_FAST, *_SLOW):
         kind = _FAST[name][0] if name in _FAST else _IS_SLOW
         is_it = high == word(name[-8:])
@@ -238,17 +238,17 @@ class _Fields:
     ) -> None:
         self.chars, self.at, self.ends, self.known, self.events = chars, at, ends, known, events
 
-    def read(self, kind: Kind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+    def read(self, kind: EventKind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
         """Read the lines of a kind, `eq[k]` the place of each line's k-th `=`."""
-        if kind is Kind.SWITCH:
+        if kind is EventKind.SWITCH:
             return self._switch(line, event_end, eq)
-        if kind in (Kind.WAKEUP, Kind.WAKEUP_NEW, Kind.WAKING):
+        if kind in (EventKind.WAKEUP, EventKind.WAKEUP_NEW, EventKind.WAKING):
             return self._wake(line, event_end, eq)
-        if kind is Kind.MIGRATE:
+        if kind is EventKind.MIGRATE:
             return self._migrate(line, event_end, eq)
-        if kind is Kind.FORK:
+        if kind is EventKind.FORK:
             return self._fork(line, event_end, eq)
-        if kind is Kind.EXIT:
+        if kind is EventKind.EXIT:
             return self._exit(line, event_end, eq)
         return self._irq(kind, line, event_end, eq)
 
@@ -285,7 +285,7 @@ class _Fields:
         letter, second, length = self.chars[eq[3] + 1], self.chars[eq[3] + 2], eq[4] - eq[3] - 2
         state = _STATES[letter].copy()
         is_plus = (length == 2) & (second == ord("+"))
-        state[(letter == ord("R")) & is_plus] = State.PREEMPTED
+        state[(letter == ord("R")) & is_plus] = TaskState.PREEMPTED
         events.arg[line] = state
         good &= (length == 1) | is_plus
         return good
@@ -330,14 +330,14 @@ class _Fields:
         good &= self._is(eq[3] - 8, b" gr") & self._is_prio(eq[2] + 1, eq[3] - 11)
         return good & self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
 
-    def _irq(self, kind: Kind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
+    def _irq(self, kind: EventKind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
         other, end = self.events.other, self.ends[line]
         good: Mask = eq[0] - event_end == 5
-        if kind is Kind.IRQ_ENTRY:
+        if kind is EventKind.IRQ_ENTRY:
             good &= self._is(eq[0], b"irq") & self._is(eq[1], b" name")
             good &= self._name(eq[1] + 1, np.minimum(end, eq[1] + 1 + NAME_BYTES), self.events.other_comm, line)
             return good & self._number(eq[0] + 1, eq[1] - 5, other, line)
-        if kind is Kind.IRQ_EXIT:
+        if kind is EventKind.IRQ_EXIT:
             good &= self._is(eq[0], b"irq") & self._is(eq[1], b" ret")
             good &= self._is(end, b"handled")
             return good & self._number(eq[0] + 1, eq[1] - 4, other, line)
@@ -345,4 +345,4 @@ class _Fields:
         return good & self._number(eq[0] + 1, eq[1] - 8, other, line)
 
 
-_STATES: Final = np.array([State.of(bytes([letter])) for letter in range(256)], np.int32)
+_STATES: Final = np.array([TaskState.of(bytes([letter])) for letter in range(256)], np.int32)

@@ -18,7 +18,7 @@ IDLE: Final = 0
 """The thread id of every CPU's idle thread."""
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What happened. For each: whom `tid` names, and what `other` and `arg` hold."""
 
     OTHER = 0
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     """cpu: the CPU whose clock was set; other: kHz."""
 
 
-class State(IntEnum):
+class TaskState(IntEnum):
     """In which state a thread left its CPU; the first two mean it still wanted to run."""
 
     SLEEPING = 0
@@ -59,7 +59,7 @@ class State(IntEnum):
     DEAD = 4
 
     @classmethod
-    def of(cls, text: bytes) -> State:
+    def of(cls, text: bytes) -> TaskState:
         """Return the state of the kernel's letters."""
         if text[:1] == b"R":
             return cls.PREEMPTED if text[1:] == b"+" else cls.RUNNABLE
@@ -89,9 +89,9 @@ class Events:
         """Return the events an index or a mask selects."""
         return Events(*(getattr(self, item.name)[which] for item in fields(self)))
 
-    def of(self, *kinds: Kind) -> NDArray[np.intp]:
+    def of(self, *kinds: EventKind) -> NDArray[np.intp]:
         """Return where the events of some kinds are."""
-        wanted = np.zeros(len(Kind), bool)
+        wanted = np.zeros(len(EventKind), bool)
         wanted[list(kinds)] = True
         return np.flatnonzero(wanted[self.kind])
 

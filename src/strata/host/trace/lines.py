@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from strata.host.trace.events import Kind, Names, State
+from strata.host.trace.events import EventKind, Names, TaskState
 
 HEADER: Final = re.compile(
     # `comm pid/tid`, `comm tid` or `comm-tid`; perf shows the 64 bytes of a kernel worker with its work. Where it
@@ -55,12 +55,12 @@ MAX_LINE: Final = 4096
 """Bytes; a longer line is no event (a path in sched_process_exec is the longest there is)."""
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One event, in the order of the columns of `Events`."""
 
     time_ns: int
     cpu: int
-    kind: Kind
+    kind: EventKind
     tid: int = -1
     other: int = -1
     arg: int = 0
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     other_comm: int = -1
 
 
-def read_line(line: bytes, names: Names) -> Row | None:
+def read_line(line: bytes, names: Names) -> EventRow | None:
     """Return the event of a line, of kind OTHER where it is none that we use; None where it is no event."""
     header = HEADER.fullmatch(line.lstrip(b" ")) if len(line) <= MAX_LINE else None
     if header is None:
@@ -80,34 +80,34 @@ def read_line(line: bytes, names: Names) -> Row | None:
         return None
     event = header["event"].decode()
     if event in _YIELDS and header["call"] != b" ->":
-        return Row(time_ns, cpu, Kind.YIELD, tid)
+        return EventRow(time_ns, cpu, EventKind.YIELD, tid)
     if header["call"] in (b"(", b" ->") or event not in _READERS:
-        return Row(time_ns, cpu, Kind.OTHER)
-    row = _READERS[event](header["rest"], Row(time_ns, cpu, Kind.OTHER, tid), names)
+        return EventRow(time_ns, cpu, EventKind.OTHER)
+    row = _READERS[event](header["rest"], EventRow(time_ns, cpu, EventKind.OTHER, tid), names)
     return None if row is None or max(row.cpu, row.tid, row.other, row.arg) > MAX_ID else row
 
 
 _YIELDS: Final = ("sys_enter_sched_yield", "sys_sched_yield")
-Reader = Callable[[bytes, Row, Names], Row | None]
+Reader = Callable[[bytes, EventRow, Names], EventRow | None]
 
 
-def _switch(rest: bytes, row: Row, names: Names) -> Row | None:
+def _switch(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     for form in _SWITCH:
         if found := form.fullmatch(rest):
             comm, tid, state, next_comm, next_tid = found.groups()
             return row._replace(
-                kind=Kind.SWITCH,
+                kind=EventKind.SWITCH,
                 tid=int(tid),
                 other=int(next_tid),
-                arg=int(State.of(state)),
+                arg=int(TaskState.of(state)),
                 comm=names.index(comm),
                 other_comm=names.index(next_comm),
             )
     return None
 
 
-def _wake(kind: Kind) -> Reader:
-    def read(rest: bytes, row: Row, names: Names) -> Row | None:
+def _wake(kind: EventKind) -> Reader:
+    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
         for form in _WAKE:
             if found := form.fullmatch(rest):
                 comm, tid, cpu = found.groups()
@@ -117,19 +117,21 @@ def _wake(kind: Kind) -> Reader:
     return read
 
 
-def _migrate(rest: bytes, row: Row, names: Names) -> Row | None:
+def _migrate(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     if not (found := _MIGRATE.fullmatch(rest)):
         return None
     comm, tid, source, dest = found.groups()
-    return row._replace(kind=Kind.MIGRATE, tid=int(tid), other=int(source), arg=int(dest), comm=names.index(comm))
+    return row._replace(
+        kind=EventKind.MIGRATE, tid=int(tid), other=int(source), arg=int(dest), comm=names.index(comm)
+    )
 
 
-def _fork(rest: bytes, row: Row, names: Names) -> Row | None:
+def _fork(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     if not (found := _FORK.fullmatch(rest)):
         return None
     comm, tid, child_comm, child = found.groups()
     return row._replace(
-        kind=Kind.FORK,
+        kind=EventKind.FORK,
         tid=int(child),
         other=int(tid),
         comm=names.index(child_comm),
@@ -137,54 +139,56 @@ def _fork(rest: bytes, row: Row, names: Names) -> Row | None:
     )
 
 
-def _exec(rest: bytes, row: Row, names: Names) -> Row | None:
+def _exec(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     if not (found := _EXEC.fullmatch(rest)):
         return None
-    return row._replace(kind=Kind.EXEC, tid=int(found[2]), comm=names.index(found[1].rpartition(b"/")[2][:15]))
+    return row._replace(
+        kind=EventKind.EXEC, tid=int(found[2]), comm=names.index(found[1].rpartition(b"/")[2][:15])
+    )
 
 
-def _exit(rest: bytes, row: Row, names: Names) -> Row | None:
+def _exit(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     if not (found := _EXIT.fullmatch(rest)):
         return None
-    return row._replace(kind=Kind.EXIT, tid=int(found[2]), comm=names.index(found[1]))
+    return row._replace(kind=EventKind.EXIT, tid=int(found[2]), comm=names.index(found[1]))
 
 
-def _irq(kind: Kind) -> Reader:
-    def read(rest: bytes, row: Row, names: Names) -> Row | None:
+def _irq(kind: EventKind) -> Reader:
+    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
         if not (found := _IRQ.fullmatch(rest)):
             return None
-        name = names.index(found[2]) if found[2] is not None and kind is Kind.IRQ_ENTRY else -1
+        name = names.index(found[2]) if found[2] is not None and kind is EventKind.IRQ_ENTRY else -1
         return row._replace(kind=kind, other=int(found[1]), other_comm=name)
 
     return read
 
 
-def _softirq(kind: Kind) -> Reader:
-    def read(rest: bytes, row: Row, names: Names) -> Row | None:
+def _softirq(kind: EventKind) -> Reader:
+    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
         found = _SOFTIRQ.fullmatch(rest)
         return row._replace(kind=kind, other=int(found[1])) if found else None
 
     return read
 
 
-def _frequency(rest: bytes, row: Row, names: Names) -> Row | None:
+def _frequency(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     if not (found := _FREQUENCY.fullmatch(rest)):
         return None
-    return row._replace(kind=Kind.FREQUENCY, tid=-1, cpu=int(found[2]), other=int(found[1]))
+    return row._replace(kind=EventKind.FREQUENCY, tid=-1, cpu=int(found[2]), other=int(found[1]))
 
 
 _READERS: Final[Mapping[str, Reader]] = {
     "sched_switch": _switch,
-    "sched_wakeup": _wake(Kind.WAKEUP),
-    "sched_wakeup_new": _wake(Kind.WAKEUP_NEW),
-    "sched_waking": _wake(Kind.WAKING),
+    "sched_wakeup": _wake(EventKind.WAKEUP),
+    "sched_wakeup_new": _wake(EventKind.WAKEUP_NEW),
+    "sched_waking": _wake(EventKind.WAKING),
     "sched_migrate_task": _migrate,
     "sched_process_fork": _fork,
     "sched_process_exec": _exec,
     "sched_process_exit": _exit,
-    "irq_handler_entry": _irq(Kind.IRQ_ENTRY),
-    "irq_handler_exit": _irq(Kind.IRQ_EXIT),
-    "softirq_entry": _softirq(Kind.SOFTIRQ_ENTRY),
-    "softirq_exit": _softirq(Kind.SOFTIRQ_EXIT),
+    "irq_handler_entry": _irq(EventKind.IRQ_ENTRY),
+    "irq_handler_exit": _irq(EventKind.IRQ_EXIT),
+    "softirq_entry": _softirq(EventKind.SOFTIRQ_ENTRY),
+    "softirq_exit": _softirq(EventKind.SOFTIRQ_EXIT),
     "cpu_frequency": _frequency,
 }

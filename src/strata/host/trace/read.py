@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.errors import UsageError
 from strata.host.trace.block import KnownNames, read_block
-from strata.host.trace.events import Events, Kind, Names, Trace
+from strata.host.trace.events import EventKind, Events, Names, Trace
 from strata.host.trace.lines import MAX_LINE, read_line
 
 BLOCK_BYTES: Final = 2**20
@@ -65,7 +65,7 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     trace = reader.trace()
-    if not len(trace.events.of(Kind.SWITCH)):
+    if not len(trace.events.of(EventKind.SWITCH)):
         what = f"none of its {trace.num_events + trace.unparsed} lines is a sched_switch event"
         raise UsageError(f"{path}: no trace of a scheduler: {what}", hint="strata host record -- YOUR COMMAND")
     return trace
@@ -148,7 +148,7 @@ class _Reader:
         for index, line in block.rest.items():
             is_event[index] = self._add_line(events, index, line)
         self._seen += int(is_event.sum())
-        kept = events.take(events.kind != Kind.OTHER)
+        kept = events.take(events.kind != EventKind.OTHER)
         self._latest.append(kept)
         self._kept += len(kept)
         if sum(map(len, self._latest)) >= PART_EVENTS:

@@ -1,4 +1,4 @@
-"""Every detector: a trace with the trouble it is for, and one without."""
+"""Every detector: a trace with the fault it is for, and one without."""
 
 from __future__ import annotations
 

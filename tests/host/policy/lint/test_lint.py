@@ -95,7 +95,7 @@ def test_whatever_a_part_is_the_rest_is_looked_at(wrong, junk, data):
     box[key] = junk
     said = read(policy)
     found = lint(said, site=wrong.site)
-    assert sum(one.reason.token == "policy-unreadable" for one in found) == len(said.troubles)
+    assert sum(one.reason.token == "policy-unreadable" for one in found) == len(said.faults)
 
 
 def _boxes(value):

@@ -7,12 +7,12 @@ from typing import Any
 
 from strata.host.machine.cpus import Cpu, Cpus, simple
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.lint.room import Site
+from strata.host.policy.lint.room import TargetMachine
 
-EIGHT = Site(simple(8, nodes=2, smt=True), Kernel(has_bandwidth_monitor=True))
-FLAT = Site(simple(8), Kernel(has_bandwidth_monitor=True))
-SCHEDUTIL = Site(Cpus(tuple(replace(cpu, governor="schedutil") for cpu in EIGHT.cpus.all)), Kernel())
-HOLES = Site(Cpus((Cpu(0), Cpu(2), Cpu(3))), Kernel())
+EIGHT = TargetMachine(simple(8, nodes=2, smt=True), Kernel(has_bandwidth_monitor=True))
+FLAT = TargetMachine(simple(8), Kernel(has_bandwidth_monitor=True))
+SCHEDUTIL = TargetMachine(Cpus(tuple(replace(cpu, governor="schedutil") for cpu in EIGHT.cpus.all)), Kernel())
+HOLES = TargetMachine(Cpus((Cpu(0), Cpu(2), Cpu(3))), Kernel())
 
 REST = {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.6]}}}
 OPEN = {"name": "rest", "matches": [[]], "kind": {"Open": {}}}
@@ -27,7 +27,7 @@ class Wrong:
     token: str
     path: str
     policy: Any
-    site: Site | None = None
+    site: TargetMachine | None = None
 
 
 def layer(matches: Any = None, kind: Any = None, /, name: str = "first", **more: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def block(name: str, token: str, *conditions: dict[str, Any]) -> Wrong:
     return Wrong(name, token, "[0].matches[0]", [layer([list(conditions)]), REST])
 
 
-def on_key(name: str, token: str, key: str, kind: dict[str, Any], site: Site | None = None) -> Wrong:
+def on_key(name: str, token: str, key: str, kind: dict[str, Any], site: TargetMachine | None = None) -> Wrong:
     return Wrong(name, token, f"[0].kind.{next(iter(kind))}.{key}", [layer(None, kind), REST], site)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, of_thread
 from strata.host.analysis.view import View
-from strata.host.trace.events import Kind
+from strata.host.trace.events import EventKind
 
 STORM_PER_S: Final = 50
 """New threads of one parent's name a second; a shell script makes about ten (assumed)."""
@@ -17,7 +17,7 @@ STORM_PER_S: Final = 50
 def find(view: View) -> Iterator[Finding]:
     """Find storms of forks whose children held CPUs that critical threads waited for."""
     events = view.trace.events
-    forks = events.of(Kind.FORK)
+    forks = events.of(EventKind.FORK)
     parents = view.tasks.at(events.other[forks], forks)
     children = view.tasks.at(events.tid[forks], forks)
     born: Counter[str] = Counter()

@@ -9,7 +9,7 @@ import numpy as np
 
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, of_thread
 from strata.host.analysis.view import View
-from strata.host.trace.events import Kind
+from strata.host.trace.events import EventKind
 
 DROP: Final = 0.1
 """Of the highest clock seen; turbo steps alone are less (assumed)."""
@@ -18,7 +18,7 @@ DROP: Final = 0.1
 def find(view: View) -> Iterator[Finding]:
     """Find critical threads that ran on slow clocks, against the highest clock of the trace."""
     events = view.trace.events
-    changes = events.of(Kind.FREQUENCY)
+    changes = events.of(EventKind.FREQUENCY)
     cpu = view.on_cpu.index(events.cpu[changes])
     changes, cpu = changes[cpu >= 0], cpu[cpu >= 0]
     if not len(changes):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread, worst_span
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
-from strata.host.trace.events import Kind
+from strata.host.trace.events import EventKind
 
 
 def find(view: View) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def find(view: View) -> Iterator[Finding]:
         if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[task]:
             continue
         culprits = view.culprits(waits)
-        switches = events.of(Kind.SWITCH)
+        switches = events.of(EventKind.SWITCH)
         left = switches[events.tid[switches] == view.tasks.tid[task]]
         starts = set(view.delays.start_ns[waits].tolist())
         came = Counter(

@@ -10,7 +10,7 @@ import numpy as np
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread, worst_span
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
-from strata.host.trace.events import Kind
+from strata.host.trace.events import EventKind
 
 STORM_PER_S: Final = 1000
 """Calls of one name a second: more than any lock needs that is contended now and then (assumed)."""
@@ -19,7 +19,7 @@ STORM_PER_S: Final = 1000
 def find(view: View) -> Iterator[Finding]:
     """Find critical threads that yield their CPU away, and storms of yields beside critical threads."""
     events = view.trace.events
-    calls = events.of(Kind.YIELD)
+    calls = events.of(EventKind.YIELD)
     tasks = view.on_cpu.who(view.on_cpu.index(events.cpu[calls]), calls)
     names = view.tasks.comm[tasks[tasks >= 0]]
     rate = {

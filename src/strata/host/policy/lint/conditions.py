@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from strata.host.policy.lint.finding import At, Finding, found
+from strata.host.policy.lint.finding import LintFinding, Place, found
 from strata.host.policy.lint.regex import fault
 from strata.host.policy.policy import MAX_ANDS, MAX_CGROUP_REGEXES, MAX_COMM, MAX_ORS, MAX_PATH, Match
 
@@ -20,7 +20,7 @@ _TELLING: Final = (
 """Conditions that tell one thread of a process from another."""
 
 
-def conditions(layers: Sequence[At]) -> Iterator[Finding]:
+def conditions(layers: Sequence[Place]) -> Iterator[LintFinding]:
     """Yield what is wrong with single conditions, and with their number."""
     num_regexes = 0
     for at in layers:
@@ -38,7 +38,7 @@ def conditions(layers: Sequence[At]) -> Iterator[Finding]:
     yield from _gpu(layers)
 
 
-def _counts(at: At) -> Iterator[Finding]:
+def _counts(at: Place) -> Iterator[LintFinding]:
     if len(at.layer.matches) > MAX_ORS:
         what = f"{len(at.layer.matches)} blocks; a layer takes {MAX_ORS}"
         yield found("matches-too-many", f"{at.path}.matches", what=what)
@@ -48,7 +48,7 @@ def _counts(at: At) -> Iterator[Finding]:
             yield found("matches-too-many", at.block(number), what=what)
 
 
-def _text(path: str, match: Match) -> Iterator[Finding]:
+def _text(path: str, match: Match) -> Iterator[LintFinding]:
     if match.kind not in _COMMS + _PATHS:
         return
     room = MAX_COMM if match.kind in _COMMS else MAX_PATH
@@ -66,7 +66,7 @@ def _text(path: str, match: Match) -> Iterator[Finding]:
         yield found("cgroup-path-form", path, why="paths end with a slash, which the suffix lacks")
 
 
-def _value(path: str, match: Match) -> Iterator[Finding]:
+def _value(path: str, match: Match) -> Iterator[LintFinding]:
     if match.kind == "CgroupRegex":
         yield from _regex(path, match.value)
     elif match.kind == "IsKthread" and not match.value:
@@ -81,7 +81,7 @@ def _value(path: str, match: Match) -> Iterator[Finding]:
         yield found("pid-stale", path, matcher=match.kind)
 
 
-def _regex(path: str, text: str) -> Iterator[Finding]:
+def _regex(path: str, text: str) -> Iterator[LintFinding]:
     if why := fault(text):
         yield found("regex-wrong", path, why=why)
     # Unlike the other conditions on cgroups, it is compared with /sys/fs/cgroup/system.slice.
@@ -91,7 +91,7 @@ def _regex(path: str, text: str) -> Iterator[Finding]:
         yield found("cgroup-path-form", path, why="it is compared with paths that have no slash at their end")
 
 
-def _template(at: At, *, is_last: bool) -> Iterator[Finding]:
+def _template(at: Place, *, is_last: bool) -> Iterator[LintFinding]:
     template = at.layer.template
     if template is None:
         return
@@ -109,8 +109,8 @@ def _template(at: At, *, is_last: bool) -> Iterator[Finding]:
         yield found("template-misused", f"{at.path}.template", why=why)
 
 
-def _hints(layers: Sequence[At]) -> Iterator[Finding]:
-    owners: dict[int, At] = {}
+def _hints(layers: Sequence[Place]) -> Iterator[LintFinding]:
+    owners: dict[int, Place] = {}
     for at in layers:
         for number, block in enumerate(at.layer.matches):
             hints = [match.value for match in block if match.kind == "HintEquals"]
@@ -135,7 +135,7 @@ def _hint_misuse(hints: int, recent: Sequence[str], size: int) -> str:
     return ""
 
 
-def _gpu(layers: Sequence[At]) -> Iterator[Finding]:
+def _gpu(layers: Sequence[Place]) -> Iterator[LintFinding]:
     is_first = True
     for at in layers:
         for number, block in enumerate(at.layer.matches):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.host.machine.cpus import show
-from strata.host.policy.policy import Confined, Grouped, Kind, Layer, Match, Open
+from strata.host.policy.policy import Confined, Grouped, Layer, LayerKind, Match, Open
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
                 yield "; or ".join([first, *more])
 
 
-def _how(kind: Kind) -> Iterator[str]:
+def _how(kind: LayerKind) -> Iterator[str]:
     yield from _where(kind)
     yield from _turns(kind)
     if kind.perf:
@@ -110,7 +110,7 @@ def _how(kind: Kind) -> Iterator[str]:
         yield f"Its CPUs do not sleep deeper than {kind.idle_resume_us} us to wake up from."
 
 
-def _where(kind: Kind) -> Iterator[str]:
+def _where(kind: LayerKind) -> Iterator[str]:
     if isinstance(kind, Open):
         yield "Runs on CPUs that no layer owns first, and on owned ones that are idle and not protected."
     else:
@@ -156,7 +156,7 @@ def _where(kind: Kind) -> Iterator[str]:
         yield "Stays on its previous CPU even where the core's other CPU is busy."
 
 
-def _turns(kind: Kind) -> Iterator[str]:
+def _turns(kind: LayerKind) -> Iterator[str]:
     if kind.preempt:
         first = ", on its previous CPU first" if kind.preempt_first else ""
         yield f"Takes a CPU from threads of layers that do not preempt, where none is idle{first}."

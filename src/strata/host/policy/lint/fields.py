@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from strata.host.policy.codec import LAYER_KEYS, Unknown
-from strata.host.policy.lint.finding import At, Finding, found
-from strata.host.policy.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, Kind, Open, Sized
+from strata.host.policy.codec import LAYER_KEYS, UnknownKey
+from strata.host.policy.lint.finding import LintFinding, Place, found
+from strata.host.policy.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, LayerKind, Open, Sized
 
 LONG_SLICE_US: Final = 1_000_000
 """No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
@@ -21,7 +21,7 @@ _OF: Final = {name: {one.name for one in fields(kind)} - {"unknown"} for name, k
 _ANYWHERE: Final = set().union(*_OF.values())
 
 
-def keys(layers: Sequence[At]) -> Iterator[Finding]:
+def keys(layers: Sequence[Place]) -> Iterator[LintFinding]:
     """Yield what is wrong with layers' fields, each by itself."""
     for at in layers:
         for key in ("idle_smt", "allow_node_aligned"):
@@ -40,7 +40,7 @@ def keys(layers: Sequence[At]) -> Iterator[Finding]:
         yield from _preemption(at, kind)
 
 
-def dropped(unknown: Sequence[Unknown]) -> Iterator[Finding]:
+def dropped(unknown: Sequence[UnknownKey]) -> Iterator[LintFinding]:
     """Yield what is wrong with keys that scx_layered drops."""
     for one in unknown:
         if not one.kind:
@@ -52,7 +52,7 @@ def dropped(unknown: Sequence[Unknown]) -> Iterator[Finding]:
         yield from _dropped(one.path, one.key, sorted(_OF[one.kind]), where=where)
 
 
-def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[Finding]:
+def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[LintFinding]:
     if where:
         yield found("key-ignored", path, key=key, where=where)
         return
@@ -61,7 +61,7 @@ def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterat
     yield found("key-unknown", path, key=key, meant=meant)
 
 
-def _ranges(at: At, kind: Any) -> Iterator[Finding]:
+def _ranges(at: Place, kind: Any) -> Iterator[LintFinding]:
     low, high = kind.util_range
     if low < 0 or low >= high:
         yield found("util-range-wrong", at.key("util_range"), why=f"[{low:g}, {high:g}] is not 0 <= low < high")
@@ -89,7 +89,7 @@ def _ranges(at: At, kind: Any) -> Iterator[Finding]:
         yield found("membw-no-cap", at.key("membw_gb"), value=f"{kind.membw_gb:g}")
 
 
-def _values(at: At, kind: Kind) -> Iterator[Finding]:
+def _values(at: Place, kind: LayerKind) -> Iterator[LintFinding]:
     if kind.perf > MAX_PERF:
         yield found("perf-too-high", at.key("perf"), perf=kind.perf, limit=MAX_PERF)
     if kind.weight > MAX_WEIGHT:
@@ -107,7 +107,7 @@ def _values(at: At, kind: Kind) -> Iterator[Finding]:
         yield found("open-limits-early", at.path, name=at.layer.name)
 
 
-def _preemption(at: At, kind: Kind) -> Iterator[Finding]:
+def _preemption(at: Place, kind: LayerKind) -> Iterator[LintFinding]:
     if kind.preempt:
         for key in ("disallow_open_after_us", "disallow_preempt_after_us"):
             if getattr(kind, key) is not None:

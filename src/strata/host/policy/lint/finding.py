@@ -84,7 +84,7 @@ SEVERITY: Final[dict[str, Severity]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One thing in a policy. Its reason's subject is the path, as in `[0].matches[1][0].CommPrefix`."""
 
     reason: Reason
@@ -101,13 +101,13 @@ class Finding:
         return {"token": self.reason.token, "path": path, "severity": self.severity, "sentence": sentence}
 
 
-def found(token: str, path: str, **data: Any) -> Finding:
+def found(token: str, path: str, **data: Any) -> LintFinding:
     """Return a finding at a path."""
-    return Finding(Reason(token, path, data))
+    return LintFinding(Reason(token, path, data))
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Place:
     """A layer and where it stands in its file."""
 
     index: int

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strata.host.policy.lint.finding import At, Finding, found
+from strata.host.policy.lint.finding import LintFinding, Place, found
 from strata.host.policy.logic import contradiction, covers, is_always, leave_none
 from strata.host.policy.policy import MAX_ANDS, MAX_LAYERS, MAX_ORS, Match
 
 Block = tuple[Match, ...]
 
 
-def order(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
+def order(layers: Sequence[Place], *, count: int) -> Iterator[LintFinding]:
     """Yield what is wrong with the order of layers. `count`: layers of the file, readable or not."""
     if not 1 <= count <= MAX_LAYERS:
         yield found("policy-size", "", count=count, limit=MAX_LAYERS)
-    names: dict[str, At] = {}
+    names: dict[str, Place] = {}
     for at in layers:
         is_last = at.index == count - 1
         if is_last and at.layer.matches != ((),):
@@ -31,7 +31,7 @@ def order(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
         yield from _shadowed(layers, count=count)
 
 
-def _early(at: At) -> Iterator[Finding]:
+def _early(at: Place) -> Iterator[LintFinding]:
     if not at.layer.matches:
         yield found("matches-empty", f"{at.path}.matches", name=at.layer.name)
     # With a template each block gets one condition more, unless no cgroup fits it.
@@ -43,13 +43,13 @@ def _early(at: At) -> Iterator[Finding]:
             yield found("catch-all-early", f"{at.path}.matches", name=at.layer.name)
 
 
-def _never(at: At) -> Iterator[Finding]:
+def _never(at: Place) -> Iterator[LintFinding]:
     for number, block in enumerate(at.layer.matches):
         if why := contradiction(block[:MAX_ANDS]):
             yield found("match-never", at.block(number), why=why)
 
 
-def _shadowed(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
+def _shadowed(layers: Sequence[Place], *, count: int) -> Iterator[LintFinding]:
     for place, at in enumerate(layers):
         if at.index == count - 1 and at.layer.matches == ((),):
             continue
@@ -66,7 +66,7 @@ def _shadowed(layers: Sequence[At], *, count: int) -> Iterator[Finding]:
                 yield found("match-shadowed", at.block(number), by=taker.layer.name)
 
 
-def _taker(block: Block, earlier: Sequence[At]) -> At | None:
+def _taker(block: Block, earlier: Sequence[Place]) -> Place | None:
     """Return the first layer that takes all that a block matches."""
     for at in earlier:
         if at.layer.template is None and any(covers(one, block) for one in at.layer.matches):

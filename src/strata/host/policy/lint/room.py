@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.lint.finding import At, Finding, found
+from strata.host.policy.lint.finding import LintFinding, Place, found
 from strata.host.policy.policy import Open, Sized
 
 MAX_CPUS: Final = 512
@@ -16,14 +16,14 @@ MAX_CPUS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TargetMachine:
     """The machine a policy is for."""
 
     cpus: Cpus
     kernel: Kernel
 
 
-def room(layers: Sequence[At], site: Site | None) -> Iterator[Finding]:
+def room(layers: Sequence[Place], site: TargetMachine | None) -> Iterator[LintFinding]:
     """Yield where layers ask for more than there is; without a site, for more than any machine has."""
     yield from _cpus(layers, len(site.cpus.numbers) if site else None)
     yield from _protection(layers)
@@ -36,7 +36,7 @@ def room(layers: Sequence[At], site: Site | None) -> Iterator[Finding]:
         yield from _abilities(layers, site)
 
 
-def _cpus(layers: Sequence[At], num_cpus: int | None) -> Iterator[Finding]:
+def _cpus(layers: Sequence[Place], num_cpus: int | None) -> Iterator[LintFinding]:
     sized = [(at, at.layer.kind) for at in layers if isinstance(at.layer.kind, Sized)]
     total = num_cpus or MAX_CPUS
     least = {at.index: _limits(kind, total)[0] for at, kind in sized}
@@ -64,14 +64,14 @@ def _limits(kind: Any, num_cpus: int) -> tuple[int, int]:
     return 0, num_cpus
 
 
-def _protection(layers: Sequence[At]) -> Iterator[Finding]:
+def _protection(layers: Sequence[Place]) -> Iterator[LintFinding]:
     keeps = [at.layer.name for at in layers if isinstance(at.layer.kind, Sized) and at.layer.kind.protected]
     for at in layers:
         if keeps and isinstance(at.layer.kind, Open) and at.layer.kind.preempt:
             yield found("open-preempt-protected", at.key("preempt"), protected=", ".join(keeps))
 
 
-def _places(layers: Sequence[At], cpus: Cpus) -> Iterator[Finding]:
+def _places(layers: Sequence[Place], cpus: Cpus) -> Iterator[LintFinding]:
     if cpus.numbers != tuple(range(len(cpus.numbers))):
         yield found("cpu-ids-have-holes", "", what="CPU")
     if tuple(cpus.nodes) != tuple(range(len(cpus.nodes))):
@@ -96,7 +96,7 @@ def _places(layers: Sequence[At], cpus: Cpus) -> Iterator[Finding]:
                 yield found("topology-ignored", path, what="NumaNode")
 
 
-def _abilities(layers: Sequence[At], site: Site) -> Iterator[Finding]:
+def _abilities(layers: Sequence[Place], site: TargetMachine) -> Iterator[LintFinding]:
     governors = {cpu.governor for cpu in site.cpus.all}
     for at in layers:
         kind = at.layer.kind
