@@ -82,7 +82,7 @@ def test_why_a_request_was_given_up_or_went_where_it_did():
     assert one.why_rejected("long").token == "request-too-long"
     one.schedule_request(request("r"))
     told = one.explain("r")
-    assert told["story"][0]["route"] == [list(stage) for stage in one.route_of("r").stages]
+    assert told["timeline"][0]["route"] == [list(stage) for stage in one.route_of("r").stages]
     assert told["paths_now"][0]["path"]
     one.cancel_request("r")
     assert one.route_of("r") is None

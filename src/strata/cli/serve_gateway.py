@@ -45,7 +45,7 @@ from strata.errors import UsageError, need
     type=Finite(min=0.1),
     default=60.0,
     show_default=True,
-    help="Seconds of silence after which a node is out; nodes beat twelve times as often.",
+    help="Seconds of silence after which a node is out; heartbeats come twelve times as often.",
 )
 @click.option("--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Requests that wait.")
 @click.option(
@@ -72,7 +72,7 @@ def _serve(told: dict[str, Any]) -> None:
     import os
 
     from strata.net.server import listen, serve
-    from strata.serving.gateway.build import Settings, build
+    from strata.serving.gateway.build import GatewaySettings, build
     from strata.serving.gateway.discovery import read_backend
     from strata.serving.live.config import SchedulerConfig
     from strata.serving.worker.shape import Shape
@@ -86,7 +86,7 @@ def _serve(told: dict[str, Any]) -> None:
         heartbeat_interval_s=told["heartbeat_timeout"] / 12,
         queue_limit=told["queue"],
     )
-    settings = Settings(
+    settings = GatewaySettings(
         config,
         shape,
         backends=tuple(read_backend(text) for text in told["backends"]),

@@ -59,14 +59,14 @@ WARM_UP: Final = 0.1
 @click.option(
     "--system-prompts", metavar="NxTOKENS", help="Each request begins with one of N like texts, as 8x1024."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all chance.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
 @click.option("--kill", multiple=True, metavar="NODE@TIME", help="A node dies.")
-@click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node says good-bye.")
+@click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node leaves gracefully.")
 @click.option("--join", multiple=True, metavar="NODE@TIME", help="A node comes, or comes back; not there before.")
 @click.option("--slow", multiple=True, metavar="NODE@TIME*FACTOR", help="A node takes FACTOR times as long.")
 @click.option(
     "--notice", default="50ms", show_default=True,
-    help="From a node's death until a broken connection is noticed; `never`: only missing beats tell.",
+    help="From a node's death until a broken connection is noticed; `never`: only missing heartbeats tell.",
 )  # fmt: skip
 @click.option("--patience", metavar="TIME", help="Clients leave if there is no token after so long.")
 @click.option(
@@ -108,8 +108,8 @@ def simulate(
         click.echo(f"note: not served on: {reason}", err=True)
     known = [node.node_id for node in nodes]
     wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
-    happenings = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
-    first = {one.node_id: one.kind for one in sorted(happenings, key=lambda one: -one.at_s)}
+    fault_events = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
+    first = {one.node_id: one.kind for one in sorted(fault_events, key=lambda one: -one.at_s)}
     settings = _settings(asked, config)
     _check_options(context, trace)
     lasts_s = parse_s("seconds", seconds)
@@ -135,7 +135,7 @@ def simulate(
         config=settings,
         start_s=WARM_UP * end_s,
         end_s=end_s,
-        happenings=happenings,
+        fault_events=fault_events,
         absent=[name for name, kind in first.items() if kind == "join"],
         notice_s=math.inf if notice == "never" else parse_s("notice", notice),
         patience_s=math.inf if patience is None else parse_s("patience", patience),
@@ -155,7 +155,7 @@ def simulate(
     if svg:
         from strata.serving.replay.picture import write_picture
 
-        write_picture(replay.glances, svg, title=f"{asked.name} on {fleet}")
+        write_picture(replay.queue_samples, svg, title=f"{asked.name} on {fleet}")
     if not is_whole:
         click.echo(f"interrupted after {replay.clock.now_s:.0f} s of {end_s:.0f} s: the report so far", err=True)
     emit(data, output, lambda console: _show(console, data))
@@ -244,7 +244,7 @@ def _show(console: Console, data: Data) -> None:
     cluster = data["cluster"]
     console.print(
         f"{cluster['plans']} plans, {cluster['loads_while_serving']} loads while serving, "
-        f"{cluster['expelled']} nodes out; trust: {data['trust']}"
+        f"{cluster['evicted']} nodes out; trust: {data['trust']}"
     )
 
 

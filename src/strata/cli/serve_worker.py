@@ -54,14 +54,14 @@ def worker(
         raise MissingPart("torch sees no CUDA device", hint="--device cpu")
     from strata.net.server import listen
     from strata.serving.worker.hardware import measure
-    from strata.serving.worker.run import Settings, run
+    from strata.serving.worker.run import WorkerSettings, run
 
     logging.basicConfig(level=logging.WARNING, format=f"{node_id}: %(message)s")
     with listen(host, port) as listener:
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         hardware = measure(device, memory_bytes)
         click.echo(f"{node_id} listens at {url}")
-        run(Settings(node_id, url, gateway, shape, hardware, device, node_token, region), listener)
+        run(WorkerSettings(node_id, url, gateway, shape, hardware, device, node_token, region), listener)
 
 
 def _memory(text: str) -> float:

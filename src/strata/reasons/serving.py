@@ -14,7 +14,7 @@ SERVING: Final[Meanings] = {
     ),
     "join-again": Meaning(
         "the scheduler does not know the node",
-        "A beat came from a node that has been expelled, or that a restarted scheduler never saw.",
+        "A heartbeat came from a node that has been evicted, or that a restarted scheduler never saw.",
         "Nothing to do: workers join again by themselves.",
     ),
     "node-left": Meaning(
@@ -29,8 +29,8 @@ SERVING: Final[Meanings] = {
     ),
     "load-too-slow": Meaning(
         "layers not loaded within {seconds:g} s",
-        "The node beats, but needs many times as long to load its layers as reading them should take. It is out, "
-        "so that the others are laid out without it.",
+        "The node sends heartbeats, but needs many times as long to load its layers as reading them should take. "
+        "It is out, so that the others are laid out without it.",
         "Look at the node's log and its disk; it joins again by itself.",
     ),
     "node-lost": Meaning(
@@ -51,7 +51,7 @@ SERVING: Final[Meanings] = {
     "attempts-exhausted": Meaning(
         "given up after {attempts} attempts",
         "The request broke off on every route it was sent along.",
-        "See its story at /decisions/ID: the same node may be at fault each time.",
+        "See its timeline at /decisions/ID: the same node may be at fault each time.",
     ),
     "request-known": Meaning(
         "a request of this id is under way",

@@ -17,8 +17,8 @@ from strata.fleet.fleet import Domain, Fleet
 from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.planning.pool import Array, Capacity, Pool, PoolNode
-from strata.serving.planning.service import SPARE, Service
+from strata.serving.planning.pool import Array, LayerCapacity, NodePool, PoolNode
+from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
@@ -77,7 +77,7 @@ def pool_of(
     flops_efficiency: float = FLOPS_EFFICIENCY,
     bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
     held: Mapping[str, tuple[int, int]] | None = None,
-) -> Pool:
+) -> NodePool:
     """Return the pool for layer allocation: times of one decode step of the demanded batch at its mean context.
 
     A node holds so many layers that the KV memory of the whole batch, each sequence at its end, fits beside
@@ -99,7 +99,7 @@ def pool_of(
             nodes, layers.tolist(), steps[:, -1].tolist(), rooms.tolist(), strict=True
         )
     ]
-    service = Service(
+    service = ServiceGoals(
         tuple(tuple(row) for row in _prefixes(prompt_s).tolist()),
         _hops(nodes, demand.prompt_tokens * model.hidden_bytes),
         demand.batch / max(demand.output_tokens, 1),
@@ -108,7 +108,7 @@ def pool_of(
         SPARE * demand.rate_per_s * demand.output_tokens or np.inf,
     )
     hops = _hops(nodes, demand.batch * model.hidden_bytes)
-    return Pool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held)
+    return NodePool.of(pool_nodes, model.num_layers, demand.batch, hops, service=service, held=held)
 
 
 def layout_of(
@@ -235,12 +235,12 @@ def _line(terms: Terms, stage: Stage, num_layers: int, context: float) -> Line:
     return Line(float(terms.fixed_s[parts].sum()), float(per_unit_s))
 
 
-def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> Capacity:
+def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> LayerCapacity:
     if node.model:
-        return Capacity(0, 0, 0, model.num_layers)
+        return LayerCapacity(0, 0, 0, model.num_layers)
     if node.compute_capability <= 0 or node.memory_bandwidth_bytes_per_s <= 0:
-        return Capacity(0, 0, 0, 0)
-    return Capacity(*rooms)
+        return LayerCapacity(0, 0, 0, 0)
+    return LayerCapacity(*rooms)
 
 
 def _hops(nodes: Sequence[Node], message_bytes: float) -> Array:

@@ -17,7 +17,7 @@ from strata.serving.layout import Route
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Cancelled, Event, Finished, Join, Leave, Loaded
-from strata.serving.live.instructions import Dispatch, Instruction, Load, Plan, Reject
+from strata.serving.live.instructions import Dispatch, Instruction, Load, Reject, Replan
 from strata.serving.live.replan import answer
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
@@ -124,7 +124,7 @@ class Scheduler:
         while todo:
             one = todo.popleft()
             now_s = self._clock()
-            if isinstance(one, Plan):
+            if isinstance(one, Replan):
                 planned = answer(one, self._core.model, self._core.demand, self._core.config)
                 todo += self._core.handle(planned, self._clock())
             elif isinstance(one, Load):

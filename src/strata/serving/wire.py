@@ -1,13 +1,13 @@
 """What gateway and workers say to each other over HTTP: the one place where it is written down.
 
-Worker to gateway: POST /nodes/join (JoinMessage, answered by Desired), /nodes/beat (BeatMessage, answered by
-Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMessage), /nodes/loaded
+Worker to gateway: POST /nodes/join (JoinMessage, answered by Desired), /nodes/heartbeat (HeartbeatMessage,
+answered by Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMessage), /nodes/loaded
 (LoadedMessage).
 Gateway to worker: POST /load (LoadMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
 lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
 Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
 [tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a
-worker that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepFault) travels
+worker that dies with a step in hand is seen at once, by its closed connection; what went wrong (StepError) travels
 back the same way. The last worker sends the token to the first: POST /token (TokenMessage), the closing hop.
 
 Layers count the model's blocks from 0: who has the first also embeds, who has the last also has the head.
@@ -66,7 +66,7 @@ class SampleMessage(Message):
     seconds: Seconds
 
 
-class BeatMessage(Message):
+class HeartbeatMessage(Message):
     """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured."""
 
     node_id: Name
@@ -97,7 +97,7 @@ class Desired(Message):
 
     ranges: tuple[RangeMessage, ...] = ()
     peers: dict[str, str] = Field(default_factory=dict)
-    beat_interval_s: Annotated[float, Field(gt=0)]
+    heartbeat_interval_s: Annotated[float, Field(gt=0)]
 
 
 class LoadMessage(RangeMessage):
@@ -174,7 +174,7 @@ class StepHeader(Message):
     seed: Count = 0
 
 
-class StepFault(Message):
+class StepError(Message):
     """Why a step did not get through, and the node suspected; None where all are well (no memory left, say)."""
 
     error: str

@@ -181,10 +181,10 @@ def test_the_decision_says_where_the_request_went_and_how_it_ended():
     found, missing = run(scenario)
     assert found.json()["request_id"] == "cmpl-1"
     assert found.json()["model"] == "tiny"
-    sent = next(step for step in found.json()["story"] if "route" in step)
+    sent = next(step for step in found.json()["timeline"] if "route" in step)
     assert sent["attempt"] == 1
     assert {stage[0] for stage in sent["route"]} <= {"a", "b"}
-    assert found.json()["story"][-1]["tokens"] == 8
+    assert found.json()["timeline"][-1]["tokens"] == 8
     assert missing.status_code == 404
 
 

@@ -28,9 +28,15 @@ class EngineWorld:
         urls: dict[str, str] = {}
         client = httpx.AsyncClient(transport=Wires(self.engines))
         self.pauses_s: list[float] = []
-        self.hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause)
+        self.backend_client = Engines(
+            client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause
+        )
         self.driver = Driver(
-            Core(FAST, engine_model("llama"), DEMAND), self.hands, urls, self.gateway.meters, clock=lambda: 100.0
+            Core(FAST, engine_model("llama"), DEMAND),
+            self.backend_client,
+            urls,
+            self.gateway.meters,
+            clock=lambda: 100.0,
         )
         self.gateway.drivers["llama"] = self.driver
         self.frame = make_frame(self.gateway, limits=Limits())
@@ -39,7 +45,7 @@ class EngineWorld:
     async def pause(self, seconds):
         self.pauses_s.append(seconds)
 
-    async def ask(self, kind="completions", **more):
+    async def request(self, kind="completions", **more):
         return await self.client.post(f"/v1/{kind}", json={"model": "llama", **more})
 
     @asynccontextmanager
@@ -47,9 +53,9 @@ class EngineWorld:
         watchers = []
         for engine in self.engines:
             backend = Backend(engine.url, "llama", 4)
-            watchers.append(asyncio.create_task(watch(backend, engine.name, self.driver, self.hands)))
+            watchers.append(asyncio.create_task(watch(backend, engine.name, self.driver, self.backend_client)))
             await engine.polled.wait()
-        while len(self.hands.urls) < len(self.engines):
+        while len(self.backend_client.urls) < len(self.engines):
             await asyncio.sleep(0)
         try:
             yield self
@@ -73,7 +79,7 @@ def asked_of(world):
 
 def test_a_request_goes_to_an_engine_as_it_came_and_its_answer_comes_back_under_our_id():
     async def scenario(world):
-        answer = await world.ask(prompt="hello", max_tokens=4, top_p=0.5, guided_choice=["a"], priority=3)
+        answer = await world.request(prompt="hello", max_tokens=4, top_p=0.5, guided_choice=["a"], priority=3)
         return answer.json(), asked_of(world)
 
     answer, asked = run(scenario)
@@ -89,7 +95,7 @@ def test_a_stream_is_relayed_and_usage_shown_to_who_asked_for_it(wants_usage):
     async def scenario(world):
         more = {"stream_options": {"include_usage": True}} if wants_usage else {}
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True} | more
-        return await world.ask("chat/completions", **body)
+        return await world.request("chat/completions", **body)
 
     answer = run(scenario)
     *chunks, done = events_of(answer.content)
@@ -105,7 +111,7 @@ def test_what_cannot_be_written_is_not_taken_for_a_broken_engine(content):
     async def scenario(world):
         body = b'{"model":"llama","prompt":"x","max_tokens":2,' + content + b"}"
         odd = await world.client.post("/v1/completions", content=body)
-        return odd, await world.ask(prompt="x"), len(asked_of(world))
+        return odd, await world.request(prompt="x"), len(asked_of(world))
 
     odd, after, num_asked = run(scenario)
     assert (odd.status_code, after.status_code, num_asked) == (400, 200, 1)
@@ -115,7 +121,7 @@ def test_an_engines_refusal_of_a_request_is_passed_on_and_not_tried_elsewhere():
     async def scenario(world):
         for engine in world.engines:
             engine.status = 422
-        return await world.ask(prompt="x"), asked_of(world)
+        return await world.request(prompt="x"), asked_of(world)
 
     answer, asked = run(scenario)
     assert answer.status_code == 422
@@ -127,7 +133,7 @@ def test_an_engine_that_fails_every_request_is_not_asked_for_ever():
     async def scenario(world):
         for engine in world.engines:
             engine.status = 500
-        return await world.ask(prompt="x"), asked_of(world), world.pauses_s
+        return await world.request(prompt="x"), asked_of(world), world.pauses_s
 
     answer, asked, pauses_s = run(scenario)
     assert answer.status_code == 503
@@ -139,7 +145,7 @@ def test_an_engine_that_dies_before_its_first_token_is_replaced_unseen():
     async def scenario(world):
         one, _ = world.engines
         one.is_dead = True
-        return [await world.ask(prompt="hello", max_tokens=6) for _ in range(4)]
+        return [await world.request(prompt="hello", max_tokens=6) for _ in range(4)]
 
     for answer in run(scenario):
         assert answer.json()["choices"][0]["text"] == foretold("hello", 6)
@@ -149,7 +155,7 @@ def test_a_completion_goes_on_elsewhere_with_what_it_had_and_counts_as_one():
     async def scenario(world):
         world.engines[0].chunks_left = 3
         more = {"max_tokens": 8, "stream": True, "stream_options": {"include_usage": True}}
-        answers = [await world.ask(prompt="hello", **more) for _ in range(2)]
+        answers = [await world.request(prompt="hello", **more) for _ in range(2)]
         return [answer.content for answer in answers], asked_of(world)
 
     bodies, asked = run(scenario)
@@ -163,7 +169,7 @@ def test_a_chat_that_has_begun_ends_with_an_error_event_as_nobody_else_can_go_on
     async def scenario(world):
         world.engines[0].chunks_left = 3
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True}
-        return await world.ask("chat/completions", **body)
+        return await world.request("chat/completions", **body)
 
     answer = run(scenario, names="a")
     assert text_of(answer.content) == foretold("hi", 3)
@@ -176,7 +182,7 @@ def chats(*, owners, engine=None, **more):
     async def scenario(world):
         for one, owner in zip(world.engines, owners, strict=True):
             one.owner = owner
-            world.hands.broken[one.name].set()  # asks again what it is
+            world.backend_client.broken[one.name].set()  # asks again what it is
             one.polled.clear()
             await one.polled.wait()
         for _ in range(20):
@@ -185,7 +191,7 @@ def chats(*, owners, engine=None, **more):
             setattr(world.engines[0], name, value)
         world.engines[0].chunks_left = 3
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True} | more
-        answers = [await world.ask("chat/completions", **body) for _ in range(2)]
+        answers = [await world.request("chat/completions", **body) for _ in range(2)]
         return [answer.content for answer in answers], asked_of(world)
 
     return run(scenario)
@@ -226,14 +232,16 @@ def test_a_chat_that_would_not_be_the_same_ends_with_an_error_event(case):
 
 def test_a_chat_that_the_scheduler_takes_back_does_not_begin_anew_elsewhere():
     async def scenario(world):
-        ticket = None
+        stream = None
         for engine in world.engines:
             engine.pause_at = 3
         asked = asyncio.create_task(
-            world.ask("chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=8, stream=True)
+            world.request(
+                "chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=8, stream=True
+            )
         )
-        while not (ticket and ticket.num_generated == 3):
-            ticket = world.driver.tickets.get("chatcmpl-1")
+        while not (stream and stream.num_generated == 3):
+            stream = world.driver.streams.get("chatcmpl-1")
             await asyncio.sleep(0)
         used = next(engine for engine in world.engines if engine.said("/v1/chat/completions"))
         world.driver.post(Leave(used.name, 1))
@@ -249,11 +257,11 @@ def test_an_engine_that_was_away_is_used_again_when_it_answers():
     async def scenario(world):
         engine = world.engines[0]
         engine.is_dead = True
-        waiting = asyncio.create_task(world.ask(prompt="hello", max_tokens=6))
+        waiting = asyncio.create_task(world.request(prompt="hello", max_tokens=6))
         while world.driver.core.status()["ready"]:
             await asyncio.sleep(0)
         engine.is_dead = False
-        world.hands.broken["a"].set()
+        world.backend_client.broken["a"].set()
         return await waiting
 
     answer = run(scenario, names="a")

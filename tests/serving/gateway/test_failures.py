@@ -4,7 +4,7 @@ import asyncio
 import gc
 from dataclasses import replace
 
-from strata.serving.gateway.request_stream import ROOM, Ticket
+from strata.serving.gateway.request_stream import ROOM, RequestStream
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Planned
 from tests.serving.gateway.world import FAST, Caller, events_of, foretold, next_token, run, text_of
@@ -35,15 +35,15 @@ def test_a_stream_goes_on_token_for_token_where_another_pipeline_takes_over():
         one.tokens_left = 7
         one.go.set()
         await caller.task
-        return caller.body, one, other, (await world.get("/decisions/cmpl-1")).json()["story"]
+        return caller.body, one, other, (await world.get("/decisions/cmpl-1")).json()["timeline"]
 
-    body, one, other, story = run(scenario)
+    body, one, other, timeline = run(scenario)
     assert one.is_dead
     assert one.num_sent == 7
     assert other.num_sent == 13
     assert text_of(body) == foretold("hello", 20)
     assert events_of(body)[-1] == "[DONE]"
-    assert [step["attempt"] for step in story if "attempt" in step] == [1, 2]
+    assert [step["attempt"] for step in timeline if "attempt" in step] == [1, 2]
 
 
 def test_a_request_that_breaks_off_everywhere_ends_with_an_honest_error():
@@ -171,20 +171,20 @@ def test_a_slow_client_does_not_cost_its_request_when_the_worker_is_done_and_bea
         slow = Caller(world.frame, "/v1/completions", streamed(max_tokens=30))
         slow.reads.clear()
         one, _ = await held(world)
-        ticket = world.driver.tickets["cmpl-1"]
-        ticket.room = asyncio.Event().wait  # as if many pieces were waiting
+        stream = world.driver.streams["cmpl-1"]
+        stream.room = asyncio.Event().wait  # as if many pieces were waiting
         one.go.set()
-        while ticket.num_generated < 1:
+        while stream.num_generated < 1:
             await asyncio.sleep(0)
         for _ in range(20):
             for worker in world.workers:
-                assert (await worker.tell("beat", running=[])).status_code == 200
+                assert (await worker.tell("heartbeat", running=[])).status_code == 200
             world.tick(1.0)
-        story = world.driver.core.explain("cmpl-1")["story"]
+        timeline = world.driver.core.explain("cmpl-1")["timeline"]
         slow.hang_up()
         slow.reads.set()
         await slow.task
-        return [step["attempt"] for step in story if "attempt" in step]
+        return [step["attempt"] for step in timeline if "attempt" in step]
 
     assert run(scenario) == [1]
 
@@ -280,7 +280,7 @@ def test_requests_beyond_the_queue_are_told_to_come_again():
         await world.workers[0].tell("leave")
         await world.workers[1].tell("leave")
         waiting = asyncio.create_task(world.complete())
-        while not world.driver.tickets:
+        while not world.driver.streams:
             await asyncio.sleep(0)
         full = await world.complete()
         await world.down()
@@ -309,10 +309,10 @@ def test_nothing_is_left_of_requests_that_are_over():
         while len(asyncio.all_tasks()) > 1:  # generators that were left are closed by tasks
             await asyncio.sleep(0)
         gc.collect()
-        left = sum(isinstance(thing, Ticket) for thing in gc.get_objects())
-        return left, world.driver.tickets, world.driver.core.status()["requests"], world.workers
+        left = sum(isinstance(thing, RequestStream) for thing in gc.get_objects())
+        return left, world.driver.streams, world.driver.core.status()["requests"], world.workers
 
-    left, tickets, requests, workers = run(scenario)
-    assert (left, tickets) == (0, {})
+    left, streams, requests, workers = run(scenario)
+    assert (left, streams) == (0, {})
     assert requests == {"waiting": 0, "unfinished": 0}
     assert sum(worker.num_open for worker in workers) == 0

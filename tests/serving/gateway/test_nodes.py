@@ -13,11 +13,11 @@ def code_of(answer):
 
 def test_a_join_is_answered_with_what_to_hold_and_whom_to_measure():
     async def scenario(world):
-        return (await world.workers[0].tell("beat")).json()
+        return (await world.workers[0].tell("heartbeat")).json()
 
     desired = run(scenario)
     assert desired["peers"] == {"b": "http://b.test"}
-    assert desired["beat_interval_s"] == 1.0
+    assert desired["heartbeat_interval_s"] == 1.0
     assert [(one["first"], one["end"]) for one in desired["ranges"]] == [(0, SHAPE.num_layers)]
 
 
@@ -27,11 +27,11 @@ def test_a_second_node_of_a_name_takes_over_only_if_it_started_later():
         same = await worker.join()
         worker.incarnation = 0
         older = await worker.join()
-        stale_beat = await worker.tell("beat")
+        stale_beat = await worker.tell("heartbeat")
         worker.incarnation = 2
         newer = await worker.join(url="http://b.test")
         worker.incarnation = 1
-        return same, older, stale_beat, newer, await worker.tell("beat")
+        return same, older, stale_beat, newer, await worker.tell("heartbeat")
 
     same, older, stale_beat, newer, replaced = run(scenario)
     assert same.status_code == newer.status_code == 200
@@ -41,7 +41,7 @@ def test_a_second_node_of_a_name_takes_over_only_if_it_started_later():
 def test_a_node_that_nobody_knows_is_told_to_join_again():
     async def scenario(world):
         world.workers[0].name = "stranger"
-        return await world.workers[0].tell("beat")
+        return await world.workers[0].tell("heartbeat")
 
     assert code_of(run(scenario)) == (409, "join-again")
 
@@ -50,13 +50,13 @@ def test_a_node_cut_off_for_long_and_back_again_serves_again():
     async def scenario(world):
         cut, other = world.workers
         for _ in range(15):
-            await other.tell("beat")
+            await other.tell("heartbeat")
             await world.passes(1.0)
-        told = await cut.tell("beat")
+        told = await cut.tell("heartbeat")
         await cut.join()
         await world.passes(1.0)
         await other.tell("leave")
-        return told, (await cut.tell("beat")).json()["ranges"], await world.complete()
+        return told, (await cut.tell("heartbeat")).json()["ranges"], await world.complete()
 
     told, ranges, answer = run(scenario)
     assert code_of(told) == (409, "join-again")
@@ -69,7 +69,7 @@ def test_a_clock_that_jumps_expels_nobody_who_beats():
         for jump_s in (3600.0, -7200.0):
             await world.passes(jump_s)
             for worker in world.workers:
-                assert (await worker.tell("beat")).status_code == 200
+                assert (await worker.tell("heartbeat")).status_code == 200
         return await world.complete()
 
     assert run(scenario).status_code == 200
@@ -84,8 +84,8 @@ def test_a_loaded_that_was_lost_is_made_up_for_by_a_beat():
         await world.passes(1.0)
         assert not world.driver.core.status()["ready"]
         for worker in world.workers:
-            wanted = (await worker.tell("beat")).json()["ranges"]
-            await worker.tell("beat", loaded=[one["version"] for one in wanted])
+            wanted = (await worker.tell("heartbeat")).json()["ranges"]
+            await worker.tell("heartbeat", loaded=[one["version"] for one in wanted])
         ready = world.driver.core.status()["ready"]
         await world.down()
         return ready
@@ -116,7 +116,7 @@ def test_a_route_that_joins_parts_of_two_pipelines_names_the_plan_on_each_of_the
         near = {a: d, d: a, c: b, b: c}
         for worker in world.workers:
             hop_s = {other: 1e-4 if other == near[worker.name] else 1.0 for other in near}
-            await worker.tell("beat", hop_s=hop_s)
+            await worker.tell("heartbeat", hop_s=hop_s)
         await world.passes(1.0)
         for _ in range(4):
             await world.complete()
@@ -149,7 +149,7 @@ def test_an_engine_does_not_join_and_an_address_is_one():
 
 def test_a_message_that_is_none_is_422():
     async def scenario(world):
-        return await world.post("/nodes/beat", b"{"), await world.post("/nodes/join", {"node_id": "x"})
+        return await world.post("/nodes/heartbeat", b"{"), await world.post("/nodes/join", {"node_id": "x"})
 
     for answer in run(scenario):
         assert code_of(answer) == (422, "invalid_value")
@@ -163,7 +163,7 @@ def test_a_large_cluster_is_told_of_itself_a_few_peers_a_beat():
             card |= {"compute_capability": 1.0, "memory_bytes": 1.0, "memory_bandwidth_bytes_per_s": 1.0}
             await world.post("/nodes/join", card | {"fingerprint": SHAPE.fingerprint})
         for _ in range(3):
-            peers = (await world.workers[0].tell("beat")).json()["peers"]
+            peers = (await world.workers[0].tell("heartbeat")).json()["peers"]
             assert len(peers) == 16
             known |= peers.keys()
         return known
@@ -174,6 +174,6 @@ def test_a_large_cluster_is_told_of_itself_a_few_peers_a_beat():
 def test_a_gateway_without_workers_says_so():
     async def scenario(world):
         world.gateway.workers = None
-        return await world.workers[0].tell("beat")
+        return await world.workers[0].tell("heartbeat")
 
     assert code_of(run(scenario)) == (404, "no-workers")

@@ -80,7 +80,7 @@ def test_abuse_is_refused_and_the_gateway_goes_on():
                 (await client.post(path, json=asked(), headers={"x-long": "x" * 60_000})).status_code,
                 (await client.post(path, json=asked(model="other"))).status_code,
                 (await client.post(path, json=asked(), headers={"authorization": "Bearer nodes"})).status_code,
-                (await client.post("/nodes/beat", json={})).status_code,
+                (await client.post("/nodes/heartbeat", json={})).status_code,
                 (await workers[0].join(incarnation=0)).status_code,
             ]
             return statuses, await client.post(path, json=asked()), await client.get("/healthz")
@@ -123,16 +123,16 @@ def test_sigterm_finishes_what_runs_refuses_what_comes_and_exits_with_0():
             while (health := await client.get("/healthz")).status_code == 200:
                 pass
             refused = await client.post("/v1/completions", json=asked())
-            beat = await worker.tell("beat")
+            heartbeat = await worker.tell("heartbeat")
             worker.go.set()
             answer = await running
-            return health, refused, beat, answer, await process.wait()
+            return health, refused, heartbeat, answer, await process.wait()
 
-    health, refused, beat, answer, code = asyncio.run(scenario())
+    health, refused, heartbeat, answer, code = asyncio.run(scenario())
     assert health.json() == {"status": "unavailable", "reason": "stopping"}
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
-    assert beat.status_code == 200
+    assert heartbeat.status_code == 200
     assert answer.json()["choices"][0]["text"] == foretold("hello", 20)
     assert code == 0
 

@@ -230,7 +230,7 @@ class World:
         self.gateway = Gateway(Meters(lambda: self.gateway.counts()), fingerprint=fingerprint)
         ids = itertools.count(1)
         self.gateway.new_id, self.gateway.wall_clock = lambda: str(next(ids)), lambda: 1.7e9
-        hands = Workers(
+        backend_client = Workers(
             httpx.AsyncClient(transport=Wires(self.workers)),
             urls,
             max_positions=SHAPE.max_positions,
@@ -238,7 +238,7 @@ class World:
             silence_s=60.0,
         )
         core = Core(config, tiny_model(SHAPE), DEMAND)
-        self.driver = Driver(core, hands, urls, self.gateway.meters, clock=lambda: self.now_s)
+        self.driver = Driver(core, backend_client, urls, self.gateway.meters, clock=lambda: self.now_s)
         self.gateway.drivers["tiny"] = self.gateway.workers = self.driver
         self.frame: Frame = make_frame(self.gateway, limits=Limits(**limits))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")

@@ -9,17 +9,17 @@ from typing import Any
 
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
-from strata.serving.live.events import Arrive, Beat, Event, Finished, Join, Leave, Loaded, Tick
+from strata.serving.live.events import Arrive, Event, Finished, Heartbeat, Join, Leave, Loaded, Tick
 from strata.serving.live.instructions import (
     Abort,
     Dispatch,
-    Expel,
+    EvictNode,
     Instruction,
     Load,
-    Plan,
-    Refuse,
     Reject,
+    RejectJoin,
     Release,
+    Replan,
 )
 from strata.serving.live.replan import answer
 from strata.serving.node import Node
@@ -72,7 +72,7 @@ class Cluster:
         self.silent: set[str] = set()
         self.stuck: set[str] = set()
         self.is_lazy = False
-        self.held: list[Plan | Load] = []
+        self.held: list[Replan | Load] = []
         self.log: list[Instruction] = []
         self.at: dict[str, Dispatch] = {}
         self.rejected: dict[str, str] = {}
@@ -101,15 +101,15 @@ class Cluster:
         end_s = self.now_s + seconds
         while (wake_s := self.core.next_wake_s(self.now_s)) is not None and wake_s <= end_s:
             self.now_s = max(wake_s, self.now_s + 1e-6)
-            self.beat(*(name for name in self.lives if name not in self.silent))
+            self.heartbeat(*(name for name in self.lives if name not in self.silent))
             self.tell(Tick())
         self.now_s = end_s
         self.tell(Tick())
 
-    def beat(self, *names: str) -> None:
+    def heartbeat(self, *names: str) -> None:
         for name in names:
             running = frozenset(r for r, d in self.at.items() if any(s.node_id == name for s in d.route.stages))
-            self.tell(Beat(name, self.lives[name], running))
+            self.tell(Heartbeat(name, self.lives[name], running))
 
     def tell(self, event: Event) -> list[Instruction]:
         return self.obey(self.core.handle(event, self.now_s))
@@ -119,9 +119,9 @@ class Cluster:
         while todo:
             one = todo.popleft()
             done.append(one)
-            if isinstance(one, (Plan, Load)) and self.is_lazy:
+            if isinstance(one, (Replan, Load)) and self.is_lazy:
                 self.held.append(one)
-            elif isinstance(one, Plan):
+            elif isinstance(one, Replan):
                 todo += self.core.handle(
                     answer(one, self.core.model, self.core.demand, self.core.config), self.now_s
                 )
@@ -136,7 +136,7 @@ class Cluster:
             elif isinstance(one, Reject):
                 self.rejected[one.request_id] = one.reason.token
             else:
-                assert isinstance(one, (Release, Refuse, Expel))
+                assert isinstance(one, (Release, RejectJoin, EvictNode))
         self.log += done
         return done
 

@@ -6,17 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.serving.live.events import Beat, Cancelled, Failed, Finished, FirstToken, Join, Leave, Sample, Tick
-from strata.serving.live.instructions import Abort, Dispatch, Expel, Load, Plan, Refuse, Reject
+from strata.serving.live.events import (
+    Cancelled,
+    Failed,
+    Finished,
+    FirstToken,
+    Heartbeat,
+    Join,
+    Leave,
+    Sample,
+    Tick,
+)
+from strata.serving.live.instructions import Abort, Dispatch, EvictNode, Load, Reject, RejectJoin, Replan
 from strata.serving.live.replan import answer
-from strata.serving.live.rollout import Phase
+from strata.serving.live.rollout import PipelinePhase
 from tests.serving.live.cluster import Cluster, node, request
 
 
 def test_nodes_that_join_together_are_laid_out_together():
     cluster = Cluster("a", "b", "c", "d")
     assert [len(pipeline) for pipeline in cluster.pipelines] == [2, 2]
-    assert sum(isinstance(one, Plan) for one in cluster.log) == 1
+    assert sum(isinstance(one, Replan) for one in cluster.log) == 1
 
 
 def test_a_request_before_anything_serves_waits_and_leaves_when_it_does():
@@ -62,15 +72,15 @@ def test_a_dead_node_s_requests_go_on_elsewhere_with_what_they_had():
     assert {one.request_id for one in out if isinstance(one, Dispatch)} == set(hit)
     assert all(cluster.at[r].attempt == 2 for r in hit)
     assert not any(s.node_id == victim for d in cluster.at.values() for s in d.route.stages)
-    assert cluster.core.explain("r0")["story"][1]["reason"]["token"] == "attempt-failed"
+    assert cluster.core.explain("r0")["timeline"][1]["reason"]["token"] == "attempt-failed"
 
 
 def test_a_request_on_two_pipelines_of_a_lost_node_is_taken_back_once():
     """Two serving pipelines may share a node's layers; the request's route is then in both."""
     cluster = Cluster("a", "b", "c")
-    (first,) = cluster.core._rollout.in_phase(Phase.SERVING)
+    (first,) = cluster.core._rollout.in_phase(PipelinePhase.SERVING)
     cluster.send(request("r"))
-    twin = cluster.core._rollout._add(first.stages, Phase.SERVING, cluster.now_s)
+    twin = cluster.core._rollout._add(first.stages, PipelinePhase.SERVING, cluster.now_s)
     twin.running.add("r")
     cluster.tell(Leave("a", cluster.lives.pop("a")))
     assert cluster.core.status()["requests"]["unfinished"] == 1
@@ -112,7 +122,7 @@ def test_silence_expels_spares_and_servers_alike():
     cluster = Cluster("a", "b", "c")
     cluster.silent |= {"a", "b", "c"}
     cluster.run(66.0)
-    assert {one.node_id for one in cluster.log if isinstance(one, Expel)} == {"a", "b", "c"}
+    assert {one.node_id for one in cluster.log if isinstance(one, EvictNode)} == {"a", "b", "c"}
     assert cluster.core.status()["ready"] is False
 
 
@@ -121,11 +131,11 @@ def test_a_plan_that_takes_long_expels_nobody():
     cluster = Cluster()
     cluster.is_lazy = True
     cluster.join("a", "b")
-    assert [type(one) for one in cluster.held] == [Plan]
+    assert [type(one) for one in cluster.held] == [Replan]
     cluster.run(300.0)
     cluster.catch_up()
     assert len(cluster.pipelines) == 1
-    assert not any(isinstance(one, Expel) for one in cluster.log)
+    assert not any(isinstance(one, EvictNode) for one in cluster.log)
 
 
 def test_a_node_that_beats_but_never_loads_is_left_out():
@@ -145,20 +155,20 @@ def test_a_node_that_loads_slowly_is_not_taken_for_stuck_by_a_clock_that_jumps()
     cluster.join("a", "b")
     cluster.now_s += 10_000.0
     cluster.run(10.0)
-    assert not any(isinstance(one, Expel) for one in cluster.log)
+    assert not any(isinstance(one, EvictNode) for one in cluster.log)
 
 
 def test_our_own_long_sleep_expels_nobody():
     cluster = Cluster("a", "b")
     cluster.now_s += 3600.0
-    assert not any(isinstance(one, Expel) for one in cluster.tell(Tick()))
+    assert not any(isinstance(one, EvictNode) for one in cluster.tell(Tick()))
 
 
 def test_a_clock_that_jumps_back_stands_still():
     cluster = Cluster("a", "b")
     cluster.now_s = -1000.0
     cluster.send(request("r"))
-    assert cluster.core.explain("r")["story"][0]["waited_s"] == 0.0
+    assert cluster.core.explain("r")["timeline"][0]["waited_s"] == 0.0
 
 
 def test_a_node_that_joins_again_loses_what_it_ran_and_an_older_life_is_refused():
@@ -170,7 +180,7 @@ def test_a_node_that_joins_again_loses_what_it_ran_and_an_older_life_is_refused(
     assert hit
     assert all(cluster.at[r].attempt == 2 for r in hit)
     (refused,) = cluster.tell(Join(node("a"), 1))
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, RejectJoin)
     assert refused.reason.token == "node-stale"
 
 
@@ -178,8 +188,8 @@ def test_a_partitioned_node_that_returns_must_join_anew():
     cluster = Cluster("a", "b", "c", "d")
     cluster.silent.add("a")
     cluster.run(70.0)
-    (refused,) = cluster.tell(Beat("a", 1))
-    assert isinstance(refused, Refuse)
+    (refused,) = cluster.tell(Heartbeat("a", 1))
+    assert isinstance(refused, RejectJoin)
     assert refused.reason.token == "join-again"
     cluster.silent.clear()
     cluster.join("a")
@@ -203,9 +213,9 @@ def test_a_request_its_first_node_forgot_is_sent_again():
     first = cluster.at["r"].route.stages[0].node_id
     for _ in range(2):
         cluster.now_s += 5.0
-        cluster.tell(Beat(first, 1, frozenset({"r"})))
+        cluster.tell(Heartbeat(first, 1, frozenset({"r"})))
     cluster.now_s += 5.0
-    out = cluster.tell(Beat(first, 1))
+    out = cluster.tell(Heartbeat(first, 1))
     assert [type(one) for one in out] == [Abort, Dispatch]
 
 
@@ -259,7 +269,7 @@ def test_an_engine_behind_one_address_serves_without_loading_anything():
     cluster.join(node("vllm", gb=80.0, model="llama-3.1-8b"))
     cluster.send(request("r"))
     assert [s.node_id for s in cluster.at["r"].route.stages] == ["vllm"]
-    assert not any(isinstance(one, (Load, Plan)) for one in cluster.log)
+    assert not any(isinstance(one, (Load, Replan)) for one in cluster.log)
 
 
 def test_a_suspect_engine_is_back_with_its_next_beat():
@@ -268,7 +278,7 @@ def test_a_suspect_engine_is_back_with_its_next_beat():
     cluster.send(request("r"))
     cluster.tell(Failed("r", 1, generated=0, node_id="vllm"))
     assert cluster.pipelines == []
-    cluster.beat("vllm")
+    cluster.heartbeat("vllm")
     assert cluster.pipelines == [["vllm"]]
     assert cluster.at["r"].attempt == 2
 
@@ -286,14 +296,14 @@ def test_measurements_reach_the_routers_with_the_next_tick():
     cluster = Cluster("a", "b")
     before = cluster.core.nodes()[0].decode_s
     slow = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
-    cluster.tell(Beat("a", 1, samples=slow))
+    cluster.tell(Heartbeat("a", 1, samples=slow))
     cluster.tell(Tick())
     assert cluster.core.nodes()[0].decode_s > 5 * before
 
 
 def arrangements(cluster):
     """Count from here on how often the routers are given a layout."""
-    router, seen = cluster.core._flights.router, []
+    router, seen = cluster.core._requests.router, []
     arrange = router.arrange
     router.arrange = lambda layout: (seen.append(layout), arrange(layout))
     return seen
@@ -302,13 +312,13 @@ def arrangements(cluster):
 def test_routers_are_not_arranged_for_measurements_that_change_nothing():
     cluster = Cluster("a", "b")
     samples = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
-    cluster.tell(Beat("a", 1, hop_s={"b": 0.002}, samples=samples))
+    cluster.tell(Heartbeat("a", 1, hop_s={"b": 0.002}, samples=samples))
     cluster.tell(Tick())
     seen = arrangements(cluster)
-    cluster.tell(Beat("a", 1, hop_s={"b": 0.0021}, samples=samples))
+    cluster.tell(Heartbeat("a", 1, hop_s={"b": 0.0021}, samples=samples))
     cluster.tell(Tick())
     assert len(seen) == 0
-    cluster.tell(Beat("a", 1, hop_s={"b": 0.02}))
+    cluster.tell(Heartbeat("a", 1, hop_s={"b": 0.02}))
     cluster.tell(Tick())
     assert len(seen) == 1
 
@@ -348,10 +358,10 @@ def test_a_node_that_holds_the_model_alone_does_not_send_the_others_idle():
 def test_load_above_the_threshold_asks_for_a_plan_once_in_a_while():
     cluster = Cluster("a", "b", rebalance_threshold=0.5)
     slots = cluster.core.nodes()[0].slots
-    plans = sum(isinstance(one, Plan) for one in cluster.log)
+    plans = sum(isinstance(one, Replan) for one in cluster.log)
     cluster.send(*(request(f"r{i}") for i in range(slots)))
     cluster.run(100.0)
-    assert sum(isinstance(one, Plan) for one in cluster.log) == plans + 1
+    assert sum(isinstance(one, Replan) for one in cluster.log) == plans + 1
 
 
 @pytest.mark.parametrize("strategy", ["rr", "dp", "auto"])
@@ -403,24 +413,24 @@ def test_the_layout_does_not_depend_on_the_order_of_joining(names):
 
 
 def test_answers_are_the_same_for_the_same_events():
-    def story() -> list:
+    def timeline() -> list:
         cluster = Cluster("a", "b", "c", "d", "e")
         cluster.send(*(request(f"r{i}") for i in range(20)))
         cluster.leave("b")
         cluster.run(10.0)
-        return [one for one in cluster.log if not isinstance(one, Plan)]
+        return [one for one in cluster.log if not isinstance(one, Replan)]
 
-    assert story() == story()
+    assert timeline() == timeline()
 
 
 def test_a_plan_of_odd_nodes_is_no_pipelines_and_a_reason():
     cluster = Cluster()
     planned = answer(
-        Plan(1, (node("tiny", gb=0.001),)), cluster.core.model, cluster.core.demand, cluster.core.config
+        Replan(1, (node("tiny", gb=0.001),)), cluster.core.model, cluster.core.demand, cluster.core.config
     )
     assert planned.pipelines == ()
     assert planned.reasons
-    assert answer(Plan(2, ()), cluster.core.model, cluster.core.demand, cluster.core.config).pipelines == ()
+    assert answer(Replan(2, ()), cluster.core.model, cluster.core.demand, cluster.core.config).pipelines == ()
 
 
 def test_a_leave_of_a_stranger_is_nothing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.decision import Reason
-from strata.serving.live.events import Beat
+from strata.serving.live.events import Heartbeat
 from strata.serving.live.members import Members
 from strata.serving.node import Node
 
@@ -33,29 +33,29 @@ def test_a_quick_restart_is_told_from_a_repeated_message():
 
 def test_beats_of_strangers_and_of_former_lives_are_not_heard():
     found = members(a=7)
-    assert token(found.beat(Beat("b", 1), 1.0)) == "join-again"
-    assert token(found.beat(Beat("a", 6), 1.0)) == "node-stale"
-    assert token(found.beat(Beat("a", 8), 1.0)) == "join-again"
-    assert found.beat(Beat("a", 7), 1.0) is None
+    assert token(found.heartbeat(Heartbeat("b", 1), 1.0)) == "join-again"
+    assert token(found.heartbeat(Heartbeat("a", 6), 1.0)) == "node-stale"
+    assert token(found.heartbeat(Heartbeat("a", 8), 1.0)) == "join-again"
+    assert found.heartbeat(Heartbeat("a", 7), 1.0) is None
 
 
 def test_silence_counts_for_spares_too_and_ends_with_a_beat():
     found = members(a=1, b=1)
-    found.beat(Beat("a", 1), 50.0)
+    found.heartbeat(Heartbeat("a", 1), 50.0)
     assert found.silent(60.0) == []
     assert found.silent(61.0) == ["b"]
 
 
 def test_our_own_absence_is_not_their_silence():
     found = members(a=1)
-    found.excuse(600.0)
+    found.extend_deadlines(600.0)
     assert found.silent(640.0) == []
 
 
 def test_measured_hops_are_kept_beside_those_known():
     found = members(a=1)
-    found.beat(Beat("a", 1, hop_s={"b": 0.01}), 1.0)
-    found.beat(Beat("a", 1, hop_s={"c": 0.02}), 2.0)
+    found.heartbeat(Heartbeat("a", 1, hop_s={"b": 0.01}), 1.0)
+    found.heartbeat(Heartbeat("a", 1, hop_s={"c": 0.02}), 2.0)
     assert found["a"].node.hop_s == {"b": 0.01, "c": 0.02}
 
 
@@ -63,5 +63,5 @@ def test_a_suspect_gets_no_work_until_it_beats():
     found = members(a=1, b=1)
     found["a"].is_suspect = True
     assert [node.node_id for node in found.nodes()] == ["b"]
-    found.beat(Beat("a", 1), 1.0)
+    found.heartbeat(Heartbeat("a", 1), 1.0)
     assert [node.node_id for node in found.nodes()] == ["a", "b"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.live.instructions import Load, Release
-from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.live.rollout import PipelinePhase, Rollout
 from strata.serving.planning.allocation import Pipeline, Stage
 
 
@@ -60,9 +60,9 @@ def test_the_old_layers_serve_until_the_new_ones_are_loaded_and_go_when_they_run
     load(rollout, rollout.adopt([pipeline("a", "b")], 0.0))
     rollout[1].running.add("r")
     asked = rollout.adopt([pipeline("b", "a")], 1.0)
-    assert [one.phase for one in rollout] == [Phase.SERVING, Phase.LOADING]
+    assert [one.phase for one in rollout] == [PipelinePhase.SERVING, PipelinePhase.LOADING]
     load(rollout, asked)
-    assert [one.phase for one in rollout] == [Phase.DRAINING, Phase.SERVING]
+    assert [one.phase for one in rollout] == [PipelinePhase.DRAINING, PipelinePhase.SERVING]
     rollout[1].running.clear()
     assert rollout.is_dry()
     assert rollout.advance(2.0) == [Release("a", 1), Release("b", 1)]
@@ -90,7 +90,7 @@ def test_tight_nodes_are_emptied_one_pipeline_at_a_time_while_others_serve():
     rollout[1].running.clear()
     load(rollout, rollout.advance(2.0))
     assert [one.phase.value for one in rollout] == ["draining", "serving", "waiting"]
-    assert rollout.in_phase(Phase.SERVING)[0].stages == pipeline("b", "a")
+    assert rollout.in_phase(PipelinePhase.SERVING)[0].stages == pipeline("b", "a")
 
 
 def test_losing_a_node_releases_the_others_and_hands_back_what_ran():
@@ -115,19 +115,19 @@ def test_a_late_answer_to_a_load_nobody_wants_any_more_is_released():
     st.booleans(),
     st.randoms(use_true_random=False),
 )
-def test_every_plan_is_reached_whatever_the_order_of_answers(plans, has_room, random):
+def test_every_plan_is_reached_whatever_the_order_of_answers(plans, has_capacity, random):
     """No node ever serves two ranges, and the last plan alone serves at the end."""
-    rollout, todo = Rollout(roomy if has_room else tight), []
+    rollout, todo = Rollout(roomy if has_capacity else tight), []
     for nodes in plans:
         todo += rollout.adopt([pipeline(*nodes[:2]), pipeline(*nodes[2:])], 0.0)
-        for one in rollout.in_phase(Phase.SERVING):
+        for one in rollout.in_phase(PipelinePhase.SERVING):
             one.running.add(f"r{one.version}")
         for _ in range(random.randrange(4)):
             if todo:
                 one = todo.pop(random.randrange(len(todo)))
                 if isinstance(one, Load):
                     todo += rollout.loaded(one.node_id, one.version, 0.0)
-        serving = {stage for one in rollout.in_phase(Phase.SERVING) for stage in one.stages}
+        serving = {stage for one in rollout.in_phase(PipelinePhase.SERVING) for stage in one.stages}
         assert len(serving) == len({stage.node_id for stage in serving})
     for _ in range(200):
         for one in rollout:
@@ -138,4 +138,4 @@ def test_every_plan_is_reached_whatever_the_order_of_answers(plans, has_room, ra
             if isinstance(one, Load):
                 todo += rollout.loaded(one.node_id, one.version, 1.0)
     assert {one.stages for one in rollout} == {pipeline(*plans[-1][:2]), pipeline(*plans[-1][2:])}
-    assert {one.phase for one in rollout} == {Phase.SERVING}
+    assert {one.phase for one in rollout} == {PipelinePhase.SERVING}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.live.instructions import Plan
+from strata.serving.live.instructions import Replan
 from strata.serving.live.replan import answer
 from strata.serving.live.traffic import DRIFT, LEAST, Traffic
 from strata.workload.serving_job import Demand
@@ -74,9 +74,9 @@ def test_the_scheduler_plans_for_the_requests_that_come() -> None:
     cluster.run(90.0)
     assert cluster.core.status()["planned_for"] == {"batch": 8, "prompt_tokens": 3000, "output_tokens": 20}
     assert cluster.core.serving() == serving
-    plans = [one for one in cluster.log if isinstance(one, Plan)]
+    plans = [one for one in cluster.log if isinstance(one, Replan)]
     cluster.run(600.0)
-    assert [one for one in cluster.log if isinstance(one, Plan)] == plans
+    assert [one for one in cluster.log if isinstance(one, Replan)] == plans
 
 
 def test_a_scheduler_that_is_told_its_demand_keeps_it() -> None:
@@ -110,6 +110,6 @@ def test_more_than_there_is_room_for_takes_nothing_down() -> None:
     serving = cluster.core.serving()
     nodes = tuple(node(name) for name in "ab")
     huge = Demand(256, 8000, 8000)
-    plan = Plan(99, nodes, current=serving)
+    plan = Replan(99, nodes, current=serving)
     assert answer(plan, cluster.core.model, huge, cluster.core.config).pipelines == serving
-    assert answer(Plan(99, nodes), cluster.core.model, huge, cluster.core.config).pipelines
+    assert answer(Replan(99, nodes), cluster.core.model, huge, cluster.core.config).pipelines

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise, permutations
 
 import numpy as np
 
-from strata.serving.planning.pool import Capacity, Pool, PoolNode, equal_layers
+from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode, equal_layers
 from strata.serving.planning.split import capacities
 
 
@@ -17,19 +17,19 @@ def node(
 ) -> PoolNode:
     """A node of equal layers; `ends` is how many layers less it holds as an end."""
     less = max(room - ends, 0)
-    capacity = Capacity(less, room, less, max(room - 2 * ends, 0))
+    capacity = LayerCapacity(less, room, less, max(room - 2 * ends, 0))
     return PoolNode(name, equal_layers(layer_s, layers), head_s, capacity)
 
 
-def pool(*nodes: PoolNode, hop_s: float = 1e-3, batch: int = 8) -> Pool:
+def pool(*nodes: PoolNode, hop_s: float = 1e-3, batch: int = 8) -> NodePool:
     hops = np.full((len(nodes), len(nodes)), hop_s)
     np.fill_diagonal(hops, 0.0)
-    return Pool.of(list(nodes), len(nodes[0].prefix_s) - 1 if nodes else 8, batch, hops)
+    return NodePool.of(list(nodes), len(nodes[0].prefix_s) - 1 if nodes else 8, batch, hops)
 
 
 def random_pool(
     seed: int, *, num_nodes: int, layers: int, room: tuple[float, float] = (0.1, 0.5), equal: bool = True
-) -> Pool:
+) -> NodePool:
     """Two or more regions, asymmetric hops, capacities as shares of the layers."""
     rng = random.Random(seed)
     region = [rng.randrange(1 + num_nodes // 4) for _ in range(num_nodes)]
@@ -46,9 +46,9 @@ def random_pool(
         times = [layer_s * (1.0 if equal else rng.uniform(0.3, 2.0)) for _ in range(layers)]
         prefix = equal_layers(layer_s, layers) if equal else (0.0, *np.cumsum(times).tolist())
         ends = max(held - rng.randrange(3), 0)
-        capacity = Capacity(ends, held, ends, max(2 * ends - held, 0))
+        capacity = LayerCapacity(ends, held, ends, max(2 * ends - held, 0))
         nodes.append(PoolNode(f"n{i}", prefix, rng.uniform(0, 2) * layer_s, capacity))
-    return Pool.of(nodes, layers, 8, hops)
+    return NodePool.of(nodes, layers, 8, hops)
 
 
 def every_split(num_layers: int, parts: int):
@@ -58,7 +58,7 @@ def every_split(num_layers: int, parts: int):
         yield [b - a for a, b in pairwise(edges)]
 
 
-def legal_splits(one: Pool, members: list[int]) -> list[list[int]]:
+def legal_splits(one: NodePool, members: list[int]) -> list[list[int]]:
     """All ways to cut the layers that the members' memory allows."""
     caps = capacities(one, members)
     return [
@@ -68,7 +68,7 @@ def legal_splits(one: Pool, members: list[int]) -> list[list[int]]:
     ]
 
 
-def best_by_force(one: Pool, members: tuple[int, ...]) -> float:
+def best_by_force(one: NodePool, members: tuple[int, ...]) -> float:
     """The least bottleneck over the choice of the two ends, equal layers, every split tried by its value."""
     L, best = one.num_layers, math.inf
     ends = set(permutations(members, 2)) if len(members) > 1 else {(members[0], members[0])}
@@ -99,7 +99,7 @@ def best_by_force(one: Pool, members: tuple[int, ...]) -> float:
     return best
 
 
-def most_tokens_per_s(one: Pool) -> float:
+def most_tokens_per_s(one: NodePool) -> float:
     """The exact optimum: the best disjoint sets, by dynamic programming over all sets."""
     n = len(one.nodes)
     rate = [0.0] * (1 << n)

@@ -14,9 +14,9 @@ from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.planning.auto import MID_SHARE
 from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
-from strata.serving.planning.evaluation import Appraiser
+from strata.serving.planning.evaluation import RingEvaluator
 from strata.serving.planning.goal import Goal, Weighing
-from strata.serving.planning.pool import Capacity, Pool
+from strata.serving.planning.pool import LayerCapacity, NodePool
 from strata.serving.planning.split import bottleneck_s, least_bottleneck
 from tests.serving.planning.pools import most_tokens_per_s, node, pool, random_pool
 
@@ -36,11 +36,11 @@ def test_small_pools_are_served_as_well_as_by_brute_force_and_the_bound_is_no_lo
     best = most_tokens_per_s(one)
     found = allocate(one, goal=goal, has_floor=True)
     assert faults(one, found.pipelines) == []
-    assert found.worth.tokens_per_s >= 0.98 * best
+    assert found.performance.tokens_per_s >= 0.98 * best
     assert bool(found.pipelines) == (best > 0)
     if best:
         assert best * (1 - 1e-6) <= found.bound_tokens_per_s <= fluid_bound(one) * (1 + 1e-9)
-        assert found.gap == pytest.approx(1 - found.worth.tokens_per_s / found.bound_tokens_per_s)
+        assert found.gap == pytest.approx(1 - found.performance.tokens_per_s / found.bound_tokens_per_s)
     else:
         assert [reason.token for reason in found.reasons] == ["layers-do-not-fit"]
 
@@ -58,7 +58,7 @@ def test_every_strategy_is_legal_on_every_pool(seed, n, strategy, goal, equal):
     found = allocate(one, strategy, goal=goal)
     assert faults(one, found.pipelines) == []
     assert bool(found.pipelines) != any(reason.token == "layers-do-not-fit" for reason in found.reasons)
-    assert found.worth.tokens_per_s <= found.bound_tokens_per_s * (1 + 1e-9)
+    assert found.performance.tokens_per_s <= found.bound_tokens_per_s * (1 + 1e-9)
 
 
 @given(seeds, st.integers(2, 12), st.sampled_from(["auto", "dp", "greedy"]))
@@ -67,13 +67,13 @@ def test_the_answer_does_not_depend_on_the_order_nodes_joined_in(seed, n, strate
     one = random_pool(seed, num_nodes=n, layers=12)
     order = list(range(n))
     random.Random(seed).shuffle(order)
-    other = Pool.of([one.nodes[i] for i in order], one.num_layers, one.batch, one.hop_s[np.ix_(order, order)])
+    other = NodePool.of([one.nodes[i] for i in order], one.num_layers, one.batch, one.hop_s[np.ix_(order, order)])
     assert allocate(other, strategy).pipelines == allocate(one, strategy).pipelines
 
 
 @pytest.mark.parametrize("strategy", ["auto", "dp", "greedy"])
 def test_odd_pools_are_answered_not_raised(strategy):
-    none = Capacity(0, 0, 0, 0)
+    none = LayerCapacity(0, 0, 0, 0)
     odd = {
         "empty": pool(),
         "one too small": pool(node("a", room=3)),
@@ -82,15 +82,15 @@ def test_odd_pools_are_answered_not_raised(strategy):
     }
     for one in odd.values():
         found = allocate(one, strategy)
-        assert (found.pipelines, found.worth.tokens_per_s, found.gap) == ((), 0.0, None)
+        assert (found.pipelines, found.performance.tokens_per_s, found.gap) == ((), 0.0, None)
         assert [reason.token for reason in found.reasons] == ["layers-do-not-fit"]
 
 
 @pytest.mark.parametrize("strategy", ["auto", "dp", "greedy"])
 def test_a_pool_that_only_one_choice_of_ends_serves_is_served(strategy):
-    ends = dataclasses.replace(node("z", room=2), capacity=Capacity(2, 2, 0, 0))
-    tail = dataclasses.replace(node("a", room=2), capacity=Capacity(0, 2, 2, 0))
-    inner = [dataclasses.replace(node(f"m{i}", room=2), capacity=Capacity(0, 2, 0, 0)) for i in range(2)]
+    ends = dataclasses.replace(node("z", room=2), capacity=LayerCapacity(2, 2, 0, 0))
+    tail = dataclasses.replace(node("a", room=2), capacity=LayerCapacity(0, 2, 2, 0))
+    inner = [dataclasses.replace(node(f"m{i}", room=2), capacity=LayerCapacity(0, 2, 0, 0)) for i in range(2)]
     one = pool(ends, tail, *inner)
     (stages,) = allocate(one, strategy).pipelines
     assert (stages[0].node_id, stages[-1].node_id) == ("z", "a")
@@ -98,7 +98,7 @@ def test_a_pool_that_only_one_choice_of_ends_serves_is_served(strategy):
 
 
 def test_a_pool_of_one_layer_needs_no_second_node():
-    one = Pool.of([node("a", layers=1), node("b", layers=1)], 1, 8, np.zeros((2, 2)))
+    one = NodePool.of([node("a", layers=1), node("b", layers=1)], 1, 8, np.zeros((2, 2)))
     assert allocate(one).pipelines == ((Stage("a", 0, 1),), (Stage("b", 0, 1),))
 
 
@@ -106,7 +106,7 @@ def test_throughput_may_cross_regions_where_the_other_goals_do_not():
     # Two regions, three nodes each, two hold the model: the third of each is only of use with the other's.
     hops = np.array([[1e-3 if i // 3 == j // 3 else 0.5 for j in range(6)] for i in range(6)])
     np.fill_diagonal(hops, 0.0)
-    one = Pool.of([node(f"n{i}", room=4) for i in range(6)], 8, 8, hops)
+    one = NodePool.of([node(f"n{i}", room=4) for i in range(6)], 8, 8, hops)
     regions = {name: i // 3 for i, name in enumerate(f"n{i}" for i in range(6))}
 
     def crossing(goal):
@@ -124,7 +124,7 @@ def test_throughput_may_cross_regions_where_the_other_goals_do_not():
 def test_no_choice_of_disjoint_pipelines_of_a_small_pool_is_worth_more(seed, n, goal):
     one = random_pool(seed, num_nodes=n, layers=8, room=(0.4, 1.3))
     weighing = Weighing.of(goal)
-    appraiser = Appraiser(one)
+    evaluator = RingEvaluator(one)
 
     def best(left, rate, weight):
         if not left:
@@ -134,12 +134,12 @@ def test_no_choice_of_disjoint_pipelines_of_a_small_pool_is_worth_more(seed, n, 
         for size in range(len(rest) + 1):
             for others in combinations(rest, size):
                 after = [i for i in rest if i not in others]
-                rings = appraiser.orders([first, *others])
+                rings = evaluator.orders([first, *others])
                 choices += [best(after, rate + ring.rate, weight + ring.weight) for ring in rings]
         return max(choices)
 
-    worth = allocate(one, goal=goal).worth
-    found = weighing.value(worth.tokens_per_s, worth.tokens_per_s * worth.decode_s)
+    performance = allocate(one, goal=goal).performance
+    found = weighing.value(performance.tokens_per_s, performance.tokens_per_s * performance.decode_s)
     most = best(list(range(n)), 0.0, 0.0)
     assert found == most == -math.inf or found >= most - 1e-9
 
@@ -158,18 +158,20 @@ def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_
             least += one.batch / bottleneck_s(one, order, counts)
         if counts or len(members) == one.num_layers:
             members = []
-    assert allocate(one, has_floor=True).worth.tokens_per_s >= least * (1 - 1e-9)
+    assert allocate(one, has_floor=True).performance.tokens_per_s >= least * (1 - 1e-9)
 
 
 @given(seeds, st.integers(1, 14), st.sampled_from([Goal.BOTH, Goal.THROUGHPUT, Goal.LATENCY]), st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, equal):
     one = random_pool(seed, num_nodes=n, layers=12, equal=equal)
-    found, programme = allocate(one, goal=goal).worth, allocate(one, "dp", goal=goal).worth
+    found, programme = allocate(one, goal=goal).performance, allocate(one, "dp", goal=goal).performance
     weighing = Weighing.of(goal)
     values = [
-        weighing.value(worth.tokens_per_s, worth.tokens_per_s * worth.decode_s) if worth.tokens_per_s else 0.0
-        for worth in (found, programme)
+        weighing.value(performance.tokens_per_s, performance.tokens_per_s * performance.decode_s)
+        if performance.tokens_per_s
+        else 0.0
+        for performance in (found, programme)
     ]
     assert values[0] >= values[1] - 1e-6
 
@@ -179,15 +181,15 @@ def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, 
 @settings(max_examples=15, deadline=None)
 def test_a_plan_with_a_floor_gives_most_of_the_tokens_of_the_seeds_programme(seed, n):
     one = random_pool(seed, num_nodes=n, layers=12)
-    most = allocate(one, "dp", goal=Goal.THROUGHPUT).worth.tokens_per_s
-    assert allocate(one, has_floor=True).worth.tokens_per_s >= MID_SHARE * most * (1 - 1e-9)
+    most = allocate(one, "dp", goal=Goal.THROUGHPUT).performance.tokens_per_s
+    assert allocate(one, has_floor=True).performance.tokens_per_s >= MID_SHARE * most * (1 - 1e-9)
 
 
 def test_a_floor_is_not_kept_by_giving_up_regions():
     # Three regions of 10 like nodes, 4 hold the model: 6 pipelines inside regions, 7 as the nodes come.
     far = np.array([[1e-3 if i % 3 == j % 3 else 0.1 for j in range(30)] for i in range(30)])
     np.fill_diagonal(far, 0.0)
-    one = Pool.of([node(f"n{i:02}", room=2) for i in range(30)], 8, 8, far)
+    one = NodePool.of([node(f"n{i:02}", room=2) for i in range(30)], 8, 8, far)
     ticks = count()
     found = allocate(one, has_floor=True, time_limit_s=0.0, clock=lambda: float(next(ticks)))
     crossing = [len({int(stage.node_id[1:]) % 3 for stage in stages}) > 1 for stages in found.pipelines]
@@ -196,7 +198,7 @@ def test_a_floor_is_not_kept_by_giving_up_regions():
 
 def test_goals_trade_tokens_for_latency_in_their_order():
     one = random_pool(5, num_nodes=24, layers=32)
-    plans = [allocate(one, goal=goal).worth for goal in (Goal.THROUGHPUT, Goal.BOTH, Goal.LATENCY)]
+    plans = [allocate(one, goal=goal).performance for goal in (Goal.THROUGHPUT, Goal.BOTH, Goal.LATENCY)]
     assert plans[0].tokens_per_s >= plans[1].tokens_per_s >= plans[2].tokens_per_s
     assert plans[0].decode_s >= plans[1].decode_s >= plans[2].decode_s
 
@@ -211,8 +213,8 @@ def test_a_search_cut_short_still_answers_and_says_so():
 def test_the_search_makes_the_start_better():
     one = random_pool(2, num_nodes=40, layers=24)
     weighing, ticks = Weighing.of(Goal.BOTH), count()
-    early = allocate(one, time_limit_s=0.0, clock=lambda: float(next(ticks))).worth
-    late = allocate(one, clock=lambda: 0.0).worth
+    early = allocate(one, time_limit_s=0.0, clock=lambda: float(next(ticks))).performance
+    late = allocate(one, clock=lambda: 0.0).performance
     values = [weighing.value(w.tokens_per_s, w.tokens_per_s * w.decode_s) for w in (early, late)]
     assert values[1] > values[0]
 
@@ -252,7 +254,7 @@ def test_what_is_illegal_about_a_plan_is_named():
 
 def test_the_bound_of_unequal_layers_and_of_nothing():
     one = random_pool(4, num_nodes=5, layers=6, equal=False, room=(1.5, 1.6))
-    assert allocate(one).worth.tokens_per_s <= bound_tokens_per_s(one) < math.inf
+    assert allocate(one).performance.tokens_per_s <= bound_tokens_per_s(one) < math.inf
     assert bound_tokens_per_s(pool()) == 0.0
 
 

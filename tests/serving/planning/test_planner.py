@@ -64,10 +64,10 @@ def test_the_figures_are_those_the_allocator_decided_on(goal, gib):
     answer = plan(hardware, goal=goal)
     pool = pool_of(nodes_of(hardware), LLAMA, job().demand)
     for one in answer.plan.pipelines:
-        worth = score(pool, (one.layout,))
-        assert one.decode_s == pytest.approx(worth.decode_s)
-        assert one.tokens_per_s <= worth.tokens_per_s * (1 + 1e-9)
-    assert answer.allocation.worth.tokens_per_s <= answer.allocation.bound_tokens_per_s * (1 + 1e-9)
+        performance = score(pool, (one.layout,))
+        assert one.decode_s == pytest.approx(performance.decode_s)
+        assert one.tokens_per_s <= performance.tokens_per_s * (1 + 1e-9)
+    assert answer.allocation.performance.tokens_per_s <= answer.allocation.bound_tokens_per_s * (1 + 1e-9)
     assert answer.estimate.goodput_per_s == answer.estimate.requests_per_s
 
 
@@ -101,14 +101,14 @@ def test_a_strategy_that_is_named_is_taken_and_the_others_stand_beside_it(strate
     assert answer.plan.strategy == strategy
     others = {item.name: item for item in answer.decision.alternatives}
     assert set(others) == {"auto", "dp", "greedy"} - {strategy}
-    assert others["auto"].cost["decode_s"] == pytest.approx(best.allocation.worth.decode_s)
+    assert others["auto"].cost["decode_s"] == pytest.approx(best.allocation.performance.decode_s)
     assert all(item.reasons for item in others.values())
 
 
 def test_auto_is_never_worth_less_than_another_strategy():
     answer = plan(fleet(nodes("a", 3, gib=9), nodes("b", 3, gib=7), ms=60), goal=Goal.THROUGHPUT)
     for item in answer.decision.alternatives:
-        assert item.cost["tokens_per_s"] <= answer.allocation.worth.tokens_per_s * 1.005
+        assert item.cost["tokens_per_s"] <= answer.allocation.performance.tokens_per_s * 1.005
         assert {reason.token for reason in item.reasons} <= {"fewer-tokens", "slower-decode", "same-plan"}
 
 
@@ -211,8 +211,8 @@ def test_what_a_pipeline_left_out_would_change_is_said():
     assert names(answer) == [["a/0"]]
     left, _ = answer.unused
     assert unused(answer) == {"far": (1, "pipeline-not-worth"), "off": (1, "pipeline-not-worth")}
-    everything = plan(hardware, goal=Goal.THROUGHPUT).allocation.worth
-    before = answer.allocation.worth
+    everything = plan(hardware, goal=Goal.THROUGHPUT).allocation.performance
+    before = answer.allocation.performance
     assert left.reason.data["tokens"] == pytest.approx(everything.tokens_per_s / before.tokens_per_s - 1, rel=0.02)
     assert left.reason.data["decode"] > 0
 

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import goodput
 from strata.serving.planning.goal import Goal
-from strata.serving.planning.pool import Pool
-from strata.serving.planning.service import Service
+from strata.serving.planning.pool import NodePool
+from strata.serving.planning.service import ServiceGoals
 from tests.serving.planning.pools import node, pool, random_pool
 
 
-def with_goals(one: Pool, *, ttft_s: float = math.inf, tpot_s: float = math.inf, prompt: float = 20.0) -> Pool:
+def with_goals(
+    one: NodePool, *, ttft_s: float = math.inf, tpot_s: float = math.inf, prompt: float = 20.0
+) -> NodePool:
     """A prompt takes as long as so many decode steps."""
     prompts = tuple(tuple(s * prompt for s in each.prefix_s) for each in one.nodes)
-    return replace(one, service=Service(prompts, one.hop_s, 0.0, ttft_s, tpot_s))
+    return replace(one, service=ServiceGoals(prompts, one.hop_s, 0.0, ttft_s, tpot_s))
 
 
-def served(one: Pool, goal: Goal) -> float:
+def served(one: NodePool, goal: Goal) -> float:
     answer = goodput(one, allocate(one, goal=goal).pipelines)
     assert answer is not None
     return answer
@@ -47,9 +49,9 @@ def test_planning_for_goals_serves_at_least_as_much_within_them_as_planning_for_
 def test_without_limits_every_token_counts_and_with_them_never_more(seed):
     one = random_pool(seed, num_nodes=6, layers=12)
     free = allocate(with_goals(one), goal=Goal.THROUGHPUT)
-    assert goodput(with_goals(one), free.pipelines) == pytest.approx(free.worth.tokens_per_s)
+    assert goodput(with_goals(one), free.pipelines) == pytest.approx(free.performance.tokens_per_s)
     tight = with_goals(one, ttft_s=0.1, tpot_s=0.05)
-    assert goodput(tight, free.pipelines) <= free.worth.tokens_per_s * (1 + 1e-9)
+    assert goodput(tight, free.pipelines) <= free.performance.tokens_per_s * (1 + 1e-9)
 
 
 @given(st.floats(0.001, 10.0), st.floats(0.001, 10.0), st.floats(1.0, 3.0))
@@ -68,10 +70,10 @@ def test_a_far_node_is_left_out_where_the_goal_per_token_does_not_bear_its_hop()
     hops = np.full((4, 4), 0.001)
     hops[3, :], hops[:, 3] = 0.2, 0.2
     np.fill_diagonal(hops, 0.0)
-    one = with_goals(Pool.of(nodes, 8, 8, hops), tpot_s=0.05)
+    one = with_goals(NodePool.of(nodes, 8, 8, hops), tpot_s=0.05)
     plan = allocate(one, goal=Goal.GOODPUT)
     assert all(stage.node_id != "d" for stages in plan.pipelines for stage in stages)
-    assert goodput(one, plan.pipelines) == pytest.approx(plan.worth.tokens_per_s)
+    assert goodput(one, plan.pipelines) == pytest.approx(plan.performance.tokens_per_s)
 
 
 def test_prompts_take_their_share_of_the_slowest_stage():

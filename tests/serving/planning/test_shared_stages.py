@@ -21,8 +21,8 @@ def test_sharing_never_serves_less_and_stays_legal(seed, nodes):
     alone = allocate(one, goal=Goal.THROUGHPUT)
     shared = allocate(one, goal=Goal.THROUGHPUT, share_stages=True)
     assert faults(one, shared.pipelines, may_share=True) == []
-    assert shared.worth.tokens_per_s >= alone.worth.tokens_per_s * (1 - 1e-9)
-    assert shared.worth.tokens_per_s <= shared.bound_tokens_per_s * (1 + 1e-9)
+    assert shared.performance.tokens_per_s >= alone.performance.tokens_per_s * (1 - 1e-9)
+    assert shared.performance.tokens_per_s <= shared.bound_tokens_per_s * (1 + 1e-9)
 
 
 def test_a_third_node_that_holds_too_little_for_a_pipeline_adds_its_speed():
@@ -30,7 +30,7 @@ def test_a_third_node_that_holds_too_little_for_a_pipeline_adds_its_speed():
     one = pool(*(node(name, room=4) for name in "abc"), hop_s=0.0)
     alone, shared = allocate(one, goal=Goal.THROUGHPUT), allocate(one, share_stages=True)
     assert len(alone.pipelines[0]) <= 3
-    assert shared.worth.tokens_per_s >= alone.worth.tokens_per_s
+    assert shared.performance.tokens_per_s >= alone.performance.tokens_per_s
 
 
 def test_tokens_of_pipelines_that_share_a_node_are_not_counted_twice():

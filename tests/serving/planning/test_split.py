@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.serving.planning.order import best_ring
-from strata.serving.planning.pool import Capacity, Pool, PoolNode
+from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
 from strata.serving.planning.split import bottleneck_s, capacities, fill_equal, least_bottleneck
 from tests.serving.planning.pools import legal_splits, node, pool, random_pool
 
@@ -69,7 +69,7 @@ def test_a_long_ring_keeps_its_members_and_is_no_dearer():
 
 def test_a_member_takes_fewer_layers_where_the_next_one_would_be_too_long_for_its_neighbour():
     """Filling every member to the brim leaves `b` a layer of 9; the best split leaves it one of 1."""
-    roomy, tight = Capacity(3, 3, 3, 3), Capacity(1, 1, 1, 1)
+    roomy, tight = LayerCapacity(3, 3, 3, 3), LayerCapacity(1, 1, 1, 1)
     a = PoolNode("a", (0.0, 1.0, 2.0, 12.0), 0.0, roomy)
     b = PoolNode("b", (0.0, 1.0, 2.0, 11.0), 0.0, tight)
     c = PoolNode("c", (0.0, 1.0, 2.0, 4.0), 0.0, roomy)
@@ -88,10 +88,10 @@ def test_unequal_layers_are_split_exactly_where_members_hold_few(case):
     one, members = case
     caps = [max(1, cap // 2) for cap in capacities(one, members)]
     cramped = [
-        PoolNode(n.id, n.prefix_s, n.head_s, Capacity(cap, cap, cap, cap))
+        PoolNode(n.id, n.prefix_s, n.head_s, LayerCapacity(cap, cap, cap, cap))
         for n, cap in zip(one.nodes, caps, strict=True)
     ]
-    one = Pool(tuple(cramped), one.num_layers, one.batch, one.hop_s)
+    one = NodePool(tuple(cramped), one.num_layers, one.batch, one.hop_s)
     counts, every = least_bottleneck(one, members), legal_splits(one, members)
     assert (counts is None) == (not every)
     if counts:

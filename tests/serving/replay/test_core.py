@@ -15,8 +15,8 @@ from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.instructions import Load
 from strata.serving.live.replan import answer
-from strata.serving.replay.engine import Replay, Surroundings
-from strata.serving.replay.fault_events import Happening
+from strata.serving.replay.engine import Replay, ReplayEnvironment
+from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.picture import picture
 from strata.serving.replay.record import OUTCOMES
 from strata.serving.replay.report import report
@@ -32,11 +32,11 @@ def requests(rate, seconds, *, prompt=200, output=100, seed=0):
     return [Request(at, prompt, output) for at in takewhile(lambda at: at < seconds, times)]
 
 
-def replayed(nodes, asked, *, end_s=30.0, demand=DEMAND, happenings=(), absent=(), more=None, **settings):
+def replayed(nodes, asked, *, end_s=30.0, demand=DEMAND, fault_events=(), absent=(), more=None, **settings):
     config = SchedulerConfig(**({"allocation_strategy": "auto", "routing_strategy": "auto"} | settings))
     job = ServingJob("test", llama(), demand)
     run, core = replay_job(
-        nodes, job, asked, config=config, start_s=0.0, end_s=end_s, happenings=happenings, absent=absent,
+        nodes, job, asked, config=config, start_s=0.0, end_s=end_s, fault_events=fault_events, absent=absent,
         **(more or {}),
     )  # fmt: skip
     assert run.run()
@@ -65,7 +65,7 @@ def test_28_requests_a_second_are_served_by_4_pipelines_of_16_slots_worth_32(rou
     # Parallax's scheduler serves 6.4 of them a second, with waits of 80 s.
     nodes = [node(name, gb=sixteen_slots()) for name in "abcd"]
     core = Core(SchedulerConfig("auto", routing), llama(), DEMAND)
-    around = Surroundings(
+    around = ReplayEnvironment(
         lambda stages: layout(stages, decode=Line(2.0 / 99)),
         lambda plan: answer(plan, llama(), DEMAND, core.config),
         lambda load: 1.0,
@@ -93,7 +93,7 @@ def test_nothing_is_lost_that_another_pipeline_can_serve(notice_s, ttft_goal_s):
         asked,
         end_s=40.0,
         demand=replace(DEMAND, ttft_goal_s=ttft_goal_s),
-        happenings=[Happening("kill", "a", 10.0)],
+        fault_events=[FaultEvent("kill", "a", 10.0)],
         heartbeat_timeout=6.0,
         heartbeat_interval_s=1.0,
         more={"notice_s": notice_s},
@@ -101,7 +101,7 @@ def test_nothing_is_lost_that_another_pipeline_can_serve(notice_s, ttft_goal_s):
     found = report(run, DEMAND, seed=0)
     assert outcomes(run) == {"served": len(asked)}
     assert found["requests"]["interrupted"] == found["requests"]["resumed"] > 0
-    assert found["cluster"]["expelled"] == 1
+    assert found["cluster"]["evicted"] == 1
     noticed_s = 0.05 if notice_s < 1 else 6.0 + 1.0 + 1.0
     assert max(run.record.latency_s) < noticed_s + 8.0
     assert len(core.serving()) == 1
@@ -113,7 +113,7 @@ def test_survivors_of_a_broken_pipeline_serve_again_with_a_spare():
         near("abc"),
         asked,
         end_s=60.0,
-        happenings=[Happening("kill", "a", 5.0)],
+        fault_events=[FaultEvent("kill", "a", 5.0)],
     )
     assert outcomes(run) == {"served": len(asked)}
     assert [sorted(stage.node_id for stage in p) for p in core.serving()] == [["b", "c"]]
@@ -124,7 +124,7 @@ def test_survivors_of_a_broken_pipeline_serve_again_with_a_spare():
 def test_a_node_that_joins_takes_its_share_once_it_has_loaded():
     asked = requests(6.0, 120.0)
     run, core = replayed(
-        [node("a", gb=24), node("b", gb=24)], asked, end_s=120.0, happenings=[Happening("join", "b", 30.0)],
+        [node("a", gb=24), node("b", gb=24)], asked, end_s=120.0, fault_events=[FaultEvent("join", "b", 30.0)],
         absent=["b"], rebalance_threshold=0.01,
     )  # fmt: skip
     assert outcomes(run) == {"served": len(asked)}
@@ -141,7 +141,7 @@ def test_a_node_that_comes_back_is_served_by_again():
         [node("a", gb=24), node("b", gb=24)],
         asked,
         end_s=90.0,
-        happenings=[Happening("kill", "b", 10.0), Happening("join", "b", 30.0)],
+        fault_events=[FaultEvent("kill", "b", 10.0), FaultEvent("join", "b", 30.0)],
     )
     assert outcomes(run) == {"served": len(asked)}
     assert len(core.serving()) == 2
@@ -151,7 +151,7 @@ def test_a_node_that_leaves_says_so_and_nothing_is_lost():
     asked = requests(3.0, 20.0)
     run, core = replayed(
         [node("a", gb=24), node("b", gb=24)], asked, end_s=20.0,
-        happenings=[Happening("leave", "b", 10.0)],
+        fault_events=[FaultEvent("leave", "b", 10.0)],
     )  # fmt: skip
     assert outcomes(run) == {"served": len(asked)}
     assert len(core.serving()) == 1
@@ -182,7 +182,7 @@ def test_what_no_node_can_hold_is_rejected_with_its_reason():
 def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
     run, _ = replayed(
         [node(name, gb=24) for name in "abc"], requests(12.0, 120.0), end_s=120.0,
-        happenings=[Happening("slow", "a", 0.0, 4.0)], rebalance_threshold=0.01, request_arrival_horizon=60.0,
+        fault_events=[FaultEvent("slow", "a", 0.0, 4.0)], rebalance_threshold=0.01, request_arrival_horizon=60.0,
     )  # fmt: skip
     passed = {stages[0].node_id: path.passed_tokens for stages, path in run.service.paths.items()}
     assert passed["a"] < 0.7 * min(passed["b"], passed["c"])
@@ -191,14 +191,14 @@ def test_the_scheduler_learns_of_a_straggler_from_what_it_measures():
 @pytest.mark.parametrize("routing", ["rr", "dp", "auto"])
 def test_routers_foresee_of_an_idle_cluster_what_the_replay_then_gives(routing):
     run, core = replayed(near("ab"), [Request(1.0, 200, 100)], end_s=10.0, routing_strategy=routing)
-    foreseen = next(one["foreseen"] for one in core.explain("r1")["story"] if "foreseen" in one)
+    foreseen = next(one["foreseen"] for one in core.explain("r1")["timeline"] if "foreseen" in one)
     assert foreseen["ttft_s"] == pytest.approx(run.record.ttft_s[0])
     assert foreseen["tpot_s"] == pytest.approx(run.record.tpot_s[0])
 
 
 befallen = st.lists(
     st.builds(
-        Happening, st.sampled_from(["kill", "join", "leave", "slow"]), st.sampled_from("abcde"), st.floats(0, 30),
+        FaultEvent, st.sampled_from(["kill", "join", "leave", "slow"]), st.sampled_from("abcde"), st.floats(0, 30),
         st.just(3.0),
     ),
     max_size=8,
@@ -210,7 +210,7 @@ befallen = st.lists(
 def test_whatever_befalls_the_nodes_each_request_ends_once_and_the_books_are_empty(what, routing, notice_s, seed):
     asked = requests(2.0, 30.0, seed=seed)
     run, core = replayed(
-        near("abcde"), asked, end_s=30.0, happenings=what, heartbeat_timeout=6.0, heartbeat_interval_s=1.0,
+        near("abcde"), asked, end_s=30.0, fault_events=what, heartbeat_timeout=6.0, heartbeat_interval_s=1.0,
         routing_strategy=routing, absent=["e"], more={"notice_s": notice_s, "patience_s": 60.0},
     )  # fmt: skip
     assert sorted(run.record.at_s) == [request.at_s for request in asked]
@@ -221,7 +221,7 @@ def test_whatever_befalls_the_nodes_each_request_ends_once_and_the_books_are_emp
 
 def test_the_same_seed_gives_the_same_report():
     def once():
-        run, core = replayed(near("abcd"), requests(4.0, 20.0), happenings=[Happening("kill", "a", 5.0)])
+        run, core = replayed(near("abcd"), requests(4.0, 20.0), fault_events=[FaultEvent("kill", "a", 5.0)])
         return report(run, DEMAND, seed=1), core.metrics.generate_report()
 
     assert once() == once()
@@ -257,7 +257,7 @@ def test_prefixes_that_are_cached_are_not_read_again():
 
 def test_the_picture_shows_each_pipeline_and_escapes_names():
     run, _ = replayed([node("a<", gb=24), node("b", gb=24)], requests(3.0, 20.0), end_s=20.0)
-    drawn = picture(run.glances, title="a & b")
+    drawn = picture(run.queue_samples, title="a & b")
     assert drawn.count("<polygon") == 2
     assert "a &amp; b" in drawn
     assert "a&lt;" in drawn

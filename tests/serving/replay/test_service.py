@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.serving.layout import Line
-from strata.serving.replay.fault_events import Happening
+from strata.serving.replay.fault_events import FaultEvent
 from strata.workload.requests import Request
 from tests.serving.replay.worlds import pipeline, ran, replay
 
@@ -72,14 +72,14 @@ def test_decode_that_waits_for_hops_leaves_its_time_to_prefill():
 
 
 def test_a_slow_node_slows_what_it_does_from_then_on():
-    slow = [Happening("slow", "a", 0.5, 3.0)]
-    run = ran([(0.0, 1, 101)], pipeline("a"), decode=Line(0.01), happenings=slow)
+    slow = [FaultEvent("slow", "a", 0.5, 3.0)]
+    run = ran([(0.0, 1, 101)], pipeline("a"), decode=Line(0.01), fault_events=slow)
     assert run.record.latency_s[0] == pytest.approx(0.5 + 50 * 0.03)
 
 
 def test_a_slow_node_reads_the_rest_of_a_prompt_slowly():
-    slow = [Happening("slow", "a", 0.5, 3.0)]
-    run = ran([(0.0, 1000, 1)], pipeline("a"), prefill=Line(0.0, 0.001), happenings=slow)
+    slow = [FaultEvent("slow", "a", 0.5, 3.0)]
+    run = ran([(0.0, 1000, 1)], pipeline("a"), prefill=Line(0.0, 0.001), fault_events=slow)
     assert run.record.ttft_s[0] == pytest.approx(0.5 + 0.5 * 3)
 
 
@@ -148,11 +148,11 @@ traffic = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(traffic, st.integers(1, 4), st.floats(0.1, 3), st.booleans())
 def test_every_request_ends_once_whatever_befalls_the_nodes(requests, slots, at_s, is_slow):
-    what = [Happening("slow", "a", at_s, 2.5)] if is_slow else [
-        Happening("kill", "a", at_s), Happening("join", "a", at_s + 1.0)
+    what = [FaultEvent("slow", "a", at_s, 2.5)] if is_slow else [
+        FaultEvent("kill", "a", at_s), FaultEvent("join", "a", at_s + 1.0)
     ]  # fmt: skip
     how = {"slots": slots, "decode": Line(0.004, 0.001), "prefill": Line(0.01, 1e-4), "hop": Line(0.01)}
-    run, again = (ran(requests, pipeline("a", "b"), pipeline("c"), happenings=what, **how) for _ in range(2))
+    run, again = (ran(requests, pipeline("a", "b"), pipeline("c"), fault_events=what, **how) for _ in range(2))
     assert len(run.record) == len(requests)
     assert sorted(run.record.at_s) == [at for at, _, _ in requests]
     assert set(run.record.outcome) == {0}

@@ -10,7 +10,7 @@ from strata.serving.live.events import Arrive, Cancelled, Failed, Finished, Plan
 from strata.serving.live.instructions import Dispatch
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Stage
-from strata.serving.replay.engine import Replay, Surroundings
+from strata.serving.replay.engine import Replay, ReplayEnvironment
 from strata.workload.requests import Request
 
 
@@ -65,10 +65,10 @@ def layout(stages, *, decode=Line(0.01), prefill=Line(), hop=Line()):  # noqa: B
     )
 
 
-def replay(requests, *pipelines, slots=1000, happenings=(), absent=(), scheduler=None, more=None, **lines):
+def replay(requests, *pipelines, slots=1000, fault_events=(), absent=(), scheduler=None, more=None, **lines):
     """A replay of requests, (at_s, prompt, output) each, that has not run."""
     names = sorted({stage.node_id for stages in pipelines for stage in stages})
-    around = Surroundings(
+    around = ReplayEnvironment(
         layout_of=lambda stages: layout(stages, **lines),
         plan=lambda plan: Planned(plan.version, pipelines),
         load_s=lambda load: 1.0,
@@ -79,7 +79,7 @@ def replay(requests, *pipelines, slots=1000, happenings=(), absent=(), scheduler
         [node(name) for name in names],
         [request if isinstance(request, Request) else Request(*request) for request in requests],
         around,
-        happenings=happenings,
+        fault_events=fault_events,
         absent=absent,
     )
 

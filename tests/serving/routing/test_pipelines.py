@@ -74,7 +74,7 @@ def test_least_work_takes_the_cheapest_pipeline_with_room_and_never_a_full_one(s
     for i, (prompt, most) in enumerate(sizes):
         asked, now = request(f"r{i}", prompt, most), i * 0.01
         costs = dict(zip(one.pipelines, one.cost(asked, now).tolist(), strict=True))
-        has_room = {
+        has_capacity = {
             stages
             for stages in one.pipelines
             if all(
@@ -84,10 +84,10 @@ def test_least_work_takes_the_cheapest_pipeline_with_room_and_never_a_full_one(s
             )
         }
         route = one.route(asked, now)
-        assert (route is None) == (not has_room)
+        assert (route is None) == (not has_capacity)
         if route:
-            assert route.stages in has_room
-            assert costs[route.stages] == pytest.approx(min(costs[stages] for stages in has_room))
+            assert route.stages in has_capacity
+            assert costs[route.stages] == pytest.approx(min(costs[stages] for stages in has_capacity))
 
 
 def test_the_cost_is_own_time_and_what_others_lose():

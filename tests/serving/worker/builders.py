@@ -9,7 +9,7 @@ import numpy as np
 
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StageMessage
 from strata.serving.worker.shape import Shape
-from strata.serving.worker.stage import Fault
+from strata.serving.worker.stage import ChainError
 from strata.serving.worker.worker import Worker
 
 SHAPE = Shape(num_layers=6, hidden_size=4, num_heads=2, max_positions=64)
@@ -67,7 +67,7 @@ class LocalPeers:
 
     def at(self, url, suspect):
         if url in self.cut:
-            raise Fault(f"{url}: cut", suspect)
+            raise ChainError(f"{url}: cut", suspect)
         return self.workers[url]
 
     async def step(self, header, hidden):

@@ -5,7 +5,7 @@ import pytest
 
 from strata.errors import UsageError
 from strata.serving.wire import Desired, JoinMessage, RangeMessage
-from strata.serving.worker.agent import LONGEST_WAIT_S, Agent, Answer, Unreachable, wait_s
+from strata.serving.worker.agent import LONGEST_WAIT_S, Agent, GatewayReply, Unreachable, wait_s
 from strata.serving.worker.holder import Holder, Refused
 from tests.serving.worker.builders import SHAPE, NumberMaker
 
@@ -54,11 +54,13 @@ class Scripted:
 
 def desired(*versions, peers=None):
     ranges = tuple(RangeMessage(version=version, first=0, end=2) for version in versions)
-    return Answer(200, "", Desired(ranges=ranges, peers=peers or {}, beat_interval_s=2).model_dump_json().encode())
+    return GatewayReply(
+        200, "", Desired(ranges=ranges, peers=peers or {}, heartbeat_interval_s=2).model_dump_json().encode()
+    )
 
 
 def refusal(status, code=""):
-    return Answer(status, code, json.dumps({"error": {"code": code}}).encode())
+    return GatewayReply(status, code, json.dumps({"error": {"code": code}}).encode())
 
 
 def live(*answers, host=None, measure=None, before_end=lambda: None):
@@ -87,37 +89,42 @@ def live(*answers, host=None, measure=None, before_end=lambda: None):
 
 def test_a_worker_joins_once_and_then_beats():
     _, gateway, pauses = live(desired(), desired(), desired())
-    assert gateway.paths == ["join", "beat", "beat", "beat"]
+    assert gateway.paths == ["join", "heartbeat", "heartbeat", "heartbeat"]
     assert pauses == [2, 2, 2]
     assert gateway.heard[0][1] == CARD
 
 
 def test_a_beat_says_what_runs_and_what_is_loaded():
     _, gateway, _ = live(desired(3))
-    beat = gateway.heard[1][1]
-    assert (beat.node_id, beat.incarnation, beat.running, beat.loaded) == ("a", 7, ("r",), (3,))
+    heartbeat = gateway.heard[1][1]
+    assert (heartbeat.node_id, heartbeat.incarnation, heartbeat.running, heartbeat.loaded) == (
+        "a",
+        7,
+        ("r",),
+        (3,),
+    )
 
 
 def test_a_gateway_that_forgot_the_worker_is_joined_again():
     _, gateway, _ = live(desired(), refusal(409, "join-again"), desired())
-    assert gateway.paths == ["join", "beat", "join", "beat"]
+    assert gateway.paths == ["join", "heartbeat", "join", "heartbeat"]
 
 
 def test_an_outage_is_waited_out_ever_longer_but_never_longer_than_a_beat():
     gone = [Unreachable("gone")] * 6
     _, gateway, pauses = live(desired(), *gone, desired())
-    assert gateway.paths == ["join"] + ["beat"] * 8
+    assert gateway.paths == ["join"] + ["heartbeat"] * 8
     assert pauses == pytest.approx([2, 0.2, 0.4, 0.8, 1.6, 2, 2, 2])
 
 
 def test_what_is_no_gateway_is_not_heeded():
-    _, gateway, _ = live(Answer(200, "", b"<html>"), desired())
-    assert gateway.paths == ["join", "join", "beat"]
+    _, gateway, _ = live(GatewayReply(200, "", b"<html>"), desired())
+    assert gateway.paths == ["join", "join", "heartbeat"]
 
 
 def test_a_gateway_that_has_trouble_is_asked_again():
     _, gateway, _ = live(refusal(503), refusal(429), desired())
-    assert gateway.paths == ["join", "join", "join", "beat"]
+    assert gateway.paths == ["join", "join", "join", "heartbeat"]
 
 
 @pytest.mark.parametrize("status_and_code", [(409, "other-model"), (401, ""), (404, "no-workers"), (422, "")])
@@ -133,7 +140,7 @@ def test_a_worker_whose_name_another_took_ends():
 
 def test_a_worker_whose_clock_was_set_back_waits_for_its_former_life_to_be_forgotten():
     _, gateway, _ = live(refusal(409, "node-stale"), desired())
-    assert gateway.paths == ["join", "join", "beat"]
+    assert gateway.paths == ["join", "join", "heartbeat"]
 
 
 def test_what_is_wanted_is_loaded_and_what_is_not_is_let_go():
@@ -159,7 +166,7 @@ def test_layers_that_do_not_fit_do_not_stop_the_beats():
             raise Refused("too large")
 
     _, gateway, _ = live(desired(1), desired(1), host=Full())
-    assert gateway.paths == ["join", "beat", "beat"]
+    assert gateway.paths == ["join", "heartbeat", "heartbeat"]
 
 
 def test_peers_that_never_answer_do_not_delay_a_beat():
@@ -183,7 +190,7 @@ def test_peers_that_never_answer_do_not_delay_a_beat():
         await asyncio.gather(*work, return_exceptions=True)
         return gateway.paths
 
-    assert asyncio.run(run()) == ["join"] + ["beat"] * 5
+    assert asyncio.run(run()) == ["join"] + ["heartbeat"] * 5
 
 
 def test_a_latency_is_told_once():
@@ -207,7 +214,7 @@ def test_a_latency_is_told_once():
         await asyncio.gather(once, return_exceptions=True)
         await agent._turn()
         await agent._turn()
-        return [message.hop_s for path, message in gateway.heard if path == "beat"]
+        return [message.hop_s for path, message in gateway.heard if path == "heartbeat"]
 
     assert asyncio.run(run()) == [{"b": 0.01}, {}]
 

@@ -72,13 +72,13 @@ def test_a_chain_over_http_says_what_one_worker_says():
 
 
 def test_a_worker_that_is_gone_is_named_over_http():
-    async def story():
+    async def timeline():
         async with Wired(2, 4) as wired:
             message = wired.cluster.message()
             stages = (*message.stages[:2], message.stages[2].model_copy(update={"url": "http://gone"}))
             return await wired.post("generate", message.model_copy(update={"stages": stages}).model_dump_json())
 
-    line = json.loads(run(story()).text)
+    line = json.loads(run(timeline()).text)
     assert line == {"error": "http://gone/step: ConnectError: nobody is there", "node_id": "c"}
 
 
@@ -142,7 +142,7 @@ def test_a_body_larger_than_any_prompt_is_refused():
 
 
 def test_a_worker_that_stops_begins_nothing_but_finishes_what_runs():
-    async def story():
+    async def timeline():
         async with Wired() as wired:
             wired.frames["a"].drain()
             wired.frames["a"].drain()
@@ -151,11 +151,11 @@ def test_a_worker_that_stops_begins_nothing_but_finishes_what_runs():
             await wired.frames["a"].idle()
             return refused.status_code, deep.status_code, wired.drained
 
-    assert run(story()) == (503, 204, [True])
+    assert run(timeline()) == (503, 204, [True])
 
 
 def test_a_worker_is_idle_when_no_chain_passes_through_it():
-    async def story():
+    async def timeline():
         async with Wired(3) as wired:
             b = wired.cluster.workers[1]
             sent = asyncio.Event()
@@ -168,7 +168,7 @@ def test_a_worker_is_idle_when_no_chain_passes_through_it():
             await asyncio.wait_for(sent.wait(), 10)
             return b.running
 
-    assert run(story()) == ()
+    assert run(timeline()) == ()
 
 
 def test_the_metrics_count_what_was_said():
@@ -196,7 +196,7 @@ def test_only_peers_that_answer_have_a_latency():
 def test_a_gateway_that_is_not_there_is_said_to_be_unreachable():
     async def post():
         async with Wired() as wired:
-            await HttpGateway(wired.client, "http://gone/").post("/nodes/beat", wired.cluster.message())
+            await HttpGateway(wired.client, "http://gone/").post("/nodes/heartbeat", wired.cluster.message())
 
-    with pytest.raises(Unreachable, match="http://gone/nodes/beat: ConnectError"):
+    with pytest.raises(Unreachable, match="http://gone/nodes/heartbeat: ConnectError"):
         run(post())

@@ -94,7 +94,7 @@ def test_everything_is_free_when_an_answer_is_complete():
 
 @pytest.mark.parametrize("broken", ["b", "c"])
 def test_a_broken_chain_names_the_node_next_to_the_break(broken):
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=12))) as lines:
                 first = await anext(lines)
@@ -103,7 +103,7 @@ def test_a_broken_chain_names_the_node_next_to_the_break(broken):
             await cluster.settled()
             return first, rest, cluster.held
 
-    first, rest, held = run(story())
+    first, rest, held = run(timeline())
     assert first.token is not None
     assert rest[-1].node_id == broken
     assert rest[-1].error == f"at-{broken}: cut"
@@ -111,7 +111,7 @@ def test_a_broken_chain_names_the_node_next_to_the_break(broken):
 
 
 def test_a_chain_that_hangs_ends_at_the_time_limit():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE, step_limit_s=0.01) as cluster:
             never = asyncio.Event()
 
@@ -121,12 +121,12 @@ def test_a_chain_that_hangs_ends_at_the_time_limit():
             cluster.peers.before = hang
             return await cluster.lines()
 
-    (line,) = run(story())
+    (line,) = run(timeline())
     assert line.error == "no token within 0.04 s"
 
 
 def test_an_abort_frees_the_whole_chain_and_closes_the_stream():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
                 await anext(lines)
@@ -136,7 +136,7 @@ def test_an_abort_frees_the_whole_chain_and_closes_the_stream():
             await cluster.settled()
             return during, rest[-1], cluster.held
 
-    during, last, after = run(story())
+    during, last, after = run(timeline())
     assert during == {"a": 1, "b": 1, "c": 1}
     assert last.error == "aborted"
     assert last.node_id is None
@@ -144,18 +144,18 @@ def test_an_abort_frees_the_whole_chain_and_closes_the_stream():
 
 
 def test_a_reader_that_goes_away_frees_the_whole_chain():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
                 await anext(lines)
             await cluster.settled()
             return cluster.held
 
-    assert run(story()) == {"a": 0, "b": 0, "c": 0}
+    assert run(timeline()) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_a_sequence_whose_first_worker_died_ends_with_its_lease():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=60))) as lines:
                 await anext(lines)
@@ -166,24 +166,24 @@ def test_a_sequence_whose_first_worker_died_ends_with_its_lease():
             cluster.clock.now_s += 61
             return before, b.expire(), cluster.held
 
-    before, ended, held = run(story())
+    before, ended, held = run(timeline())
     assert before == []
     assert ended == [Key("r", 1)]
     assert held == {"a": 0, "b": 0, "c": 1}
 
 
 def test_a_driven_sequence_outlives_its_lease():
-    async def story():
+    async def timeline():
         async with Cluster() as cluster, aclosing(cluster.workers[0].generate(cluster.message())) as lines:
             await anext(lines)
             cluster.clock.now_s += 1000
             return cluster.workers[0].expire()
 
-    assert run(story()) == []
+    assert run(timeline()) == []
 
 
 def test_a_new_plan_loads_while_requests_stay_on_the_old_one():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             a, _b, c = cluster.workers
             async with aclosing(cluster.workers[0].generate(cluster.message(max_tokens=12))) as lines:
@@ -197,21 +197,21 @@ def test_a_new_plan_loads_while_requests_stay_on_the_old_one():
             await cluster.settled()
             return tokens, held, [sorted(worker.holder.plans) for worker in cluster.workers]
 
-    tokens, during, after = run(story())
+    tokens, during, after = run(timeline())
     assert tokens == run(_said(*WHOLE, max_tokens=12))
     assert during == [[1, 2], [1], [1, 2]]
     assert after == [[2], [], [2]]
 
 
 def test_a_plan_that_is_not_ready_names_the_node():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             cluster.workers[1].holder.release(1)
             lines = await cluster.lines()
             await cluster.settled()
             return lines, cluster.held
 
-    (line,), held = run(story())
+    (line,), held = run(timeline())
     assert line.node_id == "b"
     assert "layers [2, 4) of plan 1 are not ready" in line.error
     assert held == {"a": 0, "b": 0, "c": 0}
@@ -220,18 +220,18 @@ def test_a_plan_that_is_not_ready_names_the_node():
 def test_no_room_names_nobody():
     weights = SHAPE.weight_bytes(0, 6)
 
-    async def story():
+    async def timeline():
         async with Cluster(memory_bytes=weights + 10 * SHAPE.kv_bytes_per_token(0, 6)) as cluster:
             return await cluster.lines(max_tokens=8), await cluster.lines(max_tokens=7, attempt=2)
 
-    refused, taken = run(story())
+    refused, taken = run(timeline())
     assert refused[0].error == "a: 11 tokens take 2112 bytes of keys and values; 1920 are free"
     assert refused[0].node_id is None
     assert taken[-1].finish == "length"
 
 
 def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             async with aclosing(cluster.workers[0].generate(cluster.message())) as lines:
                 tokens = [(await anext(lines)).token]
@@ -241,33 +241,33 @@ def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
             await cluster.settled()
             return again, tokens, cluster.peers.aborted
 
-    again, tokens, aborted = run(story())
+    again, tokens, aborted = run(timeline())
     assert again[0].error == "attempt 1 of r runs already"
     assert tokens == run(_said(*WHOLE))
     assert sorted(aborted) == ["at-b", "at-c"]  # once, at its end
 
 
 def test_another_worker_at_the_address_is_found_out():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             cluster.workers[1].stage.node_id = "z"
             return await cluster.lines()
 
-    (line,) = run(story())
+    (line,) = run(timeline())
     assert (line.error, line.node_id) == ("z is at the address of b", "b")
 
 
 def test_a_token_that_the_model_does_not_have_is_refused():
-    async def story():
+    async def timeline():
         async with Cluster() as cluster:
             return await cluster.lines(prompt=(1, 258))
 
-    (line,) = run(story())
+    (line,) = run(timeline())
     assert (line.error, line.node_id) == ("token 258 is none of 258", None)
 
 
 def test_a_token_that_comes_late_or_twice_changes_nothing():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             deliver = cluster.workers[0].driver.deliver
 
@@ -279,25 +279,25 @@ def test_a_token_that_comes_late_or_twice_changes_nothing():
             cluster.peers.token = twice
             return await cluster.said(max_tokens=12)
 
-    assert run(story()) == run(_said(*WHOLE, max_tokens=12))
+    assert run(timeline()) == run(_said(*WHOLE, max_tokens=12))
 
 
 def test_a_layer_that_fails_ends_the_attempt_and_names_its_node(caplog):
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             cluster.workers[2].holder.plans[1].part.layers[5] = "no number"
             lines = await cluster.lines()
             await cluster.settled()
             return lines, cluster.held
 
-    (line,), held = run(story())
+    (line,), held = run(timeline())
     assert line.node_id == "c"
     assert line.error.startswith("c: ")
     assert held == {"a": 0, "b": 0, "c": 0}
 
 
 def test_layers_that_could_not_be_made_are_made_when_asked_for_again(caplog):
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             a = cluster.workers[0]
             make, a.maker.layer = a.maker.layer, None
@@ -308,17 +308,17 @@ def test_layers_that_could_not_be_made_are_made_when_asked_for_again(caplog):
             await load(a, 2, 0, 3)
             return failed, sorted(a.holder.plans)
 
-    assert run(story()) == ([1], [1, 2])
+    assert run(timeline()) == ([1], [1, 2])
 
 
 def test_what_was_measured_is_told_once():
-    async def story():
+    async def timeline():
         async with Cluster(*THREE) as cluster:
             await cluster.said(max_tokens=3)
             b = cluster.workers[1]
             return b.take_samples(), b.take_samples()
 
-    samples, again = run(story())
+    samples, again = run(timeline())
     assert [(s.phase, s.first, s.end, s.units, s.context) for s in samples] == [
         ("prefill", 2, 4, 3, 0.0),
         ("decode", 2, 4, 1, 3.0),
@@ -328,7 +328,7 @@ def test_what_was_measured_is_told_once():
 
 
 def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
-    async def story():
+    async def timeline():
         async with Cluster() as cluster:
             (worker,) = cluster.workers
             samples = worker.stage.samples
@@ -341,11 +341,11 @@ def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
             samples.extend(Meanwhile("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
             return worker.take_samples(), worker.take_samples(), worker.take_samples()
 
-    assert [[one.units for one in samples] for samples in run(story())] == [[1, 2], [1, 2], []]
+    assert [[one.units for one in samples] for samples in run(timeline())] == [[1, 2], [1, 2], []]
 
 
 def test_sequences_decoded_together_are_one_measurement():
-    async def story():
+    async def timeline():
         async with Cluster() as cluster:
             (worker,), gate = cluster.workers, Event()
             part, step = worker.holder.plans[1].part, worker.holder.plans[1].part.step
@@ -358,16 +358,16 @@ def test_sequences_decoded_together_are_one_measurement():
             await asking
             return worker.take_samples()
 
-    decode = [sample for sample in run(story()) if sample.phase == "decode"]
+    decode = [sample for sample in run(timeline()) if sample.phase == "decode"]
     assert sum(sample.units for sample in decode) == 4 * 9
     assert max(sample.units for sample in decode) >= 3
     assert all(3 <= sample.context <= 11 for sample in decode)
 
 
 def test_a_replayed_prefill_is_no_measurement():
-    async def story():
+    async def timeline():
         async with Cluster() as cluster:
             await cluster.said(max_tokens=3, generated=(1, 2))
             return cluster.workers[0].take_samples()
 
-    assert run(story()) == ()
+    assert run(timeline()) == ()

@@ -107,7 +107,7 @@ def test_the_memory_for_keys_and_values_is_what_is_left_of_the_weights():
     with pytest.raises(Refused, match=f"6 tokens take {6 * TOKEN} bytes of keys and values; {5 * TOKEN} are free"):
         begin(held, "b", tokens=6)
     begin(held, "b", tokens=5)
-    assert held.kv_bytes == held.kv_room_bytes
+    assert held.kv_bytes == held.kv_capacity_bytes
 
 
 def test_an_attempt_is_told_apart_from_the_one_before():
@@ -161,13 +161,13 @@ def test_no_more_is_promised_than_there_is_and_nothing_is_left_over(acts):
             elif kind == "begin":
                 version, name, tokens = rest
                 plan = held.plans.get(version)
-                before = held.kv_room_bytes - held.kv_bytes
+                before = held.kv_capacity_bytes - held.kv_bytes
                 begin(
                     held, str(name), version=version, tokens=tokens,
                     first=plan.first if plan else 0, end=plan.end if plan else 1,
                 )  # fmt: skip
-                assert held.kv_bytes <= held.kv_room_bytes
-                assert held.kv_room_bytes - held.kv_bytes < before
+                assert held.kv_bytes <= held.kv_capacity_bytes
+                assert held.kv_capacity_bytes - held.kv_bytes < before
             else:
                 held.end(Key(str(rest[0]), 1))
         except Refused:

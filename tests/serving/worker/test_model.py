@@ -3,7 +3,7 @@
 import pytest
 
 from strata.serving.tokens import encode
-from strata.serving.worker.holder import Row
+from strata.serving.worker.holder import DecodeRow
 from strata.serving.worker.shape import Shape
 
 SHAPE = Shape(num_layers=5, hidden_size=32, num_heads=4, max_positions=96, seed=1)
@@ -98,7 +98,9 @@ def test_sequences_that_are_decoded_together_have_the_bits_of_each_alone(togethe
             for position_in_chain, part in enumerate(chain):
                 if position_in_chain == 0:
                     given = [one[2] for one in running]
-                rows = [Row(one[0][position_in_chain], x, one[1]) for one, x in zip(running, given, strict=True)]
+                rows = [
+                    DecodeRow(one[0][position_in_chain], x, one[1]) for one, x in zip(running, given, strict=True)
+                ]
                 given = part.step(rows) if rows else []
             for one, x in zip(running, given, strict=True):
                 one[1] += 1

@@ -66,8 +66,8 @@ class Live:
         return answer.json()["id"], answer.json()["choices"][0]["text"]
 
     def attempts(self, request_id):
-        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
-        return max(entry.get("attempt", 0) for entry in story)
+        timeline = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["timeline"]
+        return max(entry.get("attempt", 0) for entry in timeline)
 
     def order(self, **fields):
         """Return the first worker's address, and what the gateway would send it."""
@@ -106,8 +106,8 @@ class Live:
 
     def route(self, request_id):
         """Return the nodes that a request runs on now."""
-        story = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["story"]
-        return [stage[0] for stage in [entry for entry in story if "route" in entry][-1]["route"]]
+        timeline = self.client.get(f"{self.gateway.address}/decisions/{request_id}").json()["timeline"]
+        return [stage[0] for stage in [entry for entry in timeline if "route" in entry][-1]["route"]]
 
     def is_free(self):
         return not any(self.gauge(name, "strata_worker_kv_bytes") for name in self.workers)

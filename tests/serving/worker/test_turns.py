@@ -55,13 +55,13 @@ async def begun(turns, table, *items):
 
 
 def test_what_waits_while_others_run_goes_together_and_what_goes_alone_keeps_its_place():
-    async def story(turns, table):
+    async def timeline(turns, table):
         first = await begun(turns, table, "a")
         table.gate.clear()
         rest = await begun(turns, table, "b", "1", "c", "2", "d")
         return await asyncio.gather(*first, *rest)
 
-    batches, results = run(story, is_held=True)
+    batches, results = run(timeline, is_held=True)
     assert [one for batch in batches for one in batch if one.isdigit()] == ["1", "2"]
     assert sorted(one for batch in batches for one in batch) == sorted("ab1c2d")
     assert ["b", "c", "d"] in batches
@@ -71,39 +71,39 @@ def test_what_waits_while_others_run_goes_together_and_what_goes_alone_keeps_its
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from("abc123"), max_size=12))
 def test_everybody_gets_their_own_result(items):
-    async def story(turns, _table):
+    async def timeline(turns, _table):
         return await asyncio.gather(*(turns.take(item) for item in items))
 
-    batches, results = run(story)
+    batches, results = run(timeline)
     assert results == [item * 2 for item in items]
     assert all(len(batch) == 1 for batch in batches if batch[0].isdigit())
 
 
 def test_a_batch_that_fails_fails_all_in_it_and_nobody_else():
-    async def story(turns, _table):
+    async def timeline(turns, _table):
         together = await asyncio.gather(turns.take("good"), turns.take("bad"), return_exceptions=True)
         return together, await turns.take("later")
 
-    _, (together, later) = run(story)
+    _, (together, later) = run(timeline)
     assert [type(one) for one in together] == [ValueError, ValueError]
     assert later == "laterlater"
 
 
 def test_who_is_not_waited_for_any_more_is_left_out():
-    async def story(turns, table):
+    async def timeline(turns, table):
         tasks = [asyncio.create_task(turns.take(item)) for item in ("1", "gone", "2")]
         await asyncio.sleep(0)
         tasks[1].cancel()
         table.gate.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    batches, results = run(story, is_held=True)
+    batches, results = run(timeline, is_held=True)
     assert batches == [["1"], ["2"]]
     assert isinstance(results[1], asyncio.CancelledError)
 
 
 def test_closing_ends_what_waits():
-    async def story(turns, table):
+    async def timeline(turns, table):
         tasks = [asyncio.create_task(turns.take(item)) for item in ("1", "2")]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -113,5 +113,5 @@ def test_closing_ends_what_waits():
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
 
-    batches, _ = run(story, is_held=True)
+    batches, _ = run(timeline, is_held=True)
     assert ["2"] not in batches

@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
-from strata.serving.live.events import Arrive, Beat, Event, Finished, Join, Tick
+from strata.serving.live.events import Arrive, Event, Finished, Heartbeat, Join, Tick
 from strata.serving.live.instructions import Dispatch, Reject
 from strata.serving.node import Node
 from strata.serving.request import RequestSignal
@@ -53,7 +53,7 @@ def overload(
         node = Node(f"p{p}", 1e14, 80e9, 2e12, model=model.model_name, slots=SLOTS, kv_tokens=SLOTS * 1000)
         at(-1.0, Join(node, 1))
         for now_s in np.arange(p / PIPELINES, horizon_s, BEAT_S).tolist():
-            at(now_s, Beat(f"p{p}", 1))
+            at(now_s, Heartbeat(f"p{p}", 1))
     for now_s in np.arange(1.0, horizon_s).tolist():
         at(now_s, Tick())
     arrived = np.cumsum(rng.exponential(1 / rate_per_s, int(rate_per_s * horizon_s * 1.2) + 100))
@@ -63,8 +63,8 @@ def overload(
     waits, served, refused = list[float](), 0, 0
     while todo and todo[0][0] < horizon_s:
         now_s, _, event = heapq.heappop(todo)
-        if isinstance(event, Beat):
-            event = Beat(event.node_id, event.incarnation, frozenset(running[int(event.node_id[1:])]))
+        if isinstance(event, Heartbeat):
+            event = Heartbeat(event.node_id, event.incarnation, frozenset(running[int(event.node_id[1:])]))
         elif isinstance(event, Finished):
             served += 1
             for requests in running:

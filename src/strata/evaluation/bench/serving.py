@@ -32,8 +32,8 @@ def _laid_out(case: Case, allocation: Allocation, seconds: float) -> dict[str, A
     data: dict[str, Any] = {
         "id": case.id,
         "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],
-        "tokens_per_s": allocation.worth.tokens_per_s,
-        "decode_ms": allocation.worth.decode_s * 1e3 if allocation.pipelines else None,
+        "tokens_per_s": allocation.performance.tokens_per_s,
+        "decode_ms": allocation.performance.decode_s * 1e3 if allocation.pipelines else None,
         "bound": allocation.bound_tokens_per_s,
         "gap": allocation.gap,
         "seconds": seconds,

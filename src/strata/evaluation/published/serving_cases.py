@@ -12,8 +12,8 @@ import numpy as np
 
 from strata.errors import BadFile
 from strata.files import Document, read_json
-from strata.serving.planning.allocation import Pipeline, Stage, Worth, faults, score
-from strata.serving.planning.pool import Capacity, Pool, PoolNode, equal_layers
+from strata.serving.planning.allocation import Performance, Pipeline, Stage, faults, score
+from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode, equal_layers
 from strata.serving.planning.schema import CaseEntry, CaseFile
 from strata.serving.planning.schema import faults as entry_faults
 
@@ -26,8 +26,8 @@ class Case:
     """A pool, and the best legal plan that the file has of Parallax, by tokens/s; None where it has none."""
 
     id: str
-    pool: Pool
-    parallax: Worth | None
+    pool: NodePool
+    parallax: Performance | None
 
 
 def read_cases(path: str | Path) -> list[Case]:
@@ -46,14 +46,14 @@ def _case(entry: CaseEntry) -> Case:
             node.id,
             equal_layers(node.layer_ms / 1e3, entry.layers),
             node.head_ms / 1e3,
-            Capacity(**dict(node.capacity)),
+            LayerCapacity(**dict(node.capacity)),
         )
         for node in entry.nodes
     ]
-    pool = Pool.of(nodes, entry.layers, entry.batch, np.array(entry.rtt_ms) / 1e3)
+    pool = NodePool.of(nodes, entry.layers, entry.batch, np.array(entry.rtt_ms) / 1e3)
     peers = [_pipelines(peer.pipelines) for peer in (entry.parallax or {}).values() if peer.pipelines]
     known = [score(pool, plan) for plan in peers if not faults(pool, plan)]
-    return Case(entry.id, pool, max(known, key=lambda worth: worth.tokens_per_s, default=None))
+    return Case(entry.id, pool, max(known, key=lambda performance: performance.tokens_per_s, default=None))
 
 
 def _pipelines(rows: list[list[tuple[str, int, int]]]) -> list[Pipeline]:

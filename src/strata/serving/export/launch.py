@@ -28,7 +28,7 @@ class EngineFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class EngineHost:
     """One node of a pipeline: the layers of each pipeline rank it runs, and the number of its first rank."""
 
     node: PlannedNode
@@ -42,7 +42,7 @@ class Ranks:
 
     number: int
     tensor_parallel: int
-    hosts: tuple[Host, ...]
+    hosts: tuple[EngineHost, ...]
     pipeline: PlannedPipeline
 
     @property
@@ -60,7 +60,7 @@ class Ranks:
         """Whether every node runs as many ranks: then one process starts all of a node."""
         return len({len(host.layers) for host in self.hosts}) == 1
 
-    def processes(self, host: Host) -> list[tuple[int, int, int]]:
+    def processes(self, host: EngineHost) -> list[tuple[int, int, int]]:
         """Return (node rank, number of node ranks, first device or -1 for all) of each process of a host."""
         if self.is_even:
             return [(self.hosts.index(host), len(self.hosts), -1)]
@@ -92,7 +92,7 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
         parts = min(parts, layers)
         shares.append(tuple(layers // parts + (i < layers % parts) for i in range(parts)))
     firsts = [0, *accumulate(map(len, shares))]
-    hosts = tuple(Host(*entry) for entry in zip(nodes, shares, firsts[:-1], strict=True))
+    hosts = tuple(EngineHost(*entry) for entry in zip(nodes, shares, firsts[:-1], strict=True))
     return Ranks(number, tensor, hosts, pipeline)
 
 
@@ -123,13 +123,15 @@ def shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> It
         )
 
 
-def script_name(ranks: Ranks, host: Host) -> str:
+def script_name(ranks: Ranks, host: EngineHost) -> str:
     """Return the file name of a node's script; the number of the stage keeps it different."""
     stage = ranks.hosts.index(host) + 1
     return f"pipeline-{ranks.number}-stage-{stage}-{slugs([host.node.id])[0]}.sh"
 
 
-def script_head(plan: ServingPlan, ranks: Ranks, host: Host, *, engine: str, variables: Sequence[str]) -> str:
+def script_head(
+    plan: ServingPlan, ranks: Ranks, host: EngineHost, *, engine: str, variables: Sequence[str]
+) -> str:
     """Return the top of a node's script: what it is, its variables, and the ones that must be set."""
     stage, many = ranks.hosts.index(host) + 1, len(ranks.hosts) > 1
     planned = ranks.pipeline.stages[stage - 1]
@@ -175,7 +177,7 @@ def gateway_script(every: Sequence[Ranks], *, port: int) -> str:
     return f'#!/usr/bin/env bash\n{head}set -euo pipefail\n{required}exec strata serve gateway{backends} "$@"\n'
 
 
-def visible_devices(host: Host, first: int, count: int) -> str:
+def visible_devices(host: EngineHost, first: int, count: int) -> str:
     """Return the variable that shows a process some devices only, with a space after it."""
     name = {"AMD": "HIP_VISIBLE_DEVICES", "Huawei": "ASCEND_RT_VISIBLE_DEVICES"}.get(host.node.vendor)
     return f"{name or 'CUDA_VISIBLE_DEVICES'}={','.join(map(str, range(first, first + count)))} "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from strata.serving.export.launch import (
     EngineFiles,
-    Host,
+    EngineHost,
     Ranks,
     Shell,
     arguments,
@@ -32,7 +32,7 @@ def render(plan: ServingPlan) -> EngineFiles:
     return EngineFiles(files, tuple(shape_notes(plan, every, engine="SGLang")))
 
 
-def _script(plan: ServingPlan, ranks: Ranks, host: Host) -> str:
+def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
     many, job = len(ranks.hosts) > 1, plan.job
     variables = [f"  PORT         where it answers; stage 1 takes the requests (default {PORT})"]
     if many:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from strata.serving.export.launch import (
     EngineFiles,
-    Host,
+    EngineHost,
     Ranks,
     Shell,
     arguments,
@@ -34,7 +34,7 @@ def render(plan: ServingPlan) -> EngineFiles:
     return EngineFiles(files, tuple(shape_notes(plan, every, engine="vLLM")))
 
 
-def _script(plan: ServingPlan, ranks: Ranks, host: Host) -> str:
+def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
     many = len(ranks.hosts) > 1
     variables = [f"  PORT         where it answers, on stage 1 (default {PORT})"] if host.first_rank == 0 else []
     if many:
@@ -87,7 +87,7 @@ def _serve(job: PlannedService, ranks: Ranks, *, answers: bool) -> str:
     )
 
 
-def _ray(job: PlannedService, ranks: Ranks, host: Host) -> str:
+def _ray(job: PlannedService, ranks: Ranks, host: EngineHost) -> str:
     """Return the branch of a script that uses a Ray cluster, or refuses to."""
     layers = [other.layers for other in ranks.hosts[1:]]
     devices = len(host.layers) * ranks.tensor_parallel

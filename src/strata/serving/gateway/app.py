@@ -19,8 +19,8 @@ from strata.net.metrics import CONTENT_TYPE, render
 from strata.serving.gateway import nodes
 from strata.serving.gateway.gateway import Gateway, why_not_ready
 from strata.serving.gateway.openai import Writer, goal_s, parse
-from strata.serving.gateway.request_stream import Fault
-from strata.serving.gateway.response import Answer, fault_body
+from strata.serving.gateway.request_stream import ApiError
+from strata.serving.gateway.response import GenerationResponse, fault_body
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -73,7 +73,7 @@ def make_frame(
             *nodes.routes(gateway),
         ],
         lifespan=live,
-        exception_handlers={HTTPException: _http_error, Fault: _fault, Exception: _bug},
+        exception_handlers={HTTPException: _http_error, ApiError: _fault, Exception: _bug},
     )
     frame = GatewayFrame(
         app,
@@ -92,18 +92,18 @@ def make_frame(
 
 def _answering(gateway: Gateway, kind: Any) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        ask = replace(
+        generation = replace(
             parse(kind, await request.body()),
             ttft_goal_s=goal_s(request.headers, "x-strata-ttft-ms"),
             tpot_goal_s=goal_s(request.headers, "x-strata-tpot-ms"),
         )
-        driver = gateway.drivers.get(ask.model)
+        driver = gateway.drivers.get(generation.model)
         if driver is None:
-            raise _no_model(gateway, ask.model)
+            raise _no_model(gateway, generation.model)
         request_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{gateway.new_id()}"
-        ticket = driver.submit(ask, request_id)
+        stream = driver.submit(generation, request_id)
         # An ASGI application in all but name: Starlette only calls it.
-        return Answer(driver, ticket, Writer(ask, request_id, int(gateway.wall_clock())))  # type: ignore[return-value]
+        return GenerationResponse(driver, stream, Writer(generation, request_id, int(gateway.wall_clock())))  # type: ignore[return-value]
 
     return endpoint
 
@@ -129,9 +129,9 @@ def _card(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "strata"}
 
 
-def _no_model(gateway: Gateway, name: str) -> Fault:
+def _no_model(gateway: Gateway, name: str) -> ApiError:
     known = ", ".join(sorted(gateway.drivers)) or "none yet"
-    return Fault(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
+    return ApiError(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
 
 
 def _decision(gateway: Gateway) -> Endpoint:
@@ -141,7 +141,7 @@ def _decision(gateway: Gateway) -> Endpoint:
             found = driver.core.explain(request_id)
             if found is not None:
                 return JSONResponse(_finite(found) | {"model": driver.name})
-        raise Fault(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
+        raise ApiError(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
 
     return endpoint
 
@@ -183,5 +183,5 @@ async def _bug(_request: Request, _error: Exception) -> Response:
 
 
 async def _fault(_request: Request, fault: Exception) -> Response:
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, ApiError)
     return Response(fault_body(fault), fault.status, media_type="application/json")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata.serving.gateway.request_stream import Ask, Fault, Ticket
+from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AttemptResult:
     """How an attempt ended: well (`finish`), broken off (`error` and who is suspected, if anybody), or with a
     fault of the request itself that no other attempt would mend.
     """
@@ -20,19 +20,21 @@ class Ended:
     finish: str | None = None
     error: str = ""
     suspect: str | None = None
-    fault: Fault | None = None
+    fault: ApiError | None = None
     is_clean: bool = False
     """Whether nothing of it is left on any node."""
 
 
-class Hands(Protocol):
+class BackendClient(Protocol):
     """Talks to the nodes of one model."""
 
-    def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
-        """Return what the scheduler is told of a request, and its prompt. Raises Fault for one that never fits."""
+    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+        """Return what the scheduler is told of a request, and its prompt. Raises ApiError where it never fits."""
 
-    async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
-        """Run a request along a route into its ticket; `first_token` is called once. Never raises for a node's
+    async def attempt(
+        self, stream: RequestStream, dispatch: Dispatch, first_token: Callable[[], None]
+    ) -> AttemptResult:
+        """Run a request along a route into its stream; `first_token` is called once. Never raises for a node's
         sake.
         """
 

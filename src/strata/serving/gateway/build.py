@@ -34,7 +34,7 @@ ASK_AGAIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GatewaySettings:
     """What a gateway is told. shape: of the workers' model, None to take none."""
 
     config: SchedulerConfig
@@ -46,7 +46,7 @@ class Settings:
     backend_token: str = ""
 
 
-def build(settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> tuple[Gateway, Frame]:
+def build(settings: GatewaySettings, *, clock: Callable[[], float] = time.monotonic) -> tuple[Gateway, Frame]:
     """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
     gateway = Gateway(Meters(lambda: gateway.counts()))
 
@@ -80,10 +80,14 @@ def engine_model(name: str) -> ModelInfo:
 
 
 def _workers(
-    gateway: Gateway, settings: Settings, shape: Shape, client: httpx.AsyncClient, clock: Callable[[], float]
+    gateway: Gateway,
+    settings: GatewaySettings,
+    shape: Shape,
+    client: httpx.AsyncClient,
+    clock: Callable[[], float],
 ) -> Driver:
     urls: dict[str, str] = {}
-    hands = Workers(
+    backend_client = Workers(
         client,
         urls,
         max_positions=shape.max_positions,
@@ -91,26 +95,26 @@ def _workers(
         silence_s=settings.limits.answer_s,
     )
     core = Core(settings.config, tiny_model(shape), DEMAND, learns=True)
-    driver = Driver(core, hands, urls, gateway.meters, clock=clock)
+    driver = Driver(core, backend_client, urls, gateway.meters, clock=clock)
     gateway.drivers[driver.name] = driver
     return driver
 
 
 def _engines(
-    gateway: Gateway, settings: Settings, model: str, client: httpx.AsyncClient, clock: Callable[[], float]
+    gateway: Gateway, settings: GatewaySettings, model: str, client: httpx.AsyncClient, clock: Callable[[], float]
 ) -> Driver | None:
     """Return the driver of a model's engines; None where the name is the workers' model's."""
     if driver := gateway.drivers.get(model):
         return None if driver is gateway.workers else driver
     urls: dict[str, str] = {}
-    hands = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.limits.answer_s)
+    backend_client = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.limits.answer_s)
     core = Core(settings.config, engine_model(model), DEMAND, learns=True)
-    driver = gateway.drivers[model] = Driver(core, hands, urls, gateway.meters, clock=clock)
+    driver = gateway.drivers[model] = Driver(core, backend_client, urls, gateway.meters, clock=clock)
     return driver
 
 
 async def _serve_backend(
-    gateway: Gateway, settings: Settings, number: int, client: httpx.AsyncClient, clock: Callable[[], float]
+    gateway: Gateway, settings: GatewaySettings, number: int, client: httpx.AsyncClient, clock: Callable[[], float]
 ) -> None:
     backend = settings.backends[number]
     model = backend.model
@@ -123,8 +127,8 @@ async def _serve_backend(
     if driver is None:
         log.error("%s is left out: its model %r has the name of the workers'", backend.url, model)
         return
-    assert isinstance(driver.hands, Engines)
-    await watch(backend, f"backend-{number}", driver, driver.hands)
+    assert isinstance(driver.backend_client, Engines)
+    await watch(backend, f"backend-{number}", driver, driver.backend_client)
 
 
 def _client(token: str) -> httpx.AsyncClient:

@@ -1,6 +1,6 @@
 """Engines that a user named: which models they serve, and whether they still answer.
 
-No engine joins by itself, so `watch` does it for one: it joins when the engine answers and beats while it does.
+No engine joins by itself: `watch` joins for one when it answers, and sends its heartbeats as long as it does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from strata.decision import Trust
 from strata.errors import UsageError
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import POLL_TIMEOUT_S, Engines
-from strata.serving.live.events import Beat, Join
-from strata.serving.live.instructions import Refuse
+from strata.serving.live.events import Heartbeat, Join
+from strata.serving.live.instructions import RejectJoin
 from strata.serving.node import Node
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ class Model(NamedTuple):
 
 
 async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines) -> None:
-    """Join an engine while it answers, and beat for it; runs until cancelled.
+    """Join an engine while it answers, and send its heartbeats; runs until cancelled.
 
-    One that is not heard is expelled as any node is; one that broke a request off joins anew when it answers.
+    One that is not heard is evicted as any node is; one that broke a request off joins anew when it answers.
     """
     incarnation, is_joined, broken = 0, False, engines.broken[node_id]
     # What is not asked is not known: like rates for all engines, and memory for any request that has a slot.
@@ -85,12 +85,12 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
         if models := await models_of(backend, engines.client):
             (engines.continues.add if models[0].owner == CONTINUES else engines.continues.discard)(node_id)
             if is_joined:
-                said = driver.post(Beat(node_id, incarnation, driver.running_on(node_id)))
+                said = driver.post(Heartbeat(node_id, incarnation, driver.running_on(node_id)))
             else:
                 incarnation += 1
                 engines.urls[node_id] = backend.url
                 said = driver.post(Join(node, incarnation))
-            is_joined = not any(isinstance(one, Refuse) for one in said)
+            is_joined = not any(isinstance(one, RejectJoin) for one in said)
         with suppress(TimeoutError):
             async with asyncio.timeout(driver.core.config.heartbeat_interval_s if is_joined else RETRY_S):
                 await broken.wait()

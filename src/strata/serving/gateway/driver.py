@@ -8,21 +8,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strata.serving.gateway.backend import Ended, Hands
+from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.meters import Meters
-from strata.serving.gateway.request_stream import Ask, Fault, Ticket
+from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Cancelled, Event, Failed, Finished, FirstToken, Planned, Tick
 from strata.serving.live.instructions import (
     Abort,
     Dispatch,
-    Expel,
+    EvictNode,
     Instruction,
     Load,
-    Plan,
-    Refuse,
     Reject,
+    RejectJoin,
     Release,
+    Replan,
 )
 from strata.serving.live.replan import answer
 
@@ -44,20 +44,32 @@ class _Attempt:
 class Driver:
     """One model: its scheduler, its requests, and the tasks that run them.
 
-    clock: monotonic seconds. urls: addresses of nodes by id; `hands` reads them, who joins is written by callers,
-    who is expelled is taken out here.
+    clock: monotonic seconds. urls: addresses of nodes by id; `backend_client` reads them, callers add those that
+    join, those that are evicted are taken out here.
     """
 
     def __init__(
-        self, core: Core, hands: Hands, urls: dict[str, str], meters: Meters, *, clock: Callable[[], float]
+        self,
+        core: Core,
+        backend_client: BackendClient,
+        urls: dict[str, str],
+        meters: Meters,
+        *,
+        clock: Callable[[], float],
     ) -> None:
-        self.core, self.hands, self.urls, self.meters, self.clock = core, hands, urls, meters, clock
+        self.core, self.backend_client, self.urls, self.meters, self.clock = (
+            core,
+            backend_client,
+            urls,
+            meters,
+            clock,
+        )
         self.name = core.model.model_name
-        self.tickets: dict[str, Ticket] = {}
+        self.streams: dict[str, RequestStream] = {}
         self._attempts: dict[str, _Attempt] = {}
         self.tasks = set[asyncio.Task[Any]]()
         self._timer: asyncio.TimerHandle | None = None
-        self.num_beats = 0
+        self.num_heartbeats = 0
 
     def running_on(self, node_id: str) -> frozenset[str]:
         """Return the requests whose present attempt uses a node."""
@@ -87,25 +99,25 @@ class Driver:
         self._set_timer()
         return instructions
 
-    def submit(self, ask: Ask, request_id: str) -> Ticket:
-        """Take a request; its ticket may be over when this returns. Raises Fault for one that cannot be served."""
-        signal, prompt = self.hands.admit(ask, request_id)
-        ticket = self.tickets[request_id] = Ticket(ask, signal, prompt, arrived_s=self.clock())
+    def submit(self, request: GenerationRequest, request_id: str) -> RequestStream:
+        """Take a request; its stream may be over when this returns. Raises ApiError where it cannot be served."""
+        signal, prompt = self.backend_client.admit(request, request_id)
+        stream = self.streams[request_id] = RequestStream(request, signal, prompt, arrived_s=self.clock())
         self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
         self.post(Arrive(signal))
-        return ticket
+        return stream
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, stream: RequestStream) -> None:
         """Forget a request whose client has its answer, or has gone."""
-        if not ticket.is_over:
-            ticket.fail(Fault(499, "the client has gone", "cancelled"))
-            self._close(ticket)
-            self.post(Cancelled(ticket.request_id))
+        if not stream.is_over:
+            stream.fail(ApiError(499, "the client has gone", "cancelled"))
+            self._close(stream)
+            self.post(Cancelled(stream.request_id))
 
     def give_up(self) -> None:
         """End all requests: there is no time left for them."""
-        for ticket in list(self.tickets.values()):
-            self._fail(ticket, Fault(503, "the gateway stops before this request has ended", "draining"))
+        for stream in list(self.streams.values()):
+            self._fail(stream, ApiError(503, "the gateway stops before this request has ended", "draining"))
 
     async def stop(self) -> None:
         """End all tasks and requests."""
@@ -140,22 +152,22 @@ class Driver:
             case Abort(request_id, attempt):
                 self._stop_attempt(request_id, attempt)
             case Reject(request_id, reason, retry_after_s):
-                if ticket := self.tickets.get(request_id):
+                if stream := self.streams.get(request_id):
                     status = STATUS.get(reason.token, 503)
-                    self._fail(ticket, Fault(status, str(reason), reason.token, retry_after_s=retry_after_s))
-            case Plan():
+                    self._fail(stream, ApiError(status, str(reason), reason.token, retry_after_s=retry_after_s))
+            case Replan():
                 self._start(self._plan(instruction))
             case Load():
-                self._start(self.hands.load(instruction))
+                self._start(self.backend_client.load(instruction))
             case Release():
-                self._start(self.hands.release(instruction))
-            case Expel(node_id, reason):
+                self._start(self.backend_client.release(instruction))
+            case EvictNode(node_id, reason):
                 log.warning("%s", reason)
                 self.urls.pop(node_id, None)
-            case Refuse():
+            case RejectJoin():
                 pass  # whoever posted the event tells the node
 
-    async def _plan(self, plan: Plan) -> None:
+    async def _plan(self, plan: Replan) -> None:
         try:
             planned = await asyncio.to_thread(answer, plan, self.core.model, self.core.demand, self.core.config)
         except Exception as error:
@@ -164,49 +176,49 @@ class Driver:
         self.post(planned)
 
     def _dispatch(self, dispatch: Dispatch) -> None:
-        ticket = self.tickets.get(dispatch.request_id)
-        if ticket is None or ticket.is_over:
-            self.post(Cancelled(dispatch.request_id))  # or it would hold its slots until some beat
+        stream = self.streams.get(dispatch.request_id)
+        if stream is None or stream.is_over:
+            self.post(Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
             return
-        ticket.attempt = dispatch.attempt
-        task = self._start(self._run(ticket, dispatch))
+        stream.attempt = dispatch.attempt
+        task = self._start(self._run(stream, dispatch))
         nodes = [stage.node_id for stage in dispatch.route.stages]
         self._attempts[dispatch.request_id] = _Attempt(dispatch.attempt, nodes, task)
 
-    async def _run(self, ticket: Ticket, dispatch: Dispatch) -> None:
+    async def _run(self, stream: RequestStream, dispatch: Dispatch) -> None:
         request_id, number = dispatch.request_id, dispatch.attempt
 
         def first_token() -> None:
-            if ticket.first_s is None:
-                ticket.first_s = self.clock()
-                self.meters.ttft.labels(self.name).observe(ticket.first_s - ticket.arrived_s)
+            if stream.first_s is None:
+                stream.first_s = self.clock()
+                self.meters.ttft.labels(self.name).observe(stream.first_s - stream.arrived_s)
             self.post(FirstToken(request_id, number))
 
         try:
-            ended = await self.hands.attempt(ticket, dispatch, first_token)
+            ended = await self.backend_client.attempt(stream, dispatch, first_token)
         except Exception as error:
             self._fault("attempt", error)
-            ended = Ended(error=f"{type(error).__name__}: {error}")
-        if ticket.attempt != number or ticket.is_over:
+            ended = AttemptResult(error=f"{type(error).__name__}: {error}")
+        if stream.attempt != number or stream.is_over:
             return
         attempt = self._attempts.pop(request_id)
         outcome = "ok" if ended.finish is not None else "refused" if ended.fault else "failed"
         self.meters.attempts.labels(self.name, outcome).inc()
         if not ended.is_clean:
             told = [name for name in attempt.node_ids if name != ended.suspect]
-            self._start(self.hands.abort(told, request_id, number))
+            self._start(self.backend_client.abort(told, request_id, number))
         if ended.finish is not None:
-            ticket.end(ended.finish)
-            self._close(ticket)
-            self.post(Finished(request_id, number, ticket.num_generated))
+            stream.end(ended.finish)
+            self._close(stream)
+            self.post(Finished(request_id, number, stream.num_generated))
         elif ended.fault:
-            self._fail(ticket, ended.fault)
+            self._fail(stream, ended.fault)
             if ended.suspect:
-                self.post(Failed(request_id, number, ticket.num_generated, ended.suspect))
+                self.post(Failed(request_id, number, stream.num_generated, ended.suspect))
             self.post(Cancelled(request_id))
         else:
             log.warning("%s, attempt %d: %s", request_id, number, ended.error)
-            self.post(Failed(request_id, number, ticket.num_generated, ended.suspect))
+            self.post(Failed(request_id, number, stream.num_generated, ended.suspect))
 
     def _stop_attempt(self, request_id: str, number: int) -> None:
         attempt = self._attempts.get(request_id)
@@ -215,27 +227,27 @@ class Driver:
         del self._attempts[request_id]
         attempt.task.cancel()
         self.meters.attempts.labels(self.name, "aborted").inc()
-        self._start(self.hands.abort(attempt.node_ids, request_id, number))
+        self._start(self.backend_client.abort(attempt.node_ids, request_id, number))
 
     # Endings
 
-    def _fail(self, ticket: Ticket, fault: Fault) -> None:
-        ticket.fail(fault)
-        self._close(ticket)
+    def _fail(self, stream: RequestStream, fault: ApiError) -> None:
+        stream.fail(fault)
+        self._close(stream)
 
-    def _close(self, ticket: Ticket) -> None:
-        if self.tickets.pop(ticket.request_id, None) is None:
+    def _close(self, stream: RequestStream) -> None:
+        if self.streams.pop(stream.request_id, None) is None:
             return
-        outcome = ticket.finish or (ticket.fault.code if ticket.fault else "unknown")
+        outcome = stream.finish or (stream.fault.code if stream.fault else "unknown")
         self.meters.requests.labels(self.name, outcome).inc()
-        self.meters.tokens.labels(self.name, "generated").inc(ticket.num_generated)
-        self.meters.latency.labels(self.name).observe(self.clock() - ticket.arrived_s)
+        self.meters.tokens.labels(self.name, "generated").inc(stream.num_generated)
+        self.meters.latency.labels(self.name).observe(self.clock() - stream.arrived_s)
 
     def _drop(self, event: Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""
         request_id = event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", "")
-        if ticket := self.tickets.get(request_id):
-            self._fail(ticket, Fault(500, "internal error", "internal"))
+        if stream := self.streams.get(request_id):
+            self._fail(stream, ApiError(500, "internal error", "internal"))
             if attempt := self._attempts.get(request_id):
                 self._stop_attempt(request_id, attempt.number)
             if not isinstance(event, Cancelled):

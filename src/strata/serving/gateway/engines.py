@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import httpx
 
-from strata.serving.gateway.backend import Ended
-from strata.serving.gateway.request_stream import Ask, Fault, Ticket, Usage
+from strata.serving.gateway.backend import AttemptResult
+from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream, Usage
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 
@@ -51,78 +51,80 @@ class Engines:
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
 
-    def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
-        """Return the request with its length as far as it can be guessed. Raises Fault for what JSON has not."""
+    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+        """Return the request with its length, estimated. Raises ApiError for what JSON cannot hold."""
         try:
-            json.dumps(ask.body, allow_nan=False)
+            json.dumps(request.body, allow_nan=False)
         except ValueError:
             # Refused here: at the engine's door it would look like the engine's fault.
-            raise Fault(400, "a number is not finite", "invalid_value") from None
-        prompt_tokens = len(ask.tokens) or len(ask.text.encode(errors="replace")) // TOKEN_BYTES + 1
+            raise ApiError(400, "a number is not finite", "invalid_value") from None
+        prompt_tokens = len(request.tokens) or len(request.text.encode(errors="replace")) // TOKEN_BYTES + 1
         signal = RequestSignal(
             request_id,
             prompt_tokens=prompt_tokens,
-            max_tokens=ask.max_tokens or self.default_tokens,
-            priority=ask.priority,
-            ttft_goal_s=ask.ttft_goal_s,
-            tpot_goal_s=ask.tpot_goal_s,
+            max_tokens=request.max_tokens or self.default_tokens,
+            priority=request.priority,
+            ttft_goal_s=request.ttft_goal_s,
+            tpot_goal_s=request.tpot_goal_s,
         )
         return signal, ()
 
-    async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
+    async def attempt(
+        self, stream: RequestStream, dispatch: Dispatch, first_token: Callable[[], None]
+    ) -> AttemptResult:
         """Relay a request; one that has begun goes on elsewhere only where that is the same text."""
         node_id = dispatch.route.stages[0].node_id
         url = self.urls.get(node_id)
         if url is None:
-            return Ended(error=f"{node_id} has gone", suspect=node_id)
-        ask, ticket.num_resumed = ticket.ask, ticket.num_generated
-        if ticket.num_generated and not self._may_go_on(ticket, node_id in self.continues):
+            return AttemptResult(error=f"{node_id} has gone", suspect=node_id)
+        request, stream.num_resumed = stream.request, stream.num_generated
+        if stream.num_generated and not self._may_go_on(stream, node_id in self.continues):
             why = "the engine broke off, and no other can go on from the middle of this answer"
-            return Ended(fault=Fault(502, why, "engine-lost"), is_clean=True)
-        path = "/v1/chat/completions" if ask.kind == "chat" else "/v1/completions"
-        content, timeout = json.dumps(_body(ticket)), httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
+            return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
+        path = "/v1/chat/completions" if request.kind == "chat" else "/v1/completions"
+        content, timeout = json.dumps(_body(stream)), httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
         try:
             async with self.client.stream("POST", url + path, content=content, timeout=timeout) as answer:
                 if answer.status_code >= 500 or answer.status_code in (408, 429):
                     # It lives and says no: another may say yes, but this is no reason to think it dead.
                     await answer.aclose()
                     await self._sleep(BUSY_S * 2 ** (dispatch.attempt - 1))
-                    return Ended(error=f"{node_id} says {answer.status_code}", is_clean=True)
+                    return AttemptResult(error=f"{node_id} says {answer.status_code}", is_clean=True)
                 if answer.status_code >= 400:
                     body = await _document(answer)
-                    said = Fault(answer.status_code, "the engine refuses", "engine-refused", body=body)
-                    return Ended(fault=said, is_clean=True)
-                if not ask.is_stream:
+                    said = ApiError(answer.status_code, "the engine refuses", "engine-refused", body=body)
+                    return AttemptResult(fault=said, is_clean=True)
+                if not request.is_stream:
                     document = json.loads(await _document(answer))
-                    _count(ticket, document)
-                    ticket.num_generated = ticket.usage.completion_tokens
-                    ticket.put(document)
+                    _count(stream, document)
+                    stream.num_generated = stream.usage.completion_tokens
+                    stream.put(document)
                     first_token()
-                    return Ended(finish="stop", is_clean=True)
-                return await _relay(ticket, answer.aiter_bytes(), node_id, first_token)
+                    return AttemptResult(finish="stop", is_clean=True)
+                return await _relay(stream, answer.aiter_bytes(), node_id, first_token)
         except (httpx.HTTPError, ValueError) as error:
             self.broken[node_id].set()
             fault = None
             others = self.continues - {node_id}
-            if ticket.num_generated and not self._may_go_on(
-                ticket, bool(others)
+            if stream.num_generated and not self._may_go_on(
+                stream, bool(others)
             ):  # or it would wait for another in vain
-                fault = Fault(502, f"the engine broke off: {type(error).__name__}", "engine-lost")
-            return Ended(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
+                fault = ApiError(502, f"the engine broke off: {type(error).__name__}", "engine-lost")
+            return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
 
-    def _may_go_on(self, ticket: Ticket, continues: bool) -> bool:
+    def _may_go_on(self, stream: RequestStream, continues: bool) -> bool:
         """Return whether prompt and text so far ask an engine for the rest of the same text.
 
         As one prompt of a plain completion; as a chat whose last message is open, where the engine takes such. Not
         where counts or masks over the whole answer (penalties, grammars, log probabilities) would begin anew. A
         chat's template may cut white space off the end of a message.
         """
-        ask = ticket.ask
-        if ask.extra:
+        request = stream.request
+        if request.extra:
             return False
-        if ask.kind == "completion":
-            return not ask.tokens
-        return continues and ticket.is_plain and not ticket.text[-1:].isspace()
+        if request.kind == "completion":
+            return not request.tokens
+        return continues and stream.is_plain and not stream.text[-1:].isspace()
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Do nothing: an engine ends a request whose connection closes."""
@@ -136,34 +138,36 @@ class Engines:
         raise AssertionError(f"{order.node_id} is never cut")
 
 
-def _body(ticket: Ticket) -> dict[str, Any]:
-    body = dict(ticket.ask.body)
+def _body(stream: RequestStream) -> dict[str, Any]:
+    body = dict(stream.request.body)
     body.pop("priority", None)  # ours: queues here, not there
-    if ticket.ask.is_stream:
+    if stream.request.is_stream:
         body["stream_options"] = {"include_usage": True} | (body.get("stream_options") or {})
-    if not ticket.num_generated:
+    if not stream.num_generated:
         return body
-    if ticket.ask.kind == "completion":
-        body["prompt"] = ticket.ask.text + ticket.text
+    if stream.request.kind == "completion":
+        body["prompt"] = stream.request.text + stream.text
     else:
-        body["messages"] = [*body["messages"], {"role": "assistant", "content": ticket.text}]
+        body["messages"] = [*body["messages"], {"role": "assistant", "content": stream.text}]
         body |= {"add_generation_prompt": False, "continue_final_message": True}
-    if ticket.ask.max_tokens is not None:
+    if stream.request.max_tokens is not None:
         body.pop("max_completion_tokens", None)
-        body["max_tokens"] = max(1, ticket.ask.max_tokens - ticket.num_generated)
+        body["max_tokens"] = max(1, stream.request.max_tokens - stream.num_generated)
     return body
 
 
 async def _relay(
-    ticket: Ticket, chunks: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
-) -> Ended:
+    stream: RequestStream, chunks: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
+) -> AttemptResult:
     finish, is_first = "stop", True
     async for data in _events(chunks):
         if data == b"[DONE]":
-            return Ended(finish=finish, is_clean=True)
+            return AttemptResult(finish=finish, is_clean=True)
         chunk = json.loads(data)
         if "error" in chunk:
-            return Ended(fault=Fault(502, "the engine failed", "engine-failed", body=data), is_clean=True)
+            return AttemptResult(
+                fault=ApiError(502, "the engine failed", "engine-failed", body=data), is_clean=True
+            )
         choices = chunk.get("choices") or []
         if choices:
             if is_first:
@@ -171,28 +175,28 @@ async def _relay(
                 first_token()
             finish = choices[0].get("finish_reason") or finish
             delta = choices[0].get("delta") or {}
-            if ticket.num_resumed:
+            if stream.num_resumed:
                 delta.pop("role", None)  # the message has begun
-            ticket.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
+            stream.is_plain &= not any(value for key, value in delta.items() if key not in ("role", "content"))
             text = choices[0].get("text") or delta.get("content") or ""
             if text:
-                ticket.text += text
-                ticket.num_generated += 1
-        _count(ticket, chunk)
-        if choices or (chunk.get("usage") and ticket.ask.has_usage):
-            ticket.put(chunk)
-        await ticket.room()
+                stream.text += text
+                stream.num_generated += 1
+        _count(stream, chunk)
+        if choices or (chunk.get("usage") and stream.request.has_usage):
+            stream.put(chunk)
+        await stream.room()
     raise ValueError("no [DONE]")
 
 
-def _count(ticket: Ticket, answer: dict[str, Any]) -> None:
+def _count(stream: RequestStream, answer: dict[str, Any]) -> None:
     """Take the engine's count of tokens; of an answer that goes on, what came before was prompt to this engine."""
     if not (usage := answer.get("usage")):
         return
-    before = ticket.num_resumed
-    ticket.engine_usage = Usage(int(usage["prompt_tokens"]) - before, int(usage["completion_tokens"]) + before)
+    before = stream.num_resumed
+    stream.engine_usage = Usage(int(usage["prompt_tokens"]) - before, int(usage["completion_tokens"]) + before)
     if before:
-        answer["usage"] = ticket.engine_usage.to_dict()
+        answer["usage"] = stream.engine_usage.to_dict()
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

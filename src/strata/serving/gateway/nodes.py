@@ -1,4 +1,4 @@
-"""Workers' side of the gateway: join, beat, leave, loaded, as `wire.py` has them."""
+"""Workers' side of the gateway: join, heartbeat, leave, loaded, as `wire.py` has them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.routing import Route
 from strata.decision import Trust
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
-from strata.serving.gateway.request_stream import Fault
-from strata.serving.live.events import Beat, Join, Leave, Loaded, Sample
-from strata.serving.live.instructions import Instruction, Refuse
+from strata.serving.gateway.request_stream import ApiError
+from strata.serving.live.events import Heartbeat, Join, Leave, Loaded, Sample
+from strata.serving.live.instructions import Instruction, RejectJoin
 from strata.serving.node import Node
 from strata.serving.wire import (
-    BeatMessage,
     Desired,
+    HeartbeatMessage,
     JoinMessage,
     LeaveMessage,
     LoadedMessage,
@@ -28,7 +28,7 @@ from strata.serving.wire import (
 )
 
 PEERS: Final = 16
-"""Addresses a beat is answered with: in a large cluster the others come with later beats."""
+"""Addresses a heartbeat is answered with: in a large cluster the others come with later ones."""
 
 Read = TypeVar("Read", bound=Message)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -38,7 +38,7 @@ def routes(gateway: Gateway) -> list[Route]:
     """Return the endpoints."""
     return [
         Route("/nodes/join", _told(gateway, JoinMessage, _join), methods=["POST"]),
-        Route("/nodes/beat", _told(gateway, BeatMessage, _beat), methods=["POST"]),
+        Route("/nodes/heartbeat", _told(gateway, HeartbeatMessage, _heartbeat), methods=["POST"]),
         Route("/nodes/leave", _told(gateway, LeaveMessage, _leave), methods=["POST"]),
         Route("/nodes/loaded", _told(gateway, LoadedMessage, _loaded), methods=["POST"]),
     ]
@@ -50,13 +50,13 @@ def _told(
     async def endpoint(request: Request) -> Response:
         driver = gateway.workers
         if driver is None:
-            raise Fault(404, "this gateway takes no workers", "no-workers")
+            raise ApiError(404, "this gateway takes no workers", "no-workers")
         try:
             message = kind.model_validate_json(await request.body())
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise Fault(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid_value") from None
+            raise ApiError(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid_value") from None
         answer = handle(gateway, driver, message)
         return Response(answer.model_dump_json() if answer else b"{}", media_type="application/json")
 
@@ -65,11 +65,11 @@ def _told(
 
 def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
     if message.model:
-        raise Fault(409, "a whole engine does not join: name it with --backend", "whole-engine")
+        raise ApiError(409, "a whole engine does not join: name it with --backend", "whole-engine")
     if gateway.fingerprint and message.fingerprint != gateway.fingerprint:
-        raise Fault(409, f"{message.node_id} hosts another model than this gateway's", "other-model")
+        raise ApiError(409, f"{message.node_id} hosts another model than this gateway's", "other-model")
     if not message.url.startswith(("http://", "https://")):
-        raise Fault(422, "url begins with http:// or https://", "invalid_value", param="url")
+        raise ApiError(422, "url begins with http:// or https://", "invalid_value", param="url")
     node = Node(
         message.node_id,
         message.compute_capability,
@@ -84,12 +84,12 @@ def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
     return _desired(driver, message.node_id)
 
 
-def _beat(gateway: Gateway, driver: Driver, message: BeatMessage) -> Desired:
-    # An open stream says more than a beat: what a worker is done with may still wait here for a slow client.
+def _heartbeat(gateway: Gateway, driver: Driver, message: HeartbeatMessage) -> Desired:
+    # An open stream says more than a heartbeat: what a worker is done with may still wait here for a slow client.
     running = driver.running_on(message.node_id).union(message.running)
     _check(
         driver.post(
-            Beat(
+            Heartbeat(
                 message.node_id,
                 message.incarnation,
                 running,
@@ -115,15 +115,15 @@ def _loaded(gateway: Gateway, driver: Driver, message: LoadedMessage) -> None:
 
 def _check(instructions: tuple[Instruction, ...]) -> None:
     for instruction in instructions:
-        if isinstance(instruction, Refuse):
-            raise Fault(409, str(instruction.reason), instruction.reason.token)
+        if isinstance(instruction, RejectJoin):
+            raise ApiError(409, str(instruction.reason), instruction.reason.token)
 
 
 def _desired(driver: Driver, node_id: str) -> Desired:
     peers = sorted(driver.core.peers(node_id).items())
     if len(peers) > PEERS:
-        driver.num_beats += 1
-        start = driver.num_beats * PEERS % len(peers)
+        driver.num_heartbeats += 1
+        start = driver.num_heartbeats * PEERS % len(peers)
         peers = (peers + peers)[start : start + PEERS]
     return Desired(
         ranges=tuple(
@@ -131,5 +131,5 @@ def _desired(driver: Driver, node_id: str) -> Desired:
             for version, first, end in driver.core.desired(node_id)
         ),
         peers=dict(peers),
-        beat_interval_s=driver.core.config.heartbeat_interval_s,
+        heartbeat_interval_s=driver.core.config.heartbeat_interval_s,
     )

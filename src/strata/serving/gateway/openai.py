@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from strata.serving.gateway.request_stream import Ask, Fault, Usage
+from strata.serving.gateway.request_stream import ApiError, GenerationRequest, Usage
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """As in OpenAI's API."""
@@ -98,8 +98,8 @@ class ChatRequest(_Request):
     max_completion_tokens: Tokens | None = None
 
 
-def parse(kind: Literal["chat", "completion"], body: bytes) -> Ask:
-    """Return what is asked. Raises Fault (400) naming the first thing that is wrong."""
+def parse(kind: Literal["chat", "completion"], body: bytes) -> GenerationRequest:
+    """Return what is asked. Raises ApiError (400) naming the first thing that is wrong."""
     model: type[ChatRequest | CompletionRequest] = ChatRequest if kind == "chat" else CompletionRequest
     try:
         read = model.model_validate_json(body)
@@ -107,12 +107,12 @@ def parse(kind: Literal["chat", "completion"], body: bytes) -> Ask:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where, said = _where(first["loc"], first["msg"])
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
-        raise Fault(400, f"{where}: {said}" if where else said, code, param=where or None) from None
-    return _ask(kind, read)
+        raise ApiError(400, f"{where}: {said}" if where else said, code, param=where or None) from None
+    return _generation_request(kind, read)
 
 
 def goal_s(headers: Mapping[str, str], header: str) -> float:
-    """Return a goal among a request's headers; infinite for none. Raises Fault (400) for what is no time.
+    """Return a goal among a request's headers; infinite for none. Raises ApiError (400) for what is no time.
 
     A header, as any client of OpenAI's API can send some, and engines refuse keys they do not know.
     """
@@ -123,7 +123,7 @@ def goal_s(headers: Mapping[str, str], header: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise Fault(400, f"{header}: milliseconds are wanted, not {text!r}", "invalid_value", param=header)
+        raise ApiError(400, f"{header}: milliseconds are wanted, not {text!r}", "invalid_value", param=header)
     return seconds
 
 
@@ -135,7 +135,9 @@ def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:
     return ".".join(map(str, loc)), message
 
 
-def _ask(kind: Literal["chat", "completion"], read: ChatRequest | CompletionRequest) -> Ask:
+def _generation_request(
+    kind: Literal["chat", "completion"], read: ChatRequest | CompletionRequest
+) -> GenerationRequest:
     tokens: tuple[int, ...] = ()
     most = read.max_tokens
     if isinstance(read, ChatRequest):
@@ -149,7 +151,7 @@ def _ask(kind: Literal["chat", "completion"], read: ChatRequest | CompletionRequ
         text, tokens = "", tuple(int(token) for token in read.prompt)
     if kind == "completion":
         most = most or DEFAULT_COMPLETION_TOKENS
-    return Ask(
+    return GenerationRequest(
         kind=kind,
         model=read.model,
         body=read.model_dump(exclude_unset=True),
@@ -188,20 +190,20 @@ def chat_text(messages: list[ChatMessage]) -> str:
 class Writer:
     """Writes the answer to one request: whole, or in chunks. `created` is in seconds since 1970."""
 
-    ask: Ask
+    request: GenerationRequest
     request_id: str
     created: int
 
     def _head(self, *, is_chunk: bool) -> dict[str, Any]:
         name = "text_completion"
-        if self.ask.kind == "chat":
+        if self.request.kind == "chat":
             name = "chat.completion.chunk" if is_chunk else "chat.completion"
-        return {"id": self.request_id, "object": name, "created": self.created, "model": self.ask.model}
+        return {"id": self.request_id, "object": name, "created": self.created, "model": self.request.model}
 
     def whole(self, text: str, finish: str, usage: Usage) -> dict[str, Any]:
         """Return the answer of a request without stream."""
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if self.ask.kind == "chat":
+        if self.request.kind == "chat":
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
@@ -210,7 +212,7 @@ class Writer:
     def chunk(self, text: str, finish: str | None = None, *, is_first: bool = False) -> dict[str, Any]:
         """Return a piece of text, the end, or both."""
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if self.ask.kind == "chat":
+        if self.request.kind == "chat":
             choice["delta"] = ({"role": "assistant"} if is_first else {}) | ({"content": text} if text else {})
         else:
             choice["text"] = text

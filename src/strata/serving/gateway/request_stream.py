@@ -15,7 +15,7 @@ ROOM: Final = 64
 """Pieces that wait for a slow client before nothing more is read from the worker."""
 
 
-class Fault(Exception):
+class ApiError(Exception):
     """Why there is no answer, as the client will see it."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerationRequest:
     """A request as it was understood.
 
     body: as it came, for whole engines. text, tokens: the prompt, as one or the other. max_tokens: None where the
@@ -79,14 +79,16 @@ Piece = str | dict[str, Any]
 """Text of a worker's tokens, or what a whole engine wrote."""
 
 
-class Ticket:
+class RequestStream:
     """The meeting point of attempts, which write, and the client's connection, which reads.
 
     `attempt` is the one that may write; the scheduler numbers them from 1.
     """
 
-    def __init__(self, ask: Ask, signal: RequestSignal, prompt: tuple[int, ...], *, arrived_s: float) -> None:
-        self.ask, self.signal, self.prompt, self.arrived_s = ask, signal, prompt, arrived_s
+    def __init__(
+        self, request: GenerationRequest, signal: RequestSignal, prompt: tuple[int, ...], *, arrived_s: float
+    ) -> None:
+        self.request, self.signal, self.prompt, self.arrived_s = request, signal, prompt, arrived_s
         self.attempt = 0
         self.generated: list[int] = []
         self.text = ""
@@ -96,9 +98,9 @@ class Ticket:
         self.num_generated = self.num_resumed = 0
         self.first_s: float | None = None
         self.finish: str | None = None
-        self.fault: Fault | None = None
+        self.fault: ApiError | None = None
         self.engine_usage: Usage | None = None
-        self._decoder, self._stops = TextStream(), StopFinder(ask.stops)
+        self._decoder, self._stops = TextStream(), StopFinder(request.stops)
         self._pieces = deque[Piece]()
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._has_room.set()
@@ -138,7 +140,7 @@ class Ticket:
         self.finish = finish
         self._changed.set()
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: ApiError) -> None:
         """Be over without an answer, or without all of it."""
         if not self.is_over:
             self.fault = fault
@@ -153,7 +155,7 @@ class Ticket:
         await self._has_room.wait()
 
     async def take(self) -> list[Piece]:
-        """Return all that is there, waiting for something; nothing at the end. Raises Fault after the rest."""
+        """Return all that is there, waiting for something; nothing at the end. Raises ApiError after the rest."""
         while not self._pieces:
             if self.fault:
                 raise self.fault

@@ -8,14 +8,14 @@ import json
 from strata.net.http import Receive, Scope, Send, error_body, kind_of
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.openai import DONE, Writer, event
-from strata.serving.gateway.request_stream import Fault, Piece, Ticket
+from strata.serving.gateway.request_stream import ApiError, Piece, RequestStream
 
 
-class Answer:
+class GenerationResponse:
     """An ASGI response. Whatever ends it (the client has gone, stalls, the time is up), the request ends too."""
 
-    def __init__(self, driver: Driver, ticket: Ticket, writer: Writer) -> None:
-        self.driver, self.ticket, self.writer = driver, ticket, writer
+    def __init__(self, driver: Driver, stream: RequestStream, writer: Writer) -> None:
+        self.driver, self.stream, self.writer = driver, stream, writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, listening for the client to hang up."""
@@ -26,18 +26,18 @@ class Answer:
             if write.done():
                 await write
         finally:
-            self.driver.leave(self.ticket)
+            self.driver.leave(self.stream)
             for task in (write, gone):
                 task.cancel()
             await asyncio.gather(write, gone, return_exceptions=True)
 
     async def _write(self, send: Send) -> None:
         try:
-            pieces = await self.ticket.take()  # nothing is promised to the client before there is something
-        except Fault as fault:
+            pieces = await self.stream.take()  # nothing is promised to the client before there is something
+        except ApiError as fault:
             await _whole(send, fault.status, fault_body(fault), retry_after_s=fault.retry_after_s)
             return
-        if self.ticket.ask.is_stream:
+        if self.stream.request.is_stream:
             await self._stream(send, pieces)
         else:
             await self._document(send, pieces)
@@ -47,16 +47,16 @@ class Answer:
         try:
             while pieces:
                 found += pieces
-                pieces = await self.ticket.take()
-        except Fault as fault:
+                pieces = await self.stream.take()
+        except ApiError as fault:
             await _whole(send, fault.status, fault_body(fault), retry_after_s=fault.retry_after_s)
             return
-        ticket, writer = self.ticket, self.writer
+        stream, writer = self.stream, self.writer
         if found and isinstance(found[0], dict):
             answer = writer.relayed(found[0], is_chunk=False)
         else:
             text = "".join(piece for piece in found if isinstance(piece, str))
-            answer = writer.whole(text, ticket.finish or "stop", ticket.usage)
+            answer = writer.whole(text, stream.finish or "stop", stream.usage)
         await _whole(send, 200, json.dumps(answer).encode())
 
     async def _stream(self, send: Send, pieces: list[Piece]) -> None:
@@ -66,7 +66,7 @@ class Answer:
             (b"x-accel-buffering", b"no"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        ticket, writer, is_first, is_relayed = self.ticket, self.writer, True, False
+        stream, writer, is_first, is_relayed = self.stream, self.writer, True, False
         try:
             while pieces:
                 data = []
@@ -78,20 +78,20 @@ class Answer:
                         data.append(event(writer.relayed(piece, is_chunk=True)))
                     is_first = False
                 await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
-                pieces = await ticket.take()
-        except Fault as fault:
+                pieces = await stream.take()
+        except ApiError as fault:
             # The status is long sent: an error event says so, and no [DONE] pretends that this was all.
             await send({"type": "http.response.body", "body": b"data: " + fault_body(fault) + b"\n\n"})
             return
         last = b""
         if not is_relayed:  # an engine has said how it ended
-            last = event(writer.chunk("", ticket.finish, is_first=is_first))
-            if ticket.ask.has_usage:
-                last += event(writer.usage(ticket.usage))
+            last = event(writer.chunk("", stream.finish, is_first=is_first))
+            if stream.request.has_usage:
+                last += event(writer.usage(stream.usage))
         await send({"type": "http.response.body", "body": last + DONE})
 
 
-def fault_body(fault: Fault) -> bytes:
+def fault_body(fault: ApiError) -> bytes:
     """Return a fault in the form of OpenAI's API; an engine's own words as they are."""
     if fault.body is not None:
         return fault.body

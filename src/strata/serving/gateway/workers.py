@@ -11,8 +11,8 @@ from typing import Final
 
 import httpx
 
-from strata.serving.gateway.backend import Ended
-from strata.serving.gateway.request_stream import Ask, Fault, Ticket
+from strata.serving.gateway.backend import AttemptResult
+from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 from strata.serving.routing.prefix import block_hashes
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 ORDER_TIMEOUT_S: Final = 10.0
 RETRIES_S: Final = (0.2, 1.0)
-"""Pauses before an order is sent again; a node that missed it all the same learns of it by its next beat."""
+"""Pauses before an order is sent again; a node that missed it all the same learns of it by its next heartbeat."""
 LINE_BYTES: Final = 2**16
 END_S: Final = 0.2
 SEEDS: Final = 10**9
@@ -42,7 +42,7 @@ class Workers:
 
     max_positions: tokens that a sequence may have, prompt and answer together. default_tokens: of an answer where
     the client left it open. silence_s: how long a worker may say nothing; long, as workers notice of each other
-    what is stuck, and beats whether they live.
+    what is stuck, and heartbeats tell whether they live.
     """
 
     def __init__(
@@ -57,33 +57,38 @@ class Workers:
         self.client, self.urls = client, urls
         self.max_positions, self.default_tokens, self.silence_s = max_positions, default_tokens, silence_s
 
-    def admit(self, ask: Ask, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
-        """Return the request in tokens. Raises Fault for what the small models cannot do."""
-        if ask.extra:
-            raise Fault(
-                400, f"{ask.extra[0]} is not supported by this model", "unsupported_parameter", param=ask.extra[0]
+    def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
+        """Return the request in tokens. Raises ApiError for what the small models cannot do."""
+        if request.extra:
+            raise ApiError(
+                400,
+                f"{request.extra[0]} is not supported by this model",
+                "unsupported_parameter",
+                param=request.extra[0],
             )
-        prompt = ask.tokens or encode(ask.text)
+        prompt = request.tokens or encode(request.text)
         if max(prompt) >= VOCAB_SIZE:
-            raise Fault(400, f"tokens are below {VOCAB_SIZE}", "invalid_value", param="prompt")
+            raise ApiError(400, f"tokens are below {VOCAB_SIZE}", "invalid_value", param="prompt")
         room = self.max_positions - len(prompt)
-        max_tokens = min(self.default_tokens, room) if ask.max_tokens is None else ask.max_tokens
+        max_tokens = min(self.default_tokens, room) if request.max_tokens is None else request.max_tokens
         if room < max(max_tokens, 1):
             said = f"{len(prompt)} tokens of prompt and {max_tokens} of answer exceed {self.max_positions}"
-            raise Fault(400, said, "context_length_exceeded", param="max_tokens")
+            raise ApiError(400, said, "context_length_exceeded", param="max_tokens")
         signal = RequestSignal(
             request_id,
             prompt_tokens=len(prompt),
             max_tokens=max_tokens,
-            priority=ask.priority,
-            ttft_goal_s=ask.ttft_goal_s,
-            tpot_goal_s=ask.tpot_goal_s,
+            priority=request.priority,
+            ttft_goal_s=request.ttft_goal_s,
+            tpot_goal_s=request.tpot_goal_s,
             blocks=block_hashes(prompt),
         )
         return signal, prompt
 
-    async def attempt(self, ticket: Ticket, dispatch: Dispatch, first_token: Callable[[], None]) -> Ended:
-        """Stream from the first worker of a route; go on from what the ticket has."""
+    async def attempt(
+        self, stream: RequestStream, dispatch: Dispatch, first_token: Callable[[], None]
+    ) -> AttemptResult:
+        """Stream from the first worker of a route; go on from what its stream has."""
         stages = tuple(
             StageMessage(version=version, node_id=name, url=self.urls.get(name, ""), first=first, end=end)
             for version, (name, first, end) in zip(dispatch.versions, dispatch.route.stages, strict=True)
@@ -91,16 +96,16 @@ class Workers:
         head = stages[0]
         missing = next((stage.node_id for stage in stages if not stage.url), None)
         if missing:
-            return Ended(error=f"{missing} has gone", suspect=missing)
+            return AttemptResult(error=f"{missing} has gone", suspect=missing)
         message = GenerateMessage(
-            request_id=ticket.request_id,
+            request_id=stream.request_id,
             attempt=dispatch.attempt,
             stages=stages,
-            prompt=ticket.prompt,
-            generated=tuple(ticket.generated),
-            max_tokens=ticket.signal.max_tokens,
-            temperature=ticket.ask.temperature,
-            seed=_seed(ticket),
+            prompt=stream.prompt,
+            generated=tuple(stream.generated),
+            max_tokens=stream.signal.max_tokens,
+            temperature=stream.request.temperature,
+            seed=_seed(stream),
             stop_tokens=(EOS,),
         )
         timeout = httpx.Timeout(ORDER_TIMEOUT_S, read=self.silence_s)
@@ -109,11 +114,11 @@ class Workers:
                 "POST", f"{head.url}/generate", content=message.model_dump_json(), timeout=timeout
             ) as answer:
                 if answer.status_code != 200:
-                    return Ended(error=f"{head.node_id} says {answer.status_code}", suspect=head.node_id)
+                    return AttemptResult(error=f"{head.node_id} says {answer.status_code}", suspect=head.node_id)
                 async with aclosing(_lines(answer.aiter_bytes())) as lines:
-                    return await _read(ticket, lines, head.node_id, first_token)
+                    return await _read(stream, lines, head.node_id, first_token)
         except (httpx.HTTPError, ValueError) as error:
-            return Ended(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
+            return AttemptResult(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Stop an attempt on all nodes of its route; a node that cannot be told notices by itself."""
@@ -151,28 +156,28 @@ class Workers:
 
 
 async def _read(
-    ticket: Ticket, lines: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
-) -> Ended:
+    stream: RequestStream, lines: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
+) -> AttemptResult:
     is_first = True
     async for raw in lines:
         line = GenerateLine.model_validate_json(raw)
         if line.error is not None:
-            return Ended(error=line.error, suspect=line.node_id)
+            return AttemptResult(error=line.error, suspect=line.node_id)
         if line.token is not None:
-            if ticket.num_generated >= ticket.signal.max_tokens:
-                return Ended(error=f"{node_id} sends more than was asked for", suspect=node_id)
+            if stream.num_generated >= stream.signal.max_tokens:
+                return AttemptResult(error=f"{node_id} sends more than was asked for", suspect=node_id)
             if is_first:
                 is_first = False
                 first_token()
-            if ticket.put_token(line.token):
-                return Ended(finish="stop")
+            if stream.put_token(line.token):
+                return AttemptResult(finish="stop")
         if line.finish is not None:
             with suppress(TimeoutError, httpx.HTTPError):
                 async with asyncio.timeout(END_S):
                     await anext(lines, None)  # a connection read to its end is used again
-            return Ended(finish=line.finish, is_clean=True)
-        await ticket.room()
-    return Ended(error=f"{node_id} broke off", suspect=node_id)
+            return AttemptResult(finish=line.finish, is_clean=True)
+        await stream.room()
+    return AttemptResult(error=f"{node_id} broke off", suspect=node_id)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -187,8 +192,8 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
                 yield line
 
 
-def _seed(ticket: Ticket) -> int:
+def _seed(stream: RequestStream) -> int:
     # Without one, the id decides: another attempt at the request must draw the same tokens.
-    if ticket.ask.seed is not None:
-        return ticket.ask.seed % SEEDS
-    return int.from_bytes(hashlib.sha256(ticket.request_id.encode()).digest()[:8]) % SEEDS
+    if stream.request.seed is not None:
+        return stream.request.seed % SEEDS
+    return int.from_bytes(hashlib.sha256(stream.request_id.encode()).digest()[:8]) % SEEDS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from strata.serving.layout import Layout, StageServer
-from strata.serving.live.events import Beat
-from strata.serving.live.in_flight import Flights
+from strata.serving.live.events import Heartbeat
+from strata.serving.live.in_flight import InFlightRequests
 from strata.serving.live.members import Members
-from strata.serving.live.rollout import Phase, Rollout
+from strata.serving.live.rollout import PipelinePhase, Rollout
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Stage
@@ -44,20 +44,20 @@ class Arrangement:
         if self._has_news:
             self._versions, self._is_checked, self._has_news = None, False, False
 
-    def hear(self, beat: Beat, node: Node) -> None:
+    def hear(self, heartbeat: Heartbeat, node: Node) -> None:
         """Take what a node measured; times far from those that routers reckon with are news."""
-        for sample in beat.samples:
-            self.calibration.observe(beat.node_id, sample)
-        server = self.servers.get(beat.node_id)
+        for sample in heartbeat.samples:
+            self.calibration.observe(heartbeat.node_id, sample)
+        server = self.servers.get(heartbeat.node_id)
         if server is None:
             return
-        for name, hop_s in beat.hop_s.items():
-            known_s = self.layout.hop(beat.node_id, name).fixed_s
+        for name, hop_s in heartbeat.hop_s.items():
+            known_s = self.layout.hop(heartbeat.node_id, name).fixed_s
             is_far_off = abs(hop_s - known_s) > max(HOP_NEWS_S, NEWS * known_s)
             self._has_news |= is_far_off and name in self.servers
-        if beat.samples:
+        if heartbeat.samples:
             # Fitted here, one node at a time: the tick that arranges all of them finds it done.
-            alone = (Stage(beat.node_id, server.first, server.end),)
+            alone = (Stage(heartbeat.node_id, server.first, server.end),)
             (now,) = layout_of([node], [alone], self.model, self.demand, calibration=self.calibration).servers
             for new, known, units in (
                 (now.decode, server.decode, self.demand.batch),
@@ -65,11 +65,11 @@ class Arrangement:
             ):
                 self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
 
-    def tell(self, flights: Flights, rollout: Rollout, members: Members) -> None:
+    def tell(self, requests: InFlightRequests, rollout: Rollout, members: Members) -> None:
         """Arrange the router for what serves, unless it is already."""
         if self._is_checked:
             return
-        serving = rollout.in_phase(Phase.SERVING)
+        serving = rollout.in_phase(PipelinePhase.SERVING)
         versions, self._is_checked = tuple(pipeline.version for pipeline in serving), True
         if versions == self._versions:
             return
@@ -77,5 +77,5 @@ class Arrangement:
         used = [members[name].node for pipeline in serving for name in pipeline.node_ids]
         pipelines = tuple(pipeline.stages for pipeline in serving)
         self.layout = layout_of(used, pipelines, self.model, self.demand, calibration=self.calibration)
-        flights.arrange(self.layout, {name: p.version for p in serving for name in p.node_ids})
+        requests.arrange(self.layout, {name: p.version for p in serving for name in p.node_ids})
         self.servers = {server.node_id: server for server in self.layout.servers}

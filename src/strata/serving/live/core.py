@@ -15,23 +15,23 @@ from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import (
     Arrive,
-    Beat,
     Cancelled,
     Event,
     Failed,
     Finished,
     FirstToken,
+    Heartbeat,
     Join,
     Leave,
     Loaded,
     Planned,
     Tick,
 )
-from strata.serving.live.in_flight import Flights
-from strata.serving.live.instructions import Expel, Instruction, Plan, Refuse
+from strata.serving.live.in_flight import InFlightRequests
+from strata.serving.live.instructions import EvictNode, Instruction, RejectJoin, Replan
 from strata.serving.live.members import Members
 from strata.serving.live.metrics import MetricsCollector
-from strata.serving.live.rollout import LivePipeline, Phase, Rollout
+from strata.serving.live.rollout import LivePipeline, PipelinePhase, Rollout
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.workload.inference import ModelInfo
@@ -62,7 +62,7 @@ class Core:
         self._arrangement = Arrangement(model, demand)
         self._members = Members(config.heartbeat_timeout)
         self._rollout = Rollout(self._fits_both)
-        self._flights = Flights(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
+        self._requests = InFlightRequests(config, self._rollout, self.metrics, hidden_bytes=model.hidden_bytes)
         self._now_s: float | None = None
         self._plan_version = 0
         self._plan_due_s: float | None = None
@@ -74,7 +74,7 @@ class Core:
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Join: self._join,
             Leave: self._leave,
-            Beat: self._beat,
+            Heartbeat: self._heartbeat,
             Loaded: self._loaded,
             Arrive: self._arrive,
             FirstToken: self._first_token,
@@ -107,7 +107,7 @@ class Core:
     def next_wake_s(self, now_s: float) -> float | None:
         """Return when a `Tick` is due at the latest; None where nothing can happen by itself."""
         due = [] if self._plan_due_s is None or self._is_planning else [self._plan_due_s]
-        if len(self._members) or len(self._flights):
+        if len(self._members) or len(self._requests):
             due.append(now_s + self.config.heartbeat_interval_s)
         return max(now_s, min(due)) if due else None
 
@@ -121,14 +121,14 @@ class Core:
 
     def serving(self) -> tuple[Pipeline, ...]:
         """Return the pipelines that take requests."""
-        return tuple(pipeline.stages for pipeline in self._rollout.in_phase(Phase.SERVING))
+        return tuple(pipeline.stages for pipeline in self._rollout.in_phase(PipelinePhase.SERVING))
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as they are now, with their loads."""
         found = []
         for node in self._members.nodes():
             if server := self._arrangement.servers.get(node.node_id):
-                running, tokens = self._flights.router.load(node.node_id)
+                running, tokens = self._requests.router.load(node.node_id)
                 node = replace(
                     node,
                     running=running,
@@ -143,29 +143,29 @@ class Core:
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
         """Return where a request went and why; None for one that was never heard of, or long ago."""
-        story = self._flights.story(request_id)
-        if story is None:
+        timeline = self._requests.timeline(request_id)
+        if timeline is None:
             return None
-        answer: dict[str, Any] = {"request_id": request_id, "story": story}
-        if (flight := self._flights.get(request_id)) and self._now_s is not None:
-            answer["paths_now"] = self._flights.router.explain(flight.signal, self._now_s)
+        answer: dict[str, Any] = {"request_id": request_id, "timeline": timeline}
+        if (request := self._requests.get(request_id)) and self._now_s is not None:
+            answer["paths_now"] = self._requests.router.explain(request.signal, self._now_s)
         return answer
 
     def counts(self) -> dict[str, int]:
         """Return the figures for a scrape, without going through the nodes."""
         return {
-            "ready": bool(self._rollout.in_phase(Phase.SERVING)),
+            "ready": bool(self._rollout.in_phase(PipelinePhase.SERVING)),
             "pipelines": len(self._rollout),
             "nodes": len(self._members),
-            "waiting": self._flights.num_waiting,
-            "unfinished": len(self._flights),
+            "waiting": self._requests.num_waiting,
+            "unfinished": len(self._requests),
         }
 
     def status(self) -> dict[str, Any]:
         """Return what serves, what waits and what is planned."""
         return {
             "model": self.model.model_name,
-            "ready": bool(self._rollout.in_phase(Phase.SERVING)),
+            "ready": bool(self._rollout.in_phase(PipelinePhase.SERVING)),
             "pipelines": [
                 {
                     "version": one.version,
@@ -179,7 +179,7 @@ class Core:
                 {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}
                 for node in self.nodes()
             ],
-            "requests": {"waiting": self._flights.num_waiting, "unfinished": len(self._flights)},
+            "requests": {"waiting": self._requests.num_waiting, "unfinished": len(self._requests)},
             "is_planning": self._is_planning,
             "planned_for": {
                 "batch": self.demand.batch,
@@ -193,7 +193,7 @@ class Core:
         node = event.node
         verdict = self._members.join(node, event.incarnation, now_s)
         if isinstance(verdict, Reason):
-            self._out.append(Refuse(node.node_id, event.incarnation, verdict))
+            self._out.append(RejectJoin(node.node_id, event.incarnation, verdict))
             return
         if verdict == "known":
             return
@@ -211,23 +211,23 @@ class Core:
 
     def _leave(self, event: Leave, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
-            self._expel(event.node_id, Reason("node-left", subject=event.node_id), now_s)
+            self._evict(event.node_id, Reason("node-left", subject=event.node_id), now_s)
 
-    def _beat(self, event: Beat, now_s: float) -> None:
+    def _heartbeat(self, event: Heartbeat, now_s: float) -> None:
         node_id = event.node_id
         was_suspect = node_id in self._members and self._members[node_id].is_suspect
-        refused = self._members.beat(event, now_s)
+        refused = self._members.heartbeat(event, now_s)
         if refused:
-            self._out.append(Refuse(node_id, event.incarnation, refused))
+            self._out.append(RejectJoin(node_id, event.incarnation, refused))
             return
         if was_suspect:
             self._welcome(self._members[node_id].node, now_s)
         self._arrangement.hear(event, self._members[node_id].node)
         # Later nodes of a route may not have heard of the request yet: only the first can have lost it.
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
-        later = {r for r in ours if not self._flights.starts_on(r, node_id)}
-        lost = ours.intersection(self._flights.router.reconcile(node_id, event.running | later, now_s))
-        self._flights.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
+        later = {r for r in ours if not self._requests.starts_on(r, node_id)}
+        lost = ours.intersection(self._requests.router.reconcile(node_id, event.running | later, now_s))
+        self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
 
     def _loaded(self, event: Loaded, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
@@ -235,21 +235,21 @@ class Core:
             self._arrangement.check()
 
     def _arrive(self, event: Arrive, now_s: float) -> None:
-        self._flights.arrive(event.request, now_s, self._out)
+        self._requests.arrive(event.request, now_s, self._out)
 
     def _first_token(self, event: FirstToken, now_s: float) -> None:
-        self._flights.first_token(event.request_id, event.attempt, now_s)
+        self._requests.first_token(event.request_id, event.attempt, now_s)
 
     def _finished(self, event: Finished, now_s: float) -> None:
-        self._flights.finish(event.request_id, event.attempt, event.generated, now_s)
+        self._requests.finish(event.request_id, event.attempt, event.generated, now_s)
 
     def _cancelled(self, event: Cancelled, now_s: float) -> None:
-        self._flights.cancel(event.request_id, now_s, self._out)
+        self._requests.cancel(event.request_id, now_s, self._out)
 
     def _failed(self, event: Failed, now_s: float) -> None:
-        is_news = self._flights.break_off(event.request_id, event.attempt, event.generated, now_s, self._out)
+        is_news = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s, self._out)
         if is_news and event.node_id is not None and event.node_id in self._members:
-            # Not out yet: its next beat clears it. But its layers are laid elsewhere from now on.
+            # Not out yet: its next heartbeat clears it. But its layers are laid elsewhere from now on.
             self._members[event.node_id].is_suspect = True
             self._lose(event.node_id, now_s)
 
@@ -266,16 +266,16 @@ class Core:
     def _tick(self, _event: Tick, now_s: float) -> None:
         for node_id in self._members.silent(now_s):
             data = {"seconds": self.config.heartbeat_timeout}
-            self._expel(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
-        for pipeline in self._rollout.in_phase(Phase.LOADING):
+            self._evict(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
+        for pipeline in self._rollout.in_phase(PipelinePhase.LOADING):
             if now_s - pipeline.since_s > (limit_s := self._load_limit_s(pipeline)):
                 for node_id in sorted(name for name in pipeline.missing if name in self._members):
                     reason = Reason("load-too-slow", subject=node_id, data={"seconds": round(limit_s)})
-                    self._expel(node_id, reason, now_s)
-        if self._rollout.in_phase(Phase.WAITING):
-            for pipeline in self._rollout.in_phase(Phase.DRAINING):
+                    self._evict(node_id, reason, now_s)
+        if self._rollout.in_phase(PipelinePhase.WAITING):
+            for pipeline in self._rollout.in_phase(PipelinePhase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
-                    self._flights.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
+                    self._requests.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
         self._arrangement.renew()
         self._watch_load(now_s)
 
@@ -300,11 +300,11 @@ class Core:
         if not self._learns:
             return self.demand
         pipelines = len(self._rollout.wanted())
-        return self._flights.traffic.demand(self._assumed, self.demand, pipelines=pipelines, now_s=now_s)
+        return self._requests.traffic.demand(self._assumed, self.demand, pipelines=pipelines, now_s=now_s)
 
-    def _expel(self, node_id: str, reason: Reason, now_s: float) -> None:
+    def _evict(self, node_id: str, reason: Reason, now_s: float) -> None:
         self._members.remove(node_id)
-        self._out.append(Expel(node_id, reason))
+        self._out.append(EvictNode(node_id, reason))
         self._lose(node_id, now_s)
         self._arrangement.calibration.forget(node_id)
         self.metrics.forget(node_id)
@@ -315,10 +315,10 @@ class Core:
         self._out += out
         # A request may run on several: its stages can be shared, or be stitched from two pipelines.
         hit = {request_id for pipeline in lost for request_id in pipeline.running}
-        self._flights.take_back(hit, Reason("node-lost", subject=node_id), now_s, self._out)
+        self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s, self._out)
         if lost:
             self._arrangement.check()
-            self._broken += [p.stages for p in lost if p.phase is not Phase.DRAINING and not p.is_fixed]
+            self._broken += [p.stages for p in lost if p.phase is not PipelinePhase.DRAINING and not p.is_fixed]
             self._want_plan(now_s)
 
     def _want_plan(self, due_s: float) -> None:
@@ -330,12 +330,12 @@ class Core:
         self._is_planning, self._plan_due_s, self._planned_s = True, None, now_s
         self._arrangement.renew(demand=self._demanded(now_s))
         self._out.append(
-            Plan(
+            Replan(
                 self._plan_version,
                 tuple(self._members.nodes()),
                 current=(*(pipeline.stages for pipeline in wanted), *self._broken),
-                booked=tuple(self._flights.kv_tokens(pipeline.running) for pipeline in wanted),
-                wanted_tokens_per_s=self._flights.forecast.tokens_per_s(now_s),
+                reserved_tokens=tuple(self._requests.kv_tokens(pipeline.running) for pipeline in wanted),
+                wanted_tokens_per_s=self._requests.forecast.tokens_per_s(now_s),
                 horizon_s=self.config.request_arrival_horizon,
                 calibration=self._arrangement.calibration.copy(),
             )
@@ -355,9 +355,9 @@ class Core:
         before, timeout_s = self._now_s, self.config.heartbeat_timeout
         now_s = now_s if before is None else max(now_s, before)
         if before is not None and now_s - before > max(2 * self.config.heartbeat_interval_s, timeout_s / 2):
-            # Nobody called for long: the process slept or the clock jumped. Beats could not be heard.
-            self._members.excuse(now_s - before)
-            self._rollout.excuse(now_s - before)
+            # Nobody called for long: the process slept or the clock jumped. Heartbeats could not be heard.
+            self._members.extend_deadlines(now_s - before)
+            self._rollout.extend_deadlines(now_s - before)
         self._now_s = now_s
         self.metrics.at(now_s)
         return now_s
@@ -368,6 +368,6 @@ class Core:
             self._out += self._rollout.advance(now_s)
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
             self._plan(now_s)
-        self._arrangement.tell(self._flights, self._rollout, self._members)
-        self._flights.dispatch(now_s, self._out)
+        self._arrangement.tell(self._requests, self._rollout, self._members)
+        self._requests.dispatch(now_s, self._out)
         return tuple(self._out)

@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A node is there. `incarnation` grows with every start of it; beats of an older one are not heard."""
+    """A node is there. `incarnation` grows with every start of it; heartbeats of an older one are ignored."""
 
     node: Node
     incarnation: int
@@ -38,14 +38,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A node says good-bye."""
+    """A node leaves gracefully."""
 
     node_id: str
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A sign of life. `running`: requests it works on; hop_s: newly measured one-way latencies [s]."""
 
     node_id: str
@@ -107,7 +107,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The answer to a `Plan`: pipelines, or none and why."""
+    """The answer to a `Replan`: pipelines, or none and why."""
 
     version: int
     pipelines: tuple[Pipeline, ...]
@@ -119,4 +119,4 @@ class Tick:
     """Time has passed."""
 
 
-Event = Join | Leave | Beat | Loaded | Arrive | FirstToken | Finished | Failed | Cancelled | Planned | Tick
+Event = Join | Leave | Heartbeat | Loaded | Arrive | FirstToken | Finished | Failed | Cancelled | Planned | Tick

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Lay the model out on these nodes (`live/planning.py: answer`), away from the event loop, and report
+class Replan:
+    """Lay the model out on these nodes (`live/replan.py: answer`), away from the event loop, and report
     `Planned`.
 
     current: what serves or loads now, pipelines with lost nodes included; booked: KV tokens in use on each.
@@ -28,7 +28,7 @@ class Plan:
     version: int
     nodes: tuple[Node, ...]
     current: tuple[Pipeline, ...] = ()
-    booked: tuple[int, ...] = ()
+    reserved_tokens: tuple[int, ...] = ()
     wanted_tokens_per_s: float = math.inf
     horizon_s: float = 600.0
     calibration: Calibration | None = None
@@ -80,7 +80,7 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RejectJoin:
     """A node must not join as it is, or must join anew."""
 
     node_id: str
@@ -89,11 +89,11 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Expel:
+class EvictNode:
     """A node is out."""
 
     node_id: str
     reason: Reason
 
 
-Instruction = Plan | Load | Release | Dispatch | Abort | Reject | Refuse | Expel
+Instruction = Replan | Load | Release | Dispatch | Abort | Reject | RejectJoin | EvictNode

@@ -1,4 +1,4 @@
-"""Who is in the cluster: joins, beats and silence, told apart by incarnation numbers."""
+"""Who is in the cluster: joins, heartbeats and silence, told apart by incarnation numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from strata.decision import Reason
-from strata.serving.live.events import Beat
+from strata.serving.live.events import Heartbeat
 from strata.serving.node import Node
 
 
@@ -21,7 +21,7 @@ class Member:
 
 
 class Members:
-    """The nodes that are in, spares included: all of them must beat."""
+    """The nodes that are in, spares included: all of them must send heartbeats."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -53,16 +53,16 @@ class Members:
         self._members[node.node_id] = Member(node, incarnation, now_s)
         return "new" if before is None else "restarted"
 
-    def beat(self, beat: Beat, now_s: float) -> Reason | None:
+    def heartbeat(self, heartbeat: Heartbeat, now_s: float) -> Reason | None:
         """Hear a node, or say why it must join anew."""
-        member = self._members.get(beat.node_id)
-        if member is None or beat.incarnation > member.incarnation:
-            return Reason("join-again", subject=beat.node_id)
-        if beat.incarnation < member.incarnation:
-            return Reason("node-stale", subject=beat.node_id)
+        member = self._members.get(heartbeat.node_id)
+        if member is None or heartbeat.incarnation > member.incarnation:
+            return Reason("join-again", subject=heartbeat.node_id)
+        if heartbeat.incarnation < member.incarnation:
+            return Reason("node-stale", subject=heartbeat.node_id)
         member.heard_s, member.is_suspect = now_s, False
-        if beat.hop_s:
-            member.node = replace(member.node, hop_s={**member.node.hop_s, **beat.hop_s})
+        if heartbeat.hop_s:
+            member.node = replace(member.node, hop_s={**member.node.hop_s, **heartbeat.hop_s})
         return None
 
     def is_current(self, node_id: str, incarnation: int) -> bool:
@@ -77,7 +77,7 @@ class Members:
         """Return the nodes that have not been heard for longer than the timeout."""
         return [name for name, m in sorted(self._members.items()) if now_s - m.heard_s > self._timeout_s]
 
-    def excuse(self, gap_s: float) -> None:
+    def extend_deadlines(self, gap_s: float) -> None:
         """Count so much time as heard: it was we who were away."""
         for member in self._members.values():
             member.heard_s += gap_s

@@ -1,4 +1,4 @@
-"""The answer to a `Plan`: keep what serves, mend what is broken, or lay everything out anew.
+"""The answer to a `Replan`: keep what serves, mend what is broken, or lay everything out anew.
 
 Mending moves only nodes that serve nothing, so it is always worth it. A whole new layout must earn, over the
 horizon, more tokens than it costs: those not served while layers load and the KV memory of what it dissolves.
@@ -13,14 +13,14 @@ from dataclasses import replace
 from strata.decision import Reason
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.events import Planned
-from strata.serving.live.instructions import Plan
+from strata.serving.live.instructions import Replan
 from strata.serving.node import Node
 from strata.serving.observe import pool_of
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Pipeline, Stage, faults, goodput, score
-from strata.serving.planning.capacity import why_none
+from strata.serving.planning.capacity import why_not_held
 from strata.serving.planning.goal import Goal
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.service import SPARE
 from strata.serving.planning.split import least_bottleneck
 from strata.workload.inference import ModelInfo
@@ -32,7 +32,7 @@ LEAST_GAIN = 1.05
 """Times what mending is worth that a whole new layout must be: forecasts err, and moving makes requests wait."""
 
 
-def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
+def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConfig) -> Planned:
     """Return the pipelines to move to. Never raises for odd nodes: no pipelines then, and the reasons."""
     nodes = [node for node in plan.nodes if not node.model]
     if plan.nodes and not nodes:  # whole engines serve as they are
@@ -64,24 +64,24 @@ def answer(plan: Plan, model: ModelInfo, demand: Demand, config: SchedulerConfig
 
 
 def _pool(
-    plan: Plan, nodes: Sequence[Node], model: ModelInfo, demand: Demand, held: Mapping[str, tuple[int, int]]
-) -> Pool:
+    plan: Replan, nodes: Sequence[Node], model: ModelInfo, demand: Demand, held: Mapping[str, tuple[int, int]]
+) -> NodePool:
     """Return the pool for the demanded batch, or the largest half of it that leaves room for the model at all, and
     for what serves: that more is asked for is no reason to take it down.
     """
     known, batch = {node.node_id for node in nodes}, demand.batch
     here = [one for one in plan.current if known.issuperset(stage.node_id for stage in one)]
-    first: Pool | None = None
+    first: NodePool | None = None
     while batch:
         one = pool_of(nodes, model, replace(demand, batch=batch), calibration=plan.calibration, held=held)
-        if not why_none(one) and not any(faults(one, [pipeline]) for pipeline in here):
+        if not why_not_held(one) and not any(faults(one, [pipeline]) for pipeline in here):
             return one
         first, batch = first or one, batch // 2
     assert first is not None, "a batch has a sequence"
     return first
 
 
-def _extended(pool: Pool, broken: Sequence[Pipeline]) -> list[Pipeline]:
+def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     """Let survivors of a broken pipeline take over its lost layers, in their order, where they have room."""
     index = {node.id: i for i, node in enumerate(pool.nodes)}
     found: list[Pipeline] = []
@@ -93,7 +93,7 @@ def _extended(pool: Pool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     return found
 
 
-def _stages(pool: Pool, members: list[int], counts: list[int]) -> Pipeline:
+def _stages(pool: NodePool, members: list[int], counts: list[int]) -> Pipeline:
     first, stages = 0, []
     for i, count in zip(members, counts, strict=True):
         stages.append(Stage(pool.nodes[i].id, first, first + count))
@@ -102,7 +102,7 @@ def _stages(pool: Pool, members: list[int], counts: list[int]) -> Pipeline:
 
 
 def _mended(
-    pool: Pool, whole: list[Pipeline], extended: list[Pipeline], config: SchedulerConfig
+    pool: NodePool, whole: list[Pipeline], extended: list[Pipeline], config: SchedulerConfig
 ) -> list[Pipeline]:
     """Lay the model out on what neither serves nor has been extended."""
     used = {s.node_id for p in (*whole, *extended) for s in p}
@@ -111,7 +111,7 @@ def _mended(
 
 
 def _tokens(
-    plan: Plan, pool: Pool, pipelines: Sequence[Pipeline], model: ModelInfo, config: SchedulerConfig
+    plan: Replan, pool: NodePool, pipelines: Sequence[Pipeline], model: ModelInfo, config: SchedulerConfig
 ) -> float:
     """Return the useful tokens of the horizon, what moving there costs taken off; latency counts a little."""
     if not pipelines:
@@ -122,12 +122,12 @@ def _tokens(
         rate = score(pool, [pipeline]).tokens_per_s if within_goals is None else within_goals
         total += rate * max(0.0, horizon_s - _ready_s(pipeline, pool.held, model, config))
     kept = set(pipelines)
-    for old, booked in zip(plan.current, plan.booked, strict=False):
+    for old, reserved_tokens in zip(plan.current, plan.reserved_tokens, strict=False):
         if old not in kept:
-            total -= booked
-    worth = score(pool, pipelines)
+            total -= reserved_tokens
+    performance = score(pool, pipelines)
     useful = min(total, SPARE * plan.wanted_tokens_per_s * horizon_s)
-    return float(useful * worth.decode_s**-LATENCY_WEIGHT)
+    return float(useful * performance.decode_s**-LATENCY_WEIGHT)
 
 
 def _ready_s(

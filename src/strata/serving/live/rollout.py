@@ -15,7 +15,7 @@ from strata.serving.live.instructions import Instruction, Load, Release
 from strata.serving.planning.allocation import Pipeline
 
 
-class Phase(StrEnum):
+class PipelinePhase(StrEnum):
     """Where a pipeline is in its life."""
 
     WAITING = "waiting"
@@ -33,7 +33,7 @@ class LivePipeline:
 
     version: int
     stages: Pipeline
-    phase: Phase
+    phase: PipelinePhase
     since_s: float
     missing: set[str] = field(default_factory=set)
     running: set[str] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Rollout:
     def __iter__(self) -> Iterator[LivePipeline]:
         return iter(list(self._pipelines.values()))
 
-    def in_phase(self, *phases: Phase) -> list[LivePipeline]:
+    def in_phase(self, *phases: PipelinePhase) -> list[LivePipeline]:
         """Return the pipelines in some phases, oldest first."""
         return [one for one in self if one.phase in phases]
 
@@ -79,21 +79,21 @@ class Rollout:
 
     def wanted(self) -> list[LivePipeline]:
         """Return what serves or will."""
-        return self.in_phase(Phase.WAITING, Phase.LOADING, Phase.SERVING)
+        return self.in_phase(PipelinePhase.WAITING, PipelinePhase.LOADING, PipelinePhase.SERVING)
 
     def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
         """Return what a node should hold: (version, first, end)."""
         return tuple(
             (one.version, stage.first, stage.end)
             for one in self.on_node(node_id)
-            if one.phase is not Phase.WAITING and not one.is_fixed
+            if one.phase is not PipelinePhase.WAITING and not one.is_fixed
             for stage in one.stages
             if stage.node_id == node_id
         )
 
     def serve_fixed(self, stages: Pipeline, now_s: float) -> None:
         """Add a whole pipeline that loads nothing: an engine behind one address."""
-        self._add(stages, Phase.SERVING, now_s).is_fixed = True
+        self._add(stages, PipelinePhase.SERVING, now_s).is_fixed = True
 
     def adopt(self, plan: Iterable[Pipeline], now_s: float) -> list[Instruction]:
         """Move towards a plan: pipelines it shares with what is there stay as they are."""
@@ -105,10 +105,10 @@ class Rollout:
             old.is_wanted = old.stages in plan
             if old.is_wanted:
                 plan.remove(old.stages)
-            elif old.phase is not Phase.SERVING:
+            elif old.phase is not PipelinePhase.SERVING:
                 out += self._end(old)
         for stages in plan:
-            self._add(stages, Phase.WAITING, now_s)
+            self._add(stages, PipelinePhase.WAITING, now_s)
         return out + self.advance(now_s)
 
     def loaded(self, node_id: str, version: int, now_s: float) -> list[Instruction]:
@@ -117,7 +117,7 @@ class Rollout:
         if one is None:
             return [Release(node_id, version)]
         if node_id not in one.missing:
-            return []  # said before: beats repeat it
+            return []  # known already: heartbeats repeat it
         one.missing.remove(node_id)
         return [] if one.missing else self.advance(now_s)
 
@@ -128,7 +128,7 @@ class Rollout:
             out += [i for i in self._end(one) if not (isinstance(i, Release) and i.node_id == node_id)]
         return lost, out + self.advance(now_s)
 
-    def excuse(self, gap_s: float) -> None:
+    def extend_deadlines(self, gap_s: float) -> None:
         """Count so much time as not passed: it was we who were away."""
         for one in self:
             one.since_s += gap_s
@@ -140,31 +140,35 @@ class Rollout:
     def advance(self, now_s: float) -> list[Instruction]:
         """Start what can be started, retire what has been replaced, and end what has run dry."""
         out: list[Instruction] = []
-        for one in self.in_phase(Phase.LOADING):
+        for one in self.in_phase(PipelinePhase.LOADING):
             if not one.missing:
-                one.phase, one.since_s = Phase.SERVING, now_s
-        coming = {name for new in self.in_phase(Phase.WAITING, Phase.LOADING) for name in new.node_ids}
-        replaced = [p for p in self.in_phase(Phase.SERVING) if not p.is_wanted and not coming & set(p.node_ids)]
+                one.phase, one.since_s = PipelinePhase.SERVING, now_s
+        coming = {
+            name for new in self.in_phase(PipelinePhase.WAITING, PipelinePhase.LOADING) for name in new.node_ids
+        }
+        replaced = [
+            p for p in self.in_phase(PipelinePhase.SERVING) if not p.is_wanted and not coming & set(p.node_ids)
+        ]
         self._drain(replaced, now_s)
-        for new in self.in_phase(Phase.SERVING):
-            self._drain([old for old in self._older_on(new) if old.phase is Phase.SERVING], now_s)
-        for old in self.in_phase(Phase.DRAINING):
+        for new in self.in_phase(PipelinePhase.SERVING):
+            self._drain([old for old in self._older_on(new) if old.phase is PipelinePhase.SERVING], now_s)
+        for old in self.in_phase(PipelinePhase.DRAINING):
             if not old.running:
                 out += self._end(old)
         # What loads serves nothing yet: to drain another pipeline meanwhile would leave too few.
-        emptying = bool(self.in_phase(Phase.LOADING))
-        for new in self.in_phase(Phase.WAITING):
+        emptying = bool(self.in_phase(PipelinePhase.LOADING))
+        for new in self.in_phase(PipelinePhase.WAITING):
             crowded = [old for old in self._older_on(new) if not self._beside(new, old)]
             if not crowded:
-                new.phase, new.since_s = Phase.LOADING, now_s
+                new.phase, new.since_s = PipelinePhase.LOADING, now_s
                 new.missing = set(new.node_ids)
                 out += [Load(s.node_id, new.version, s.first, s.end) for s in new.stages]
                 continue
-            if not emptying or any(old.phase is Phase.DRAINING for old in crowded):
+            if not emptying or any(old.phase is PipelinePhase.DRAINING for old in crowded):
                 emptying = True
-                self._drain([old for old in crowded if old.phase is Phase.SERVING], now_s)
+                self._drain([old for old in crowded if old.phase is PipelinePhase.SERVING], now_s)
                 for old in crowded:
-                    if old.phase is Phase.DRAINING and not old.running:
+                    if old.phase is PipelinePhase.DRAINING and not old.running:
                         out += self._end(old)
         if any(isinstance(i, Release) for i in out):
             out += self.advance(now_s)
@@ -184,10 +188,10 @@ class Rollout:
 
     def _drain(self, old: list[LivePipeline], now_s: float) -> None:
         for one in old:
-            one.phase, one.since_s = Phase.DRAINING, now_s
+            one.phase, one.since_s = PipelinePhase.DRAINING, now_s
         self._draining += old
 
-    def _add(self, stages: Pipeline, phase: Phase, now_s: float) -> LivePipeline:
+    def _add(self, stages: Pipeline, phase: PipelinePhase, now_s: float) -> LivePipeline:
         one = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
         for name in dict.fromkeys(one.node_ids):
             self._on.setdefault(name, []).append(one)
@@ -201,6 +205,6 @@ class Rollout:
             if not self._on[name]:
                 del self._on[name]
         self._draining = [other for other in self._draining if other is not one]
-        if one.phase is Phase.WAITING or one.is_fixed:
+        if one.phase is PipelinePhase.WAITING or one.is_fixed:
             return []
         return [Release(node_id, one.version) for node_id in one.node_ids]

@@ -11,11 +11,11 @@ from strata.decision import Reason
 from strata.serving.planning.allocation import Allocation, Pipeline, pipeline, score
 from strata.serving.planning.auto import auto
 from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
-from strata.serving.planning.capacity import roomiest, why_none
+from strata.serving.planning.capacity import largest_pipeline, why_not_held
 from strata.serving.planning.dynamic import least_latency, most_throughput
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.greedy import greedy
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.shared_stages import with_shared_stages
 from strata.serving.planning.split import least_bottleneck
 
@@ -23,7 +23,7 @@ Strategy = Literal["auto", "dp", "greedy"]
 
 
 def allocate(
-    pool: Pool,
+    pool: NodePool,
     strategy: Strategy = "auto",
     *,
     goal: Goal = Goal.BOTH,
@@ -42,7 +42,7 @@ def allocate(
     pipeline beside another node, so that its other nodes are in two pipelines.
     """
     started = clock()
-    reasons = why_none(pool)
+    reasons = why_not_held(pool)
     if reasons:
         return Allocation((), score(pool, ()), 0.0, reasons)
     pipelines: list[Pipeline]
@@ -58,7 +58,7 @@ def allocate(
             data = {"elapsed": f"{clock() - started:.2f} s", "evaluated": tried}
             reasons = (Reason("time-limit", data=data),)
     if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
-        members = roomiest(pool)[0]
+        members = largest_pipeline(pool)[0]
         pipelines = [pipeline(pool, members, least_bottleneck(pool, members) or [])]
     # The bound of small pools is that of disjoint pipelines.
     bound = fluid_bound(pool) if share_stages else bound_tokens_per_s(pool)

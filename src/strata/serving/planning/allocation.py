@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strata.decision import Reason
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import capacities, stages_s
 
 
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
 Pipeline = tuple[Stage, ...]
 
 
-class Worth(NamedTuple):
+class Performance(NamedTuple):
     """What one pipeline or a whole plan gives; `decode_s` of a plan is the mean over its tokens."""
 
     tokens_per_s: float
@@ -35,7 +35,7 @@ class Allocation:
     """Pipelines that share no node, what they are worth, what no plan can exceed, and why there are none."""
 
     pipelines: tuple[Pipeline, ...]
-    worth: Worth
+    performance: Performance
     bound_tokens_per_s: float
     reasons: tuple[Reason, ...] = ()
 
@@ -44,10 +44,10 @@ class Allocation:
         """How far the plan's tokens/s may be from the best, as a share of the bound; None where that is 0."""
         if self.bound_tokens_per_s <= 0:
             return None
-        return 1.0 - self.worth.tokens_per_s / self.bound_tokens_per_s
+        return 1.0 - self.performance.tokens_per_s / self.bound_tokens_per_s
 
 
-def pipeline(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> Pipeline:
+def pipeline(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -> Pipeline:
     """Return members with so many layers each as stages."""
     first, stages = 0, []
     for i, count in zip(members, counts, strict=True):
@@ -56,56 +56,56 @@ def pipeline(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> Pipel
     return tuple(stages)
 
 
-def worth_of(pool: Pool, members: list[int], counts: Sequence[int]) -> Worth:
+def performance_of(pool: NodePool, members: list[int], counts: Sequence[int]) -> Performance:
     """Return what one pipeline gives: enough microbatches in flight, so its slowest stage sets the pace."""
     times = stages_s(pool, members, counts)
-    return Worth(pool.batch / max(times), sum(times) + pool.cycle_s(members))
+    return Performance(pool.batch / max(times), sum(times) + pool.cycle_s(members))
 
 
-def score(pool: Pool, pipelines: Sequence[Pipeline]) -> Worth:
+def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:
     """Return a plan's tokens/s and its decode time, the mean over tokens.
 
     Where pipelines share nodes, each gives way by as much as its busiest node is asked for too much.
     """
     index = {node.id: i for i, node in enumerate(pool.nodes)}
-    worths, busy = list[Worth](), list[list[tuple[str, float]]]()
+    worths, busy = list[Performance](), list[list[tuple[str, float]]]()
     asked: dict[str, float] = {}
     for stages in pipelines:
         members, counts = [index[s.node_id] for s in stages], [s.end - s.first for s in stages]
-        worth = worth_of(pool, members, counts)
-        steps = worth.tokens_per_s / pool.batch
+        performance = performance_of(pool, members, counts)
+        steps = performance.tokens_per_s / pool.batch
         shares = [
             (s.node_id, time * steps) for s, time in zip(stages, stages_s(pool, members, counts), strict=True)
         ]
         for name, share in shares:
             asked[name] = asked.get(name, 0.0) + share
-        worths.append(worth)
+        worths.append(performance)
         busy.append(shares)
     rate = weighted = 0.0
-    for worth, shares in zip(worths, busy, strict=True):
+    for performance, shares in zip(worths, busy, strict=True):
         over = max(max(asked[name] for name, _ in shares), 1.0)
-        rate += worth.tokens_per_s / over
-        weighted += worth.tokens_per_s / over * worth.decode_s
-    return Worth(rate, weighted / rate if rate else math.inf)
+        rate += performance.tokens_per_s / over
+        weighted += performance.tokens_per_s / over * performance.decode_s
+    return Performance(rate, weighted / rate if rate else math.inf)
 
 
-def goodput(pool: Pool, pipelines: Sequence[Sequence[tuple[str, int, int]]]) -> float | None:
+def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]]) -> float | None:
     """Return the tokens/s a plan serves, prompts counted, within its goals; None where none are known."""
     if pool.service is None:
         return None
     index, total = {node.id: i for i, node in enumerate(pool.nodes)}, 0.0
     for stages in pipelines:
         members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
-        worth = worth_of(pool, members, counts)
-        if pool.service.keeps_goals(members, counts, worth.decode_s):
-            step_s = pool.batch / worth.tokens_per_s
-            total += worth.tokens_per_s * pool.service.share(
-                members, counts, step_s=step_s, decode_s=worth.decode_s
+        performance = performance_of(pool, members, counts)
+        if pool.service.keeps_goals(members, counts, performance.decode_s):
+            step_s = pool.batch / performance.tokens_per_s
+            total += performance.tokens_per_s * pool.service.share(
+                members, counts, step_s=step_s, decode_s=performance.decode_s
             )
     return total
 
 
-def faults(pool: Pool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:
+def faults(pool: NodePool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:
     """Say what makes a plan illegal; nothing where it may run. A shared node must have the same layers in all."""
     index, found = {node.id: i for i, node in enumerate(pool.nodes)}, list[str]()
     seen: dict[str, Stage] = {}

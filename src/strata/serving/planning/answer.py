@@ -26,7 +26,7 @@ def serving_answer(answer: ServingAnswer, job: ServingJob, *, inputs: Mapping[st
             "requests_per_s": estimate.requests_per_s,
             "goodput_per_s": estimate.goodput_per_s,
             "link_share": estimate.link_share,
-            "stages_tokens_per_s": allocation.worth.tokens_per_s,
+            "stages_tokens_per_s": allocation.performance.tokens_per_s,
             "bound_tokens_per_s": allocation.bound_tokens_per_s,
             "gap": None if allocation.gap is None else max(0.0, allocation.gap),
             "trust": str(estimate.trust),

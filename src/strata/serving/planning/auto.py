@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from strata.serving.planning.allocation import Pipeline, pipeline, score
-from strata.serving.planning.capacity import roomiest
+from strata.serving.planning.capacity import largest_pipeline
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.dynamic import least_latency, most_throughput
-from strata.serving.planning.evaluation import Appraiser, Ring
+from strata.serving.planning.evaluation import Ring, RingEvaluator
 from strata.serving.planning.goal import Goal, Weighing
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.search import Search
 from strata.serving.planning.small_pools import MOST_NODES, undominated_plans
 from strata.serving.planning.split import least_bottleneck
@@ -40,24 +40,24 @@ SMALL_SHARE where that start is one pipeline.
 
 
 def auto(
-    pool: Pool, goal: Goal, *, is_over: Callable[[], bool], moves: int = MOVES, has_floor: bool = False
+    pool: NodePool, goal: Goal, *, is_over: Callable[[], bool], moves: int = MOVES, has_floor: bool = False
 ) -> tuple[list[Pipeline], int, int]:
     """Return the best pipelines found, the moves tried and the moves intended.
 
     `pool` must hold the model (`room.why_none`). has_floor: plans of fewer tokens/s than nodes filled as they
     come, or in small pools than SMALL_SHARE of the most, are worth less than any other.
     """
-    appraiser = Appraiser(pool, for_goals=goal is Goal.GOODPUT)
+    evaluator = RingEvaluator(pool, for_goals=goal is Goal.GOODPUT)
     if goal is not Goal.GOODPUT:
         rings, tried, wanted = _searched(
-            appraiser, Weighing.of(goal, has_floor=has_floor), is_over, moves, has_floor=has_floor
+            evaluator, Weighing.of(goal, has_floor=has_floor), is_over, moves, has_floor=has_floor
         )
     else:
         # Goals bound the latency only to themselves: below them it counts once enough is served, or without any.
-        rings, tried, wanted = _searched(appraiser, Weighing.of(Goal.BOTH), is_over, moves)
+        rings, tried, wanted = _searched(evaluator, Weighing.of(Goal.BOTH), is_over, moves)
         enough = pool.service.wanted_tokens_per_s if pool.service and pool.service.has_goals else 0.0
         if _sums(rings)[0] < enough:
-            other, again, more = _searched(appraiser, Weighing.of(goal), is_over, moves)
+            other, again, more = _searched(evaluator, Weighing.of(goal), is_over, moves)
             rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
     rings.sort(key=lambda ring: min(ring.members))
     found = [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
@@ -66,7 +66,7 @@ def auto(
     return found, tried, wanted
 
 
-def _not_below_seed(pool: Pool, goal: Goal, found: list[Pipeline], *, has_floor: bool) -> list[Pipeline]:
+def _not_below_seed(pool: NodePool, goal: Goal, found: list[Pipeline], *, has_floor: bool) -> list[Pipeline]:
     """Return what was found, or the seed's dynamic programme where that is worth more."""
     other = least_latency(pool) if goal is Goal.LATENCY else most_throughput(pool)
     (rate, decode_s), (seed_rate, seed_decode_s) = score(pool, found), score(pool, other)
@@ -80,43 +80,48 @@ def _not_below_seed(pool: Pool, goal: Goal, found: list[Pipeline], *, has_floor:
 
 
 def _searched(
-    appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool], moves: int, *, has_floor: bool = False
+    evaluator: RingEvaluator,
+    weighing: Weighing,
+    is_over: Callable[[], bool],
+    moves: int,
+    *,
+    has_floor: bool = False,
 ) -> tuple[list[Ring], int, int]:
-    pool, starts = appraiser.pool, [_as_they_come(appraiser)]
+    pool, starts = evaluator.pool, [_as_they_come(evaluator)]
     if has_floor:
-        most = _most(appraiser, is_over) if MOST_NODES < len(pool.nodes) <= MID_NODES else []
+        most = _most(evaluator, is_over) if MOST_NODES < len(pool.nodes) <= MID_NODES else []
         share = SMALL_SHARE if len(most) == 1 else MID_SHARE
         weighing = replace(weighing, least_rate=max(_sums(starts[0])[0], share * _sums(most)[0]))
         starts.append(most)
     if len(pool.nodes) <= MOST_NODES:
-        plans = undominated_plans(appraiser)
+        plans = undominated_plans(evaluator)
         if has_floor:
             weighing = replace(weighing, least_rate=max(weighing.least_rate, SMALL_SHARE * plans[0].rate))
         starts += [plan.rings() for plan in plans]
-    starts.append(_best_start(appraiser, weighing, is_over))
+    starts.append(_best_start(evaluator, weighing, is_over))
     best = max(starts, key=lambda rings: _value(weighing, rings))
     tried, wanted = 0, 0
     for hot in _heats(len(pool.nodes)):
-        search = Search(appraiser, weighing, best, random.Random(len(pool.nodes)))
+        search = Search(evaluator, weighing, best, random.Random(len(pool.nodes)))
         tried += search.run(moves, hot=hot, is_over=is_over)
         wanted += moves
         best = search.best
-    polished = _polished(appraiser, weighing, best)
+    polished = _polished(evaluator, weighing, best)
     if _value(weighing, polished) < _value(weighing, best) - POLISHED:  # It weighs pipelines one by one.
         polished = best
     return polished, tried, wanted
 
 
-def _as_they_come(appraiser: Appraiser) -> list[Ring]:
+def _as_they_come(evaluator: RingEvaluator) -> list[Ring]:
     """Return pipelines of nodes that are filled one after the other, in the pool's order."""
     rings, members = list[Ring](), list[int]()
-    room = [node.capacity.middle for node in appraiser.pool.nodes]
+    room = [node.capacity.middle for node in evaluator.pool.nodes]
     for i in range(len(room)):
         members = sorted([*members, i], key=lambda j: (-room[j], j))
-        ring = appraiser.value(members)
+        ring = evaluator.value(members)
         if ring:
             rings.append(ring)
-        if ring or len(members) == appraiser.pool.num_layers:
+        if ring or len(members) == evaluator.pool.num_layers:
             members = []
     return rings
 
@@ -128,55 +133,57 @@ def _heats(num_nodes: int) -> tuple[float, ...]:
     return HEATS if num_nodes <= FEW_NODES else HEATS[:1]
 
 
-def _best_start(appraiser: Appraiser, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:
+def _best_start(evaluator: RingEvaluator, weighing: Weighing, is_over: Callable[[], bool]) -> list[Ring]:
     best: list[Ring] = []
-    for order in _orders(appraiser):
-        rings = _cut(appraiser, weighing, order, is_over)
+    for order in _orders(evaluator):
+        rings = _cut(evaluator, weighing, order, is_over)
         if _value(weighing, rings) > _value(weighing, best):
             best = rings
         if best and is_over():
             break
     if not best:  # Only one order of the ends holds the model.
-        ring = appraiser.value(roomiest(appraiser.pool)[0])
+        ring = evaluator.value(largest_pipeline(evaluator.pool)[0])
         best = [ring] if ring else []
     return best
 
 
-def _most(appraiser: Appraiser, is_over: Callable[[], bool]) -> list[Ring]:
+def _most(evaluator: RingEvaluator, is_over: Callable[[], bool]) -> list[Ring]:
     """Return the cuts of the most tokens/s."""
     best: list[Ring] = []
-    for order in _orders(appraiser):
-        best = max(best, _cut_at(appraiser, order, 1.0, 0.0), key=lambda rings: _sums(rings)[0])
+    for order in _orders(evaluator):
+        best = max(best, _cut_at(evaluator, order, 1.0, 0.0), key=lambda rings: _sums(rings)[0])
         if is_over():
             break
     return best
 
 
-def _orders(appraiser: Appraiser) -> Iterator[list[int]]:
+def _orders(evaluator: RingEvaluator) -> Iterator[list[int]]:
     """Yield orders worth cutting: like filling times or like speeds together, inside regions and without."""
-    pool = appraiser.pool
-    nodes, regions, fills = range(len(pool.nodes)), pool.regions, appraiser.fills_s
+    pool = evaluator.pool
+    nodes, regions, fills = range(len(pool.nodes)), pool.regions, evaluator.fills_s
     yield sorted(nodes, key=lambda i: (regions[i], -fills[i], i))
     yield sorted(nodes, key=lambda i: (regions[i], pool.layer_s[i], i))
     if len(set(regions)) > 1:
         yield sorted(nodes, key=lambda i: (-fills[i], i))
 
 
-def _cut(appraiser: Appraiser, weighing: Weighing, order: list[int], is_over: Callable[[], bool]) -> list[Ring]:
+def _cut(
+    evaluator: RingEvaluator, weighing: Weighing, order: list[int], is_over: Callable[[], bool]
+) -> list[Ring]:
     """Cut an order, first for tokens/s, then at the prices that plan has: the better of both plans."""
-    fastest = _cut_at(appraiser, order, 1.0, 0.0)
+    fastest = _cut_at(evaluator, order, 1.0, 0.0)
     if not fastest or is_over():
         return fastest
-    priced = _cut_at(appraiser, order, *weighing.prices(*_sums(fastest)))
+    priced = _cut_at(evaluator, order, *weighing.prices(*_sums(fastest)))
     return max(priced, fastest, key=lambda rings: _value(weighing, rings))
 
 
-def _cut_at(appraiser: Appraiser, order: list[int], rate_price: float, weight_price: float) -> list[Ring]:
+def _cut_at(evaluator: RingEvaluator, order: list[int], rate_price: float, weight_price: float) -> list[Ring]:
     """Cut an order at prices of rate and weight; cut what is left over again."""
-    longest, rings = _longest(appraiser.pool), list[Ring]()
+    longest, rings = _longest(evaluator.pool), list[Ring]()
     while True:
         found = best_cuts(
-            appraiser.appraise, order, rate_price=rate_price, weight_price=weight_price, longest=longest
+            evaluator.evaluate, order, rate_price=rate_price, weight_price=weight_price, longest=longest
         )
         if not found:
             return rings
@@ -185,7 +192,7 @@ def _cut_at(appraiser: Appraiser, order: list[int], rate_price: float, weight_pr
         order = [i for i in order if i not in used]
 
 
-def _longest(pool: Pool) -> int:
+def _longest(pool: NodePool) -> int:
     """Return how many of the smallest nodes it takes to hold the model, and two more."""
     held = 0
     for count, room in enumerate(sorted(node.capacity.middle for node in pool.nodes), 1):
@@ -195,19 +202,19 @@ def _longest(pool: Pool) -> int:
     return len(pool.nodes)
 
 
-def _polished(appraiser: Appraiser, weighing: Weighing, rings: list[Ring]) -> list[Ring]:
+def _polished(evaluator: RingEvaluator, weighing: Weighing, rings: list[Ring]) -> list[Ring]:
     if not rings:
         return []
     prices = weighing.prices(*_sums(rings))
-    thrifty = [_without_idlers(appraiser, ring, *prices) for ring in rings]
-    return [appraiser.polish(ring.members, *prices) or ring for ring in thrifty]
+    thrifty = [_without_idlers(evaluator, ring, *prices) for ring in rings]
+    return [evaluator.polish(ring.members, *prices) or ring for ring in thrifty]
 
 
-def _without_idlers(appraiser: Appraiser, ring: Ring, rate_price: float, weight_price: float) -> Ring:
+def _without_idlers(evaluator: RingEvaluator, ring: Ring, rate_price: float, weight_price: float) -> Ring:
     """Leave out members that the ring is worth as much without: what bounds it is another stage, or a goal."""
     for i in list(ring.members):
         value = ring.rate * rate_price - ring.weight * weight_price
-        fewer = appraiser.appraise([j for j in ring.members if j != i]) if len(ring.members) > 1 else None
+        fewer = evaluator.evaluate([j for j in ring.members if j != i]) if len(ring.members) > 1 else None
         if fewer and fewer.rate * rate_price - fewer.weight * weight_price >= value - 1e-9 * abs(value):
             ring = fewer
     return ring

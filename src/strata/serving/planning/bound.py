@@ -15,14 +15,14 @@ from itertools import combinations
 
 import numpy as np
 
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import bottleneck_s, least_bottleneck
 
 ENUMERATED_NODES = 8
 """Up to so many nodes all their sets are looked at."""
 
 
-def bound_tokens_per_s(pool: Pool) -> float:
+def bound_tokens_per_s(pool: NodePool) -> float:
     """Return an upper bound on the tokens/s of any plan; 0 for an empty pool."""
     fluid = fluid_bound(pool)
     if 0 < len(pool.nodes) <= ENUMERATED_NODES and pool.has_equal_layers and math.isfinite(fluid):
@@ -30,7 +30,7 @@ def bound_tokens_per_s(pool: Pool) -> float:
     return fluid
 
 
-def fluid_bound(pool: Pool) -> float:
+def fluid_bound(pool: NodePool) -> float:
     """Return the bound that ignores memory and counts layers as divisible; infinite where work takes no time."""
     if not pool.nodes:
         return 0.0
@@ -43,7 +43,7 @@ def fluid_bound(pool: Pool) -> float:
     return float(pool.batch * per_second.sum() / (prices.sum() + heads.min()))
 
 
-def _packing_bound(pool: Pool) -> float:
+def _packing_bound(pool: NodePool) -> float:
     sets, rates = [], []
     for size in range(1, len(pool.nodes) + 1):
         for members in combinations(range(len(pool.nodes)), size):
@@ -54,7 +54,7 @@ def _packing_bound(pool: Pool) -> float:
     return _best_packing(len(pool.nodes), sets, rates)
 
 
-def _least_bottleneck_s(pool: Pool, members: tuple[int, ...]) -> float:
+def _least_bottleneck_s(pool: NodePool, members: tuple[int, ...]) -> float:
     """Return the least bottleneck over all orders: only who is first and who is last matters."""
     if len(members) == 1:
         node = pool.nodes[members[0]]

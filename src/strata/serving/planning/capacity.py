@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from strata.decision import Reason
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 
 
-def roomiest(pool: Pool) -> tuple[list[int], int]:
+def largest_pipeline(pool: NodePool) -> tuple[list[int], int]:
     """Return a pipeline of at most L nodes that holds the most layers, and how many (more than L perhaps).
 
     With more than L nodes it may hold fewer than the most, but never fewer than L if any pipeline does.
@@ -32,9 +32,9 @@ def roomiest(pool: Pool) -> tuple[list[int], int]:
     return best
 
 
-def why_none(pool: Pool) -> tuple[Reason, ...]:
+def why_not_held(pool: NodePool) -> tuple[Reason, ...]:
     """Say why a pool serves nothing; empty where it holds the model."""
-    held = roomiest(pool)[1]
+    held = largest_pipeline(pool)[1]
     if held >= pool.num_layers:
         return ()
     return (Reason("layers-do-not-fit", data={"have": held, "need": pool.num_layers, "nodes": len(pool.nodes)}),)

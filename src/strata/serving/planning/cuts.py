@@ -10,7 +10,7 @@ MOST_SPARE = 10
 
 
 def best_cuts(
-    appraise: Callable[[list[int]], Ring | None],
+    evaluate: Callable[[list[int]], Ring | None],
     order: Sequence[int],
     *,
     rate_price: float,
@@ -32,7 +32,7 @@ def best_cuts(
         for end in range(start + 1, min(start + longest, n) + 1):
             if is_thrifty and shortest and end - start > shortest + min(shortest + 1, MOST_SPARE):
                 break
-            ring = appraise(list(order[start:end]))
+            ring = evaluate(list(order[start:end]))
             if ring is None:
                 continue
             shortest = shortest or end - start

@@ -12,26 +12,26 @@ import numpy as np
 
 from strata.serving.planning.allocation import Pipeline, pipeline
 from strata.serving.planning.cuts import best_cuts
-from strata.serving.planning.evaluation import Appraiser
-from strata.serving.planning.pool import Array, Pool
+from strata.serving.planning.evaluation import RingEvaluator
+from strata.serving.planning.pool import Array, NodePool
 from strata.serving.planning.split import least_bottleneck
 
 WINDOW = 24
 """A pipeline is sought among so many successive nodes of the order."""
 
 
-def most_throughput(pool: Pool) -> list[Pipeline]:
+def most_throughput(pool: NodePool) -> list[Pipeline]:
     """Return the best cuts of the nodes, region by region and the longest filling first, into pipelines.
 
     Exact for that order, among pipelines of at most WINDOW nodes.
     """
-    appraiser = Appraiser(pool)
-    order = sorted(range(len(pool.nodes)), key=lambda i: (pool.regions[i], -appraiser.fills_s[i], i))
-    rings = best_cuts(appraiser.value, order, rate_price=1.0, weight_price=0.0, longest=WINDOW, is_thrifty=False)
+    evaluator = RingEvaluator(pool)
+    order = sorted(range(len(pool.nodes)), key=lambda i: (pool.regions[i], -evaluator.fills_s[i], i))
+    rings = best_cuts(evaluator.value, order, rate_price=1.0, weight_price=0.0, longest=WINDOW, is_thrifty=False)
     return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
 
 
-def least_latency(pool: Pool) -> list[Pipeline]:
+def least_latency(pool: NodePool) -> list[Pipeline]:
     """Return pipelines of the least decode time, one after the other; its splits are not balanced."""
     order = sorted(range(len(pool.nodes)), key=lambda i: (pool.regions[i], pool.layer_s[i], i))
     seen: dict[tuple[int, ...], tuple[float, list[int], list[int]]] = {}
@@ -49,7 +49,7 @@ def least_latency(pool: Pool) -> list[Pipeline]:
         order = [i for i in order if i not in best[1]]
 
 
-def quickest_from(pool: Pool, window: tuple[int, ...]) -> tuple[float, list[int], list[int]]:
+def quickest_from(pool: NodePool, window: tuple[int, ...]) -> tuple[float, list[int], list[int]]:
     """Return the least decode time of pipelines that begin with the window's first node: time, members, layers.
 
     reach[j, e] is the least time to have layers [0, e) done, the last of them on node j of the window:
@@ -90,7 +90,7 @@ def _take(enter: Array, prefix: Array, capacity: int) -> Array:
 
 
 def _trace(
-    pool: Pool,
+    pool: NodePool,
     window: tuple[int, ...],
     reach: Array,
     enter: Array,

@@ -15,9 +15,9 @@ from strata.fleet.fleet import Fleet
 from strata.serving.layout import Layout, StageServer
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
-from strata.serving.planning.allocation import Pipeline, worth_of
+from strata.serving.planning.allocation import Pipeline, performance_of
 from strata.serving.planning.planfile import PlannedPipeline, PlannedStage
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.request_rate import capacity, ttft_s
 from strata.serving.planning.split import stages_s
 from strata.units import show_time
@@ -55,7 +55,7 @@ class Estimate:
 
 
 def estimates(
-    fleet: Fleet, nodes: Sequence[Node], pool: Pool, pipelines: Sequence[Pipeline], job: ServingJob
+    fleet: Fleet, nodes: Sequence[Node], pool: NodePool, pipelines: Sequence[Pipeline], job: ServingJob
 ) -> Estimate:
     """Return the figures of some pipelines, of which there is at least one."""
     demand = job.demand
@@ -92,7 +92,7 @@ def estimates(
 def _pipeline(
     fleet: Fleet,
     nodes: Mapping[str, Node],
-    pool: Pool,
+    pool: NodePool,
     servers: Mapping[str, StageServer],
     layout: Layout,
     stages: Pipeline,
@@ -100,7 +100,7 @@ def _pipeline(
 ) -> PlannedPipeline:
     names, index = [stage.node_id for stage in stages], {node.id: i for i, node in enumerate(pool.nodes)}
     members, counts = [index[name] for name in names], [stage.end - stage.first for stage in stages]
-    worth, steps_s = worth_of(pool, members, counts), stages_s(pool, members, counts)
+    performance, steps_s = performance_of(pool, members, counts), stages_s(pool, members, counts)
     served = [servers[name] for name in names]
     slots, most = min(server.slots for server in served), capacity(layout, served, demand)
     return PlannedPipeline(
@@ -109,10 +109,10 @@ def _pipeline(
             for stage, step_s, server in zip(stages, steps_s, served, strict=True)
         ),
         slots=slots,
-        tokens_per_s=min(worth.tokens_per_s, slots / worth.decode_s),
+        tokens_per_s=min(performance.tokens_per_s, slots / performance.decode_s),
         requests_per_s=most.requests_per_s,
         goodput_per_s=most.goodput_per_s,
-        decode_s=worth.decode_s,
+        decode_s=performance.decode_s,
         ttft_s=ttft_s(layout, served, demand),
         trust=_trust(fleet, nodes, names),
     )

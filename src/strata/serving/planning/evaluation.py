@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from strata.serving.planning.order import best_path, best_ring
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import fill_equal, least_bottleneck, stages_s
 
 EVERY_END = 12
@@ -24,10 +24,10 @@ class Ring(NamedTuple):
     weight: float
 
 
-class Appraiser:
+class RingEvaluator:
     """Splits and values rings of one pool; remembers what it has seen. `for_goals`: only served tokens count."""
 
-    def __init__(self, pool: Pool, *, for_goals: bool = False) -> None:
+    def __init__(self, pool: NodePool, *, for_goals: bool = False) -> None:
         self.pool, self._service = pool, pool.service if for_goals else None
         self.speed = [1.0 / s if s > 0 else 1e18 for s in pool.layer_s]
         nodes = pool.nodes
@@ -41,7 +41,7 @@ class Appraiser:
         self._head_s = [n.head_s for n in nodes]
         self._seen: dict[tuple[int, ...], Ring | None] = {}
 
-    def appraise(self, members: list[int]) -> Ring | None:
+    def evaluate(self, members: list[int]) -> Ring | None:
         """Return the ring, cut where its ends are least likely to be short of room; None where nothing fits."""
         key = tuple(members)
         if key in self._seen:

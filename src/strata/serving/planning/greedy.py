@@ -7,11 +7,11 @@ few layers. Layers are then split exactly.
 from __future__ import annotations
 
 from strata.serving.planning.allocation import Pipeline, pipeline
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import least_bottleneck
 
 
-def greedy(pool: Pool) -> list[Pipeline]:
+def greedy(pool: NodePool) -> list[Pipeline]:
     """Return pipelines of nodes sorted by speed; nodes left that hold no model stay idle."""
     left = sorted(range(len(pool.nodes)), key=lambda i: (pool.layer_s[i], -pool.nodes[i].capacity.middle, i))
     left = [i for i in left if pool.nodes[i].capacity.middle >= 1]
@@ -33,7 +33,7 @@ def greedy(pool: Pool) -> list[Pipeline]:
     return pipelines
 
 
-def _holds(pool: Pool, members: list[int]) -> bool:
+def _holds(pool: NodePool, members: list[int]) -> bool:
     if len(members) == 1:
         return pool.nodes[members[0]].capacity.only >= pool.num_layers
     nodes = [pool.nodes[i].capacity for i in members]

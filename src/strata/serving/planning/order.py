@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from itertools import pairwise, permutations
 
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 
 EXACT_MEMBERS = 9
 """Up to so many members the ring is exact (dynamic programming over subsets)."""
 
 
-def best_ring(pool: Pool, members: list[int]) -> list[int]:
+def best_ring(pool: NodePool, members: list[int]) -> list[int]:
     """Return the members in the order of the cheapest ring found; where it is cut is the caller's choice."""
     k = len(members)
     if k < 3:
@@ -30,7 +30,7 @@ EXACT_INNER = 4
 """Up to so many members between two ends are tried in every order."""
 
 
-def best_path(pool: Pool, ring: list[int], first: int, last: int) -> list[int]:
+def best_path(pool: NodePool, ring: list[int], first: int, last: int) -> list[int]:
     """Return the ring's members between two ends in the order of the least hops; many stay in the ring's."""
     at = ring.index(first)
     inner = [i for i in ring[at + 1 :] + ring[:at] if i != last]
@@ -43,7 +43,7 @@ def best_path(pool: Pool, ring: list[int], first: int, last: int) -> list[int]:
     return [first, *inner, last]
 
 
-def _subsets(pool: Pool, members: list[int]) -> list[int]:
+def _subsets(pool: NodePool, members: list[int]) -> list[int]:
     hops, start, rest = pool.hops, members[0], members[1:]
     n = len(rest)
     best = {(1 << j, j): (hops[start][rest[j]], -1) for j in range(n)}
@@ -64,7 +64,7 @@ def _subsets(pool: Pool, members: list[int]) -> list[int]:
     return [start, *reversed(ring)]
 
 
-def _two_opt(pool: Pool, members: list[int]) -> list[int]:
+def _two_opt(pool: NodePool, members: list[int]) -> list[int]:
     """Turn parts of the ring round, and move single members, while that makes it cheaper."""
     ring, cost, k = list(members), pool.cycle_s(members), len(members)
     improved = True

@@ -20,7 +20,7 @@ from strata.serving.planning.allocation import Allocation, goodput
 from strata.serving.planning.estimate import Estimate, estimates
 from strata.serving.planning.goal import Goal, Weighing
 from strata.serving.planning.planfile import PlannedNode, PlannedService, ServingPlan
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.relax import smallest
 from strata.serving.planning.unused import Unused
 from strata.units import show_time
@@ -128,15 +128,17 @@ def plan_serving(
     return ServingAnswer(decision, plan, allocation, estimate, left_out)
 
 
-def _value(pool: Pool, goal: Goal, allocation: Allocation) -> float:
+def _value(pool: NodePool, goal: Goal, allocation: Allocation) -> float:
     """Return what an allocation is worth, as the search weighs it; goodput where that is the goal."""
-    worth = allocation.worth
+    performance = allocation.performance
     if not allocation.pipelines:
         return -math.inf
     has_goals = pool.service is not None and pool.service.has_goals
-    rate = (goodput(pool, allocation.pipelines) or NEXT_TO_NONE) if goal is Goal.GOODPUT else worth.tokens_per_s
+    rate = (
+        (goodput(pool, allocation.pipelines) or NEXT_TO_NONE) if goal is Goal.GOODPUT else performance.tokens_per_s
+    )
     weighing = Weighing.of(Goal.BOTH if goal is Goal.GOODPUT and not has_goals else goal)
-    return weighing.value(rate, rate * worth.decode_s)
+    return weighing.value(rate, rate * performance.decode_s)
 
 
 def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal) -> ServingPlan:
@@ -194,7 +196,7 @@ def _character(estimate: Estimate) -> Iterator[Reason]:
 
 
 def _alternatives(
-    pool: Pool, found: dict[Strategy, Allocation], chosen: Strategy, stopped: list[Reason]
+    pool: NodePool, found: dict[Strategy, Allocation], chosen: Strategy, stopped: list[Reason]
 ) -> Iterator[Alternative[ServingPlan]]:
     for name in STRATEGIES:
         if name == chosen:
@@ -209,17 +211,17 @@ def _alternatives(
         cost = {
             "num_pipelines": len(other.pipelines),
             "num_nodes": sum(map(len, other.pipelines)),
-            "tokens_per_s": other.worth.tokens_per_s,
-            "decode_s": other.worth.decode_s,
+            "tokens_per_s": other.performance.tokens_per_s,
+            "decode_s": other.performance.decode_s,
         }
         yield Alternative(name, cost, tuple(_why_not(pool, other, found[chosen])))
 
 
-def _why_not(pool: Pool, other: Allocation, best: Allocation) -> Iterator[Reason]:
+def _why_not(pool: NodePool, other: Allocation, best: Allocation) -> Iterator[Reason]:
     """Say in what another allocation is worse; where it is better too, how much."""
     served, most = goodput(pool, other.pipelines) or 0.0, goodput(pool, best.pipelines) or 0.0
-    tokens = other.worth.tokens_per_s / best.worth.tokens_per_s
-    decode = other.worth.decode_s / best.worth.decode_s
+    tokens = other.performance.tokens_per_s / best.performance.tokens_per_s
+    decode = other.performance.decode_s / best.performance.decode_s
     differs = [abs(ratio - 1) > WORTH_SAYING for ratio in (tokens, decode)]
     if served < most * (1 - WORTH_SAYING) and pool.service is not None and pool.service.has_goals:
         yield Reason("less-goodput", data={"ratio": served / most})

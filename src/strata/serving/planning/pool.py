@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.arrays import Floats
-from strata.serving.planning.service import Service
+from strata.serving.planning.service import ServiceGoals
 
 Array = Floats
 
 
-class Capacity(NamedTuple):
+class LayerCapacity(NamedTuple):
     """Most layers a node holds, by its place in a pipeline: the first keeps the embedding, the last the head."""
 
     first: int
@@ -35,7 +35,7 @@ class PoolNode:
     id: str
     prefix_s: tuple[float, ...]
     head_s: float
-    capacity: Capacity
+    capacity: LayerCapacity
 
     def layers_s(self, first: int, end: int) -> float:
         """Return the time of layers [first, end)."""
@@ -48,7 +48,7 @@ def equal_layers(layer_s: float, num_layers: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Pool:
+class NodePool:
     """Nodes in canonical order (by id), L layers, the sequences of one decode step, and one-way hops [s].
 
     `hop_s[i, j]` is what passing activations from node i to node j adds; it need not be symmetric.
@@ -60,7 +60,7 @@ class Pool:
     num_layers: int
     batch: int
     hop_s: Array
-    service: Service | None = None
+    service: ServiceGoals | None = None
     held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -71,9 +71,9 @@ class Pool:
         batch: int,
         hop_s: Array,
         *,
-        service: Service | None = None,
+        service: ServiceGoals | None = None,
         held: Mapping[str, tuple[int, int]] | None = None,
-    ) -> Pool:
+    ) -> NodePool:
         """Return the pool of nodes that came in any order; `hop_s` and `service` are in theirs."""
         order = sorted(range(len(nodes)), key=lambda i: nodes[i].id)
         hops = np.asarray(hop_s, dtype=float).reshape(len(nodes), len(nodes))
@@ -82,9 +82,9 @@ class Pool:
             ordered, num_layers, batch, hops[np.ix_(order, order)], service and service.only(order), held or {}
         )
 
-    def only(self, kept: Sequence[int]) -> Pool:
+    def only(self, kept: Sequence[int]) -> NodePool:
         """Return the pool of some of its nodes."""
-        return Pool(
+        return NodePool(
             tuple(self.nodes[i] for i in kept),
             self.num_layers,
             self.batch,

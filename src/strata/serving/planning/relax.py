@@ -11,8 +11,8 @@ import numpy as np
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
-from strata.serving.planning.capacity import why_none
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.capacity import why_not_held
+from strata.serving.planning.pool import NodePool
 from strata.units import show_bytes
 from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
 
@@ -88,10 +88,10 @@ def _nodes(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
 def _fits(fleet: Fleet, job: ServingJob) -> bool:
     """Return whether nodes that links join hold the model."""
     pool = pool_of(nodes_of(fleet), job.model, job.demand, memory_headroom=job.memory_headroom)
-    return any(not why_none(pool.only(members)) for members in _joined(pool))
+    return any(not why_not_held(pool.only(members)) for members in _joined(pool))
 
 
-def _joined(pool: Pool) -> Iterator[list[int]]:
+def _joined(pool: NodePool) -> Iterator[list[int]]:
     """Yield the sets of nodes that reach each other, by way of others perhaps."""
     reach = np.isfinite(pool.hop_s) & np.isfinite(pool.hop_s.T)
     left = set(range(len(pool.nodes)))

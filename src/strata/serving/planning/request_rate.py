@@ -20,7 +20,7 @@ GROWTH: Final = 1.25
 """Batches are tried in steps of a quarter."""
 
 
-class Capacity(NamedTuple):
+class RequestRate(NamedTuple):
     """Requests/s at most, and those that keep the goals."""
 
     requests_per_s: float
@@ -35,7 +35,7 @@ def ttft_s(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> fl
     return reading_s + there_s + layout.hop(names[-1], names[0]).at(1)
 
 
-def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> Capacity:
+def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> RequestRate:
     """Return what a pipeline of servers, in their order, gets through at the best batch."""
     prompts_s = [server.prefill.at(demand.prompt_tokens) for server in servers]
     ring, slots = layout.ring([server.node_id for server in servers]), min(server.slots for server in servers)
@@ -52,7 +52,7 @@ def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> 
         if token_s <= demand.tpot_goal_s:
             within = max(within, rate)
         batch = slots if batch < slots < batch * GROWTH else max(batch + 1, int(batch * GROWTH))
-    return Capacity(most, within * _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s))
+    return RequestRate(most, within * _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s))
 
 
 def _kept(idle_s: float, slowest_s: float, goal_s: float) -> float:

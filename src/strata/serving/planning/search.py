@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from strata.serving.planning.cuts import best_cuts
-from strata.serving.planning.evaluation import Appraiser, Ring
+from strata.serving.planning.evaluation import Ring, RingEvaluator
 from strata.serving.planning.goal import Weighing
 from strata.serving.planning.order import insertion
 
@@ -31,11 +31,13 @@ ROUNDING = 1e-11
 class Search:
     """One plan under change. The best plan met is kept in `best`."""
 
-    def __init__(self, appraiser: Appraiser, weighing: Weighing, rings: list[Ring], rng: random.Random) -> None:
-        self._appraiser, self._weighing, self._rng = appraiser, weighing, rng
-        self._hops = appraiser.pool.hops
-        n = len(appraiser.pool.nodes)
-        near = appraiser.pool.near_s
+    def __init__(
+        self, evaluator: RingEvaluator, weighing: Weighing, rings: list[Ring], rng: random.Random
+    ) -> None:
+        self._evaluator, self._weighing, self._rng = evaluator, weighing, rng
+        self._hops = evaluator.pool.hops
+        n = len(evaluator.pool.nodes)
+        near = evaluator.pool.near_s
         self._near: list[list[int]] = np.argsort(near, axis=1, kind="stable")[:, : min(NEAR, n - 1)].tolist()
         self._pipelines: dict[int, Ring] = {}
         self._where = [IDLE] * n
@@ -89,12 +91,12 @@ class Search:
         if p != IDLE:
             rest = self._without(self._pipelines[p].members, a)
             if rest:
-                ring = self._appraiser.appraise(rest)
+                ring = self._evaluator.evaluate(rest)
                 if ring is None:
                     return
                 new.append(ring)
         if q != IDLE:
-            ring = self._appraiser.appraise(self._with(self._pipelines[q].members, a))
+            ring = self._evaluator.evaluate(self._with(self._pipelines[q].members, a))
             if ring is None:
                 return
             new.append(ring)
@@ -107,7 +109,7 @@ class Search:
             if p == IDLE:
                 continue
             members = self._with(self._without(self._pipelines[p].members, gone), come)
-            ring = self._appraiser.appraise(members)
+            ring = self._evaluator.evaluate(members)
             if ring is None:
                 return
             old.append(p)
@@ -117,7 +119,7 @@ class Search:
     def _reorder(self, p: int, a: int, heat: float) -> None:
         members = self._pipelines[p].members
         if len(members) > 2:
-            ring = self._appraiser.appraise(self._with(self._without(members, a), a))
+            ring = self._evaluator.evaluate(self._with(self._without(members, a), a))
             if ring is not None:
                 self._propose([p], [ring], heat)
 
@@ -139,13 +141,13 @@ class Search:
         if not 2 <= len(nodes) <= 24:
             return
         if rng.random() < 0.5:
-            fills = self._appraiser.fills_s
+            fills = self._evaluator.fills_s
             nodes.sort(key=lambda i: fills[i] * (1 + 0.3 * rng.random()))
         else:
             nodes = self._walk(nodes)
         rate_price, weight_price = self._weighing.prices(self._rate or 1.0, self._weight or 1.0)
         new = best_cuts(
-            self._appraiser.appraise, nodes, rate_price=rate_price, weight_price=weight_price, longest=len(nodes)
+            self._evaluator.evaluate, nodes, rate_price=rate_price, weight_price=weight_price, longest=len(nodes)
         )
         self._propose(old, new, heat)
 

@@ -29,7 +29,7 @@ STEEP: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceGoals:
     """One prompt's times: `prompt_s[i][k]` on node i for the first k layers, `hop_s[i, j]` on a hop; and goals.
 
     Nodes are in the order of the pool's. A goal that is not set is infinite, as is what is wanted where nobody
@@ -48,7 +48,7 @@ class Service:
         """Whether requests have any goal."""
         return min(self.ttft_goal_s, self.tpot_goal_s) < math.inf
 
-    def only(self, kept: Sequence[int]) -> Service:
+    def only(self, kept: Sequence[int]) -> ServiceGoals:
         """Return the same for some of the nodes, in the order given."""
         return replace(self, prompt_s=tuple(self.prompt_s[i] for i in kept), hop_s=self.hop_s[np.ix_(kept, kept)])
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import fill_equal
 
 LEAST_GAIN = 1e-6
@@ -27,7 +27,7 @@ class _Group(NamedTuple):
     rate: float
 
 
-def with_shared_stages(pool: Pool, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+def with_shared_stages(pool: NodePool, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
     """Return the pipelines with idle nodes as second servers of stages; as they are where layers are not alike."""
     if not pool.has_equal_layers or not pipelines:
         return list(pipelines)
@@ -36,7 +36,7 @@ def with_shared_stages(pool: Pool, pipelines: Sequence[Pipeline]) -> list[Pipeli
     groups = [
         group
         for stages in pipelines
-        if (group := _appraised(pool, [[index[stage.node_id]] for stage in stages])) is not None
+        if (group := _evaluated(pool, [[index[stage.node_id]] for stage in stages])) is not None
     ]
     idle = sorted((i for i, node in enumerate(pool.nodes) if node.id not in used), key=lambda i: pool.layer_s[i])
     for i in idle:
@@ -45,7 +45,7 @@ def with_shared_stages(pool: Pool, pipelines: Sequence[Pipeline]) -> list[Pipeli
             for stage in range(len(group.servers)):
                 servers = [list(s) for s in group.servers]
                 servers[stage].append(i)
-                helped = _appraised(pool, servers)
+                helped = _evaluated(pool, servers)
                 if helped and helped.rate - group.rate > max(gain, LEAST_GAIN * group.rate):
                     best, gain = (g, helped), helped.rate - group.rate
         if best:
@@ -53,7 +53,7 @@ def with_shared_stages(pool: Pool, pipelines: Sequence[Pipeline]) -> list[Pipeli
     return [path for group in groups for path in _paths(pool, group)]
 
 
-def _appraised(pool: Pool, servers: list[list[int]]) -> _Group | None:
+def _evaluated(pool: NodePool, servers: list[list[int]]) -> _Group | None:
     """Split the layers over stages as fast as their servers together; None where they do not fit or reach."""
     last, caps, layer_s = len(servers) - 1, [], []
     for at, stage in enumerate(servers):
@@ -79,7 +79,7 @@ def _appraised(pool: Pool, servers: list[list[int]]) -> _Group | None:
     return _Group(servers, counts, min(rates))
 
 
-def _paths(pool: Pool, group: _Group) -> list[Pipeline]:
+def _paths(pool: NodePool, group: _Group) -> list[Pipeline]:
     """Return pipelines that use every server of every stage at least once."""
     paths = []
     for turn in range(max(len(stage) for stage in group.servers)):

@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from strata.serving.planning.evaluation import Appraiser, Ring
+from strata.serving.planning.evaluation import Ring, RingEvaluator
 
 MOST_NODES = 8
 SAME = 1e-9
 """Relative differences of weights below this are rounding."""
 
 
-class Plan(NamedTuple):
+class PartialPlan(NamedTuple):
     """Sums of a plan, its last ring, and the plan of the others."""
 
     rate: float
     weight: float
     ring: Ring | None = None
-    others: Plan | None = None
+    others: PartialPlan | None = None
 
     def rings(self) -> list[Ring]:
         """Return its pipelines."""
@@ -31,24 +31,24 @@ class Plan(NamedTuple):
         return [self.ring, *self.others.rings()]
 
 
-def undominated_plans(appraiser: Appraiser) -> list[Plan]:
+def undominated_plans(evaluator: RingEvaluator) -> list[PartialPlan]:
     """Return the plans of a pool of at most MOST_NODES nodes that no other beats in both, by falling rate.
 
     The last is the empty one. O(3^N) sums.
     """
-    n = len(appraiser.pool.nodes)
-    empty = Plan(0.0, 0.0)
-    singles, plans = [list[Plan]()], [[empty]]
+    n = len(evaluator.pool.nodes)
+    empty = PartialPlan(0.0, 0.0)
+    singles, plans = [list[PartialPlan]()], [[empty]]
     for mask in range(1, 1 << n):
-        rings = appraiser.orders([i for i in range(n) if mask >> i & 1])
-        singles.append(_undominated([Plan(ring.rate, ring.weight, ring, empty) for ring in rings]))
+        rings = evaluator.orders([i for i in range(n) if mask >> i & 1])
+        singles.append(_undominated([PartialPlan(ring.rate, ring.weight, ring, empty) for ring in rings]))
         low = mask & -mask
         part = rest = mask ^ low
         found = list(plans[rest])
         while True:
             taken = part | low
             found += (
-                Plan(others.rate + one.rate, others.weight + one.weight, one.ring, others)
+                PartialPlan(others.rate + one.rate, others.weight + one.weight, one.ring, others)
                 for one in singles[taken]
                 for others in plans[mask ^ taken]
             )
@@ -59,9 +59,9 @@ def undominated_plans(appraiser: Appraiser) -> list[Plan]:
     return plans[-1]
 
 
-def _undominated(plans: list[Plan]) -> list[Plan]:
+def _undominated(plans: list[PartialPlan]) -> list[PartialPlan]:
     plans.sort(key=lambda plan: (-plan.rate, plan.weight))
-    kept, least = list[Plan](), math.inf
+    kept, least = list[PartialPlan](), math.inf
     for plan in plans:
         if plan.weight < least * (1 - SAME):
             kept.append(plan)

@@ -10,10 +10,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 
 
-def capacities(pool: Pool, members: Sequence[int]) -> list[int]:
+def capacities(pool: NodePool, members: Sequence[int]) -> list[int]:
     """Return the most layers each member holds at its place, no more than leaves one for each other."""
     nodes, most = pool.nodes, pool.num_layers - len(members) + 1
     if len(members) == 1:
@@ -24,7 +24,7 @@ def capacities(pool: Pool, members: Sequence[int]) -> list[int]:
     return caps
 
 
-def least_bottleneck(pool: Pool, members: Sequence[int]) -> list[int] | None:
+def least_bottleneck(pool: NodePool, members: Sequence[int]) -> list[int] | None:
     """Return the number of layers of each member that makes the slowest stage least."""
     caps = capacities(pool, members)
     if not members or min(caps) < 1 or sum(caps) < pool.num_layers:
@@ -82,7 +82,7 @@ def fill_equal(num_layers: int, layer_s: list[float], caps: list[int], head_s: f
     return counts
 
 
-def _parametric(pool: Pool, members: Sequence[int], caps: list[int]) -> list[int] | None:
+def _parametric(pool: NodePool, members: Sequence[int], caps: list[int]) -> list[int] | None:
     """Bisect the bottleneck; every probe moves to a time that some stage really takes, so it ends exactly."""
     low, high = 0.0, math.inf
     best = _pack(pool, members, caps, math.inf)[0]
@@ -107,7 +107,9 @@ def _parametric(pool: Pool, members: Sequence[int], caps: list[int]) -> list[int
             low = next_s
 
 
-def _pack(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -> tuple[list[int] | None, float]:
+def _pack(
+    pool: NodePool, members: Sequence[int], caps: list[int], limit_s: float
+) -> tuple[list[int] | None, float]:
     """Give each member in turn all that fits below a limit: the counts, or the least limit that changes them."""
     first, counts, next_s, L, last = 0, [], math.inf, pool.num_layers, len(members) - 1
     for j, i in enumerate(members):
@@ -126,7 +128,9 @@ def _pack(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -
     return (counts, next_s) if first == L else (None, next_s)
 
 
-def _reach(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) -> tuple[list[int] | None, float]:
+def _reach(
+    pool: NodePool, members: Sequence[int], caps: list[int], limit_s: float
+) -> tuple[list[int] | None, float]:
     """The same exactly: which ends every member can reach. Of all starts, the last before an end is the best."""
     L, last, next_s = pool.num_layers, len(members) - 1, math.inf
     starts, came = [0], list[dict[int, int]]()
@@ -157,7 +161,7 @@ def _reach(pool: Pool, members: Sequence[int], caps: list[int], limit_s: float) 
     return counts[::-1], next_s
 
 
-def stages_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> list[float]:
+def stages_s(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -> list[float]:
     """Return the time of each stage, the head with the last."""
     first, times = 0, []
     for i, count in zip(members, counts, strict=True):
@@ -167,6 +171,6 @@ def stages_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> list[
     return times
 
 
-def bottleneck_s(pool: Pool, members: Sequence[int], counts: Sequence[int]) -> float:
+def bottleneck_s(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -> float:
     """Return the time of the slowest stage."""
     return max(stages_s(pool, members, counts))

@@ -12,7 +12,7 @@ from strata.serving.observe import unusable
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Allocation, score
 from strata.serving.planning.goal import Goal
-from strata.serving.planning.pool import Pool
+from strata.serving.planning.pool import NodePool
 from strata.units import show_bytes
 from strata.workload.serving_job import ServingJob
 
@@ -30,7 +30,7 @@ class Unused(NamedTuple):
 
 
 def why_unused(
-    fleet: Fleet, nodes: Sequence[Node], pool: Pool, allocation: Allocation, goal: Goal, job: ServingJob
+    fleet: Fleet, nodes: Sequence[Node], pool: NodePool, allocation: Allocation, goal: Goal, job: ServingJob
 ) -> Iterator[Unused]:
     """Yield the nodes left out, domain by domain, and why."""
     for domain, reason in unusable(fleet).items():
@@ -49,7 +49,7 @@ def why_unused(
             yield Unused(domain, names, reason)
 
 
-def _by_domain(pool: Pool, members: Sequence[int]) -> dict[str, tuple[str, ...]]:
+def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for i in members:
         name = pool.nodes[i].id
@@ -69,7 +69,7 @@ def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
     return Reason("memory-exceeded", data=data)
 
 
-def _left_over(pool: Pool, members: Sequence[int], allocation: Allocation, goal: Goal) -> Reason:
+def _left_over(pool: NodePool, members: Sequence[int], allocation: Allocation, goal: Goal) -> Reason:
     """Say that what is left holds no pipeline, or what one more would change."""
     rest = pool.only(members)
     found = allocate(rest, "greedy", goal=goal)
@@ -77,7 +77,7 @@ def _left_over(pool: Pool, members: Sequence[int], allocation: Allocation, goal:
         return found.reasons[0]
     # The best pipeline of the rest is enough: a worse one would change less.
     extra = min(found.pipelines, key=lambda one: score(rest, (one,)).decode_s)
-    before, after = allocation.worth, score(pool, (*allocation.pipelines, extra))
+    before, after = allocation.performance, score(pool, (*allocation.pipelines, extra))
     data = {
         "tokens": after.tokens_per_s / before.tokens_per_s - 1,
         "decode": after.decode_s / before.decode_s - 1,

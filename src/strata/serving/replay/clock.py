@@ -15,7 +15,7 @@ from typing import Any
 Action = Callable[..., None]
 
 
-class Clock:
+class EventClock:
     """Runs actions in the order of their times; those of one time in the order they were asked for."""
 
     def __init__(self, now_s: float = 0.0) -> None:

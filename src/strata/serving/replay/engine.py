@@ -1,4 +1,4 @@
-"""Drives the live scheduler under virtual time: requests, beats, failures in; its instructions carried out.
+"""Drives the live scheduler under virtual time: requests, heartbeats, failures in; its instructions carried out.
 
 The same `Core` as in the gateway, the same events; only what happens on nodes is computed (`service.py`) instead
 of done. Until 0, when the first request may come, planning and loading take no time: the cluster is up.
@@ -15,12 +15,12 @@ from typing import Final, Protocol
 from strata.serving.layout import Layout
 from strata.serving.live.events import (
     Arrive,
-    Beat,
     Cancelled,
     Event,
     Failed,
     Finished,
     FirstToken,
+    Heartbeat,
     Join,
     Leave,
     Loaded,
@@ -31,20 +31,20 @@ from strata.serving.live.events import (
 from strata.serving.live.instructions import (
     Abort,
     Dispatch,
-    Expel,
+    EvictNode,
     Instruction,
     Load,
-    Plan,
-    Refuse,
     Reject,
+    RejectJoin,
     Release,
+    Replan,
 )
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
-from strata.serving.replay.clock import Clock
-from strata.serving.replay.fault_events import Happening
-from strata.serving.replay.record import Glance, Life, Mark, Record
-from strata.serving.replay.service import Attempt, Machine, Service
+from strata.serving.replay.clock import EventClock
+from strata.serving.replay.fault_events import FaultEvent
+from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
+from strata.serving.replay.service import Attempt, Machine, SimulatedService
 from strata.serving.request import RequestSignal
 from strata.workload.requests import Request
 
@@ -69,21 +69,21 @@ class Scheduler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ReplayEnvironment:
     """What the scheduler does not decide.
 
-    layout_of: lines of a route, the truth of the replay; plan: answers `Plan`; load_s: time of a `Load` [s].
-    beat_interval_s: as the scheduler's. plan_s: how long planning takes [s]. notice_s: from a node's death until
-    those who wait for it notice the broken connection; infinite: only its missing beats tell. patience_s: for how
-    long a client waits for its first token. ttft_goal_s, tpot_goal_s: told to the scheduler with each request.
+    layout_of: lines of a route, the truth of the replay; plan: answers `Replan`; load_s: time of a `Load` [s].
+    heartbeat_interval_s: as the scheduler's. plan_s: how long planning takes [s]. notice_s: from a node's death
+    until those who wait for it notice the broken connection; infinite: only missing heartbeats tell.
+    patience_s: how long a client waits for its first token. ttft_goal_s, tpot_goal_s: of each request.
     start_s, end_s: what is measured lies between them; arrivals end at the latter. drain_s: how long those that
     are there then may still take. context: cached tokens, for the samples that nodes send.
     """
 
     layout_of: Callable[[Pipeline], Layout]
-    plan: Callable[[Plan], Planned]
+    plan: Callable[[Replan], Planned]
     load_s: Callable[[Load], float]
-    beat_interval_s: float = 5.0
+    heartbeat_interval_s: float = 5.0
     plan_s: float = 0.1
     notice_s: float = 0.05
     patience_s: float = math.inf
@@ -113,33 +113,33 @@ class Replay:
         scheduler: Scheduler,
         nodes: Iterable[Node],
         requests: Iterable[Request],
-        surroundings: Surroundings,
+        surroundings: ReplayEnvironment,
         *,
-        happenings: Iterable[Happening] = (),
+        fault_events: Iterable[FaultEvent] = (),
         absent: Collection[str] = (),
     ) -> None:
         self.record = Record()
-        self.clock = Clock(-WARM_UP_S)
-        self.service = Service(
+        self.clock = EventClock(-WARM_UP_S)
+        self.service = SimulatedService(
             self.clock, surroundings.layout_of, first_token=self._first_token, finished=self._finished
         )
-        self.waiting: dict[str, Life] = {}
+        self.waiting: dict[str, SimulatedRequest] = {}
         self.reasons: dict[str, int] = {}
-        self.num_expelled = self.num_plans = self.num_loads = 0
-        self.marks: list[Mark] = []
-        self.glances: list[Glance] = []
+        self.num_evicted = self.num_plans = self.num_loads = 0
+        self.marks: list[CounterSnapshot] = []
+        self.queue_samples: list[QueueSample] = []
         self._scheduler, self._around = scheduler, surroundings
         self._requests: Iterator[Request] = iter(requests)
         self._nodes = {node.node_id: _Member(node) for node in nodes}
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, SimulatedRequest] = {}
         self._attempts: dict[str, Attempt] = {}
         self._count = 0
         self._is_fed = False
         self._tick_s = math.inf
         for number, name in enumerate(sorted(self._nodes.keys() - set(absent))):
             self.clock.at(-WARM_UP_S, self._join, name, number / len(self._nodes))
-        for happening in sorted(happenings, key=lambda one: (one.at_s, one.kind, one.node_id)):
-            self.clock.at(happening.at_s, self._happen, happening)
+        for fault_event in sorted(fault_events, key=lambda one: (one.at_s, one.kind, one.node_id)):
+            self.clock.at(fault_event.at_s, self._happen, fault_event)
         self.clock.at(surroundings.start_s, self._mark)
         self.clock.at(surroundings.end_s, self._mark)
         self.clock.at(0.0 if surroundings.end_s < math.inf else math.inf, self._glance)
@@ -173,7 +173,7 @@ class Replay:
         Where not even the start came, all there is counts.
         """
         if not self.marks:
-            self.marks.append(Mark(min(0.0, self.clock.now_s), {}, {}))
+            self.marks.append(CounterSnapshot(min(0.0, self.clock.now_s), {}, {}))
         while len(self.marks) < 2:
             self._mark()
         for life in self._lives.values():
@@ -194,13 +194,13 @@ class Replay:
             stages: (path.passed_tokens, path.decode_s, path.decode_hop_s)
             for stages, path in self.service.paths.items()
         }
-        self.marks.append(Mark(self.clock.now_s, busy_s, paths))
+        self.marks.append(CounterSnapshot(self.clock.now_s, busy_s, paths))
 
     def _glance(self) -> None:
         running: dict[Pipeline, int] = {}
         for attempt in self._attempts.values():
             running[attempt.route.stages] = running.get(attempt.route.stages, 0) + 1
-        self.glances.append(Glance(self.clock.now_s, len(self.waiting), running))
+        self.queue_samples.append(QueueSample(self.clock.now_s, len(self.waiting), running))
         self.clock.at(self.clock.now_s + self._around.end_s / GLANCES, self._glance)
 
     # -- what happens
@@ -216,7 +216,7 @@ class Replay:
         self._feed()
         self._count += 1
         name, around = f"r{self._count}", self._around
-        self._lives[name] = self.waiting[name] = Life(request, name)
+        self._lives[name] = self.waiting[name] = SimulatedRequest(request, name)
         signal = RequestSignal(
             name,
             prompt_tokens=request.prompt_tokens,
@@ -247,7 +247,7 @@ class Replay:
         self.record.add(life, "served", self.clock.now_s)
         self._tell(Finished(attempt.request_id, attempt.number, life.request.output_tokens))
 
-    def _end(self, name: str) -> Life:
+    def _end(self, name: str) -> SimulatedRequest:
         """Forget a request, and stop it where it still runs."""
         attempt = self._attempts.pop(name, None)
         if attempt is not None and attempt.state != "over":
@@ -255,19 +255,19 @@ class Replay:
         self.waiting.pop(name, None)
         return self._lives.pop(name)
 
-    def _happen(self, happening: Happening) -> None:
-        name = happening.node_id
+    def _happen(self, fault_event: FaultEvent) -> None:
+        name = fault_event.node_id
         one = self._nodes[name]
-        if happening.kind == "join":
+        if fault_event.kind == "join":
             if not one.is_in:
                 self._join(name, 0.0)
-        elif happening.kind == "slow":
+        elif fault_event.kind == "slow":
             if one.is_in:
-                self.service.change(name, factor=happening.factor)
+                self.service.change(name, factor=fault_event.factor)
         elif one.is_in:
             one.is_in = False
             self.service.change(name, is_up=False)
-            if happening.kind == "leave":
+            if fault_event.kind == "leave":
                 self._tell(Leave(name, one.incarnation))
             for attempt in list(self._attempts.values()):
                 self._watch(attempt)
@@ -277,16 +277,16 @@ class Replay:
         one.incarnation, one.is_in, one.free_s = one.incarnation + 1, True, -math.inf
         self.service.add(name)
         self._tell(Join(one.node, one.incarnation))
-        beat_s = self.clock.now_s + self._around.beat_interval_s * (share or 1.0)
-        self.clock.at(beat_s, self._beat, name, one.incarnation)
+        heartbeat_s = self.clock.now_s + self._around.heartbeat_interval_s * (share or 1.0)
+        self.clock.at(heartbeat_s, self._heartbeat, name, one.incarnation)
 
-    def _beat(self, name: str, incarnation: int) -> None:
+    def _heartbeat(self, name: str, incarnation: int) -> None:
         one = self._nodes[name]
         if not one.is_in or one.incarnation != incarnation:
             return
         machine = self.service.machines[name]
-        self._tell(Beat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
-        self.clock.at(self.clock.now_s + self._around.beat_interval_s, self._beat, name, incarnation)
+        self._tell(Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
+        self.clock.at(self.clock.now_s + self._around.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
     def _samples(self, machine: Machine) -> tuple[Sample, ...]:
         """Return what the node would have measured of the steps it does now."""
@@ -315,7 +315,7 @@ class Replay:
             life = self._break_off(attempt)
             self._tell(Failed(attempt.request_id, attempt.number, life.generated, node_id))
 
-    def _break_off(self, attempt: Attempt) -> Life:
+    def _break_off(self, attempt: Attempt) -> SimulatedRequest:
         life = self._lives[attempt.request_id]
         del self._attempts[attempt.request_id]
         life.generated += self.service.stop(attempt)
@@ -353,7 +353,7 @@ class Replay:
                 if self._around.start_s <= life.request.at_s < self._around.end_s:
                     self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
                 self.record.add(life, "rejected", now_s)
-            case Plan():
+            case Replan():
                 self.num_plans += 1
                 planned = self._around.plan(instruction)
                 self.clock.at(now_s + self._around.plan_s * is_warm, self._tell, planned)
@@ -362,9 +362,9 @@ class Replay:
                 self.num_loads += is_warm
                 one.free_s = max(now_s, one.free_s) + self._around.load_s(instruction) * is_warm
                 self.clock.at(one.free_s, self._loaded, Loaded(name, one.incarnation, version))
-            case Expel():
-                self.num_expelled += 1
-            case Refuse(node_id=name, incarnation=incarnation):
+            case EvictNode():
+                self.num_evicted += 1
+            case RejectJoin(node_id=name, incarnation=incarnation):
                 one = self._nodes[name]
                 if one.is_in and one.incarnation == incarnation:
                     self.clock.at(now_s, self._join, name, 0.0)

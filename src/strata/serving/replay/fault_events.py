@@ -14,7 +14,7 @@ Kind = Literal["join", "leave", "kill", "slow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class FaultEvent:
     """One of them, `at_s` after the first arrival may come. `factor`: how many times as long a slow node takes."""
 
     kind: Kind
@@ -23,7 +23,7 @@ class Happening:
     factor: float = 1.0
 
 
-def parse(kind: Kind, text: str, known: Collection[str]) -> Happening:
+def parse(kind: Kind, text: str, known: Collection[str]) -> FaultEvent:
     """Read NODE@TIME, or NODE@TIME*FACTOR for `slow`. Raises UsageError."""
     example = f"--{kind} NODE@60s" + ("*1.5" if kind == "slow" else "")
     node_id, at, when = text.rpartition("@")
@@ -39,7 +39,7 @@ def parse(kind: Kind, text: str, known: Collection[str]) -> Happening:
         times = math.nan
     if at_s < 0 or not 0 < times < math.inf:
         raise UsageError(f"--{kind} {text} has a time or a factor without meaning", hint=example)
-    return Happening(kind, node_id, at_s, times)
+    return FaultEvent(kind, node_id, at_s, times)
 
 
 def _some(known: Collection[str]) -> str:

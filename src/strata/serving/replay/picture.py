@@ -8,7 +8,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from strata.files import write_text
-from strata.serving.replay.record import Glance
+from strata.serving.replay.record import QueueSample
 from strata.units import show_time
 
 _WIDTH: Final = 1200
@@ -35,16 +35,16 @@ _STYLE: Final = """
 """
 
 
-def write_picture(glances: Sequence[Glance], path: str | Path, *, title: str) -> None:
+def write_picture(queue_samples: Sequence[QueueSample], path: str | Path, *, title: str) -> None:
     """Write the picture as SVG; a path that ends in `.gz` is compressed."""
-    write_text(path, picture(glances, title=title))
+    write_text(path, picture(queue_samples, title=title))
 
 
-def picture(glances: Sequence[Glance], *, title: str) -> str:
+def picture(queue_samples: Sequence[QueueSample], *, title: str) -> str:
     """Return the picture as an SVG document."""
-    pipelines = sorted({stages for glance in glances for stages in glance.running})
-    most = max([1, *(glance.waiting + sum(glance.running.values()) for glance in glances)])
-    end_s = max([1e-9, *(glance.at_s for glance in glances)])
+    pipelines = sorted({stages for glance in queue_samples for stages in glance.running})
+    most = max([1, *(glance.waiting + sum(glance.running.values()) for glance in queue_samples)])
+    end_s = max([1e-9, *(glance.at_s for glance in queue_samples)])
 
     def x(at_s: float) -> float:
         return _LEFT + at_s / end_s * (_WIDTH - _LEFT - 20)
@@ -53,16 +53,16 @@ def picture(glances: Sequence[Glance], *, title: str) -> str:
         return _HEIGHT - _BOTTOM - count / most * (_HEIGHT - _TOP - _BOTTOM)
 
     def points(counts: list[float]) -> list[str]:
-        return [f"{x(g.at_s):.1f},{y(count):.1f}" for g, count in zip(glances, counts, strict=True)]
+        return [f"{x(g.at_s):.1f},{y(count):.1f}" for g, count in zip(queue_samples, counts, strict=True)]
 
     body = [
         f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>',
         f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>',
         f'<text x="{_LEFT}" y="44">requests on {len(pipelines)} pipelines (areas) and waiting (line above)</text>',
     ]
-    below = [0.0] * len(glances)
+    below = [0.0] * len(queue_samples)
     for number, stages in enumerate(pipelines):
-        above = [low + glance.running.get(stages, 0) for low, glance in zip(below, glances, strict=True)]
+        above = [low + glance.running.get(stages, 0) for low, glance in zip(below, queue_samples, strict=True)]
         edge = points(above) + points(below)[::-1]
         name = escape(" > ".join(stage.node_id for stage in stages))
         colour = _COLOURS[number % len(_COLOURS)]
@@ -70,7 +70,7 @@ def picture(glances: Sequence[Glance], *, title: str) -> str:
             f'<polygon class="area" fill="{colour}" points="{" ".join(edge)}"><title>{name}</title></polygon>'
         )
         below = above
-    line = points([low + glance.waiting for low, glance in zip(below, glances, strict=True)])
+    line = points([low + glance.waiting for low, glance in zip(below, queue_samples, strict=True)])
     body.append(f'<polyline class="wait" points="{" ".join(line)}"/>')
     body.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - 20}"/>')
     for part in range(5):

@@ -15,7 +15,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = ("served", "rejected", "cancelled", "unfi
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class SimulatedRequest:
     """A request that is not over. `generated`: tokens of attempts that are; times are NaN until they come."""
 
     request: Request
@@ -52,7 +52,7 @@ class Record:
     def __len__(self) -> int:
         return len(self.at_s)
 
-    def add(self, life: Life, outcome: Outcome, now_s: float) -> None:
+    def add(self, life: SimulatedRequest, outcome: Outcome, now_s: float) -> None:
         """Note how a request ended."""
         at_s, tokens = life.request.at_s, life.request.output_tokens
         self.at_s.append(at_s)
@@ -67,7 +67,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CounterSnapshot:
     """Where counters stood at a time: busy seconds of nodes, and of paths tokens passed on and time in steps."""
 
     at_s: float
@@ -75,7 +75,7 @@ class Mark:
     paths: dict[Pipeline, tuple[float, float, float]]
 
 
-class Glance(NamedTuple):
+class QueueSample(NamedTuple):
     """How many requests wait, and how many run on each pipeline, at a time."""
 
     at_s: float

@@ -67,7 +67,7 @@ def report(replay: Replay, demand: Demand, *, seed: int) -> dict[str, Any]:
         "cluster": {
             "plans": replay.num_plans,
             "loads_while_serving": replay.num_loads,
-            "expelled": replay.num_expelled,
+            "evicted": replay.num_evicted,
         },
         "trust": Trust.ANALYTIC.value,
     }

@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.replay.clock import Clock
+from strata.serving.replay.clock import EventClock
 
 CHUNK_TOKENS: Final = 512
 """Tokens of a prompt that ride along with one decode step (Sarathi-Serve's middle setting; assumed)."""
@@ -144,12 +144,12 @@ Around = tuple[dict[Path, None], dict[Machine, None]]
 """Paths and machines that set each other's pace, in an order that repeats."""
 
 
-class Service:
+class SimulatedService:
     """All nodes and paths. Says `first_token` and `finished` of the attempts it was given."""
 
     def __init__(
         self,
-        clock: Clock,
+        clock: EventClock,
         layout_of: Callable[[Pipeline], Layout],
         *,
         first_token: Callable[[Attempt], None],

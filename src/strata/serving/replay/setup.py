@@ -13,13 +13,13 @@ from strata.serving.layout import Layout
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Planned
-from strata.serving.live.instructions import Load, Plan
+from strata.serving.live.instructions import Load, Replan
 from strata.serving.live.replan import answer
 from strata.serving.node import Node
 from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Pipeline
-from strata.serving.replay.engine import Replay, Surroundings
-from strata.serving.replay.fault_events import Happening
+from strata.serving.replay.engine import Replay, ReplayEnvironment
+from strata.serving.replay.fault_events import FaultEvent
 from strata.workload.inference import ModelInfo
 from strata.workload.requests import Request
 from strata.workload.serving_job import ServingJob
@@ -33,7 +33,7 @@ def replay_job(
     config: SchedulerConfig,
     start_s: float,
     end_s: float,
-    happenings: Iterable[Happening] = (),
+    fault_events: Iterable[FaultEvent] = (),
     absent: Collection[str] = (),
     notice_s: float = 0.05,
     patience_s: float = float("inf"),
@@ -41,7 +41,7 @@ def replay_job(
     """Return a replay that has not run, and the core it drives.
 
     start_s, end_s: what is measured lies between them; arrivals end at the latter. absent: nodes that are not
-    there from the start. notice_s, patience_s: as in `Surroundings`.
+    there from the start. notice_s, patience_s: as in `ReplayEnvironment`.
     """
     core, demand, by_id = Core(config, job.model, job.demand), job.demand, {node.node_id: node for node in nodes}
 
@@ -56,14 +56,14 @@ def replay_job(
             bandwidth_efficiency=job.bandwidth_efficiency,
         )
 
-    def plan(wanted: Plan) -> Planned:
+    def plan(wanted: Replan) -> Planned:
         return answer(wanted, job.model, demand, config)
 
-    around = Surroundings(
+    around = ReplayEnvironment(
         lines,
         plan,
         partial(load_s, job.model, config),
-        beat_interval_s=config.heartbeat_interval_s,
+        heartbeat_interval_s=config.heartbeat_interval_s,
         notice_s=notice_s,
         patience_s=patience_s,
         ttft_goal_s=demand.ttft_goal_s,
@@ -72,7 +72,7 @@ def replay_job(
         end_s=end_s,
         context=demand.context,
     )
-    return Replay(core, nodes, requests, around, happenings=happenings, absent=absent), core
+    return Replay(core, nodes, requests, around, fault_events=fault_events, absent=absent), core
 
 
 def load_s(model: ModelInfo, config: SchedulerConfig, load: Load) -> float:

@@ -16,7 +16,7 @@ from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.graph import graph_of
 from strata.serving.routing.pipelines import EXPLAINED, steps_left
-from strata.serving.routing.reservations import Book
+from strata.serving.routing.reservations import Reservations
 
 SWEEPS: Final = 4
 """Heads whose best ring is searched for exactly, at most. Where more might be best, `Found.least_s` still bounds
@@ -76,7 +76,7 @@ class DynamicProgrammingRouting:
     """
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.reservations = Reservations()
         self._read_s = np.zeros(0)
         self._turn = 0
         self._latest: tuple[tuple[str, float], Weighed] | None = None
@@ -84,12 +84,12 @@ class DynamicProgrammingRouting:
 
     def arrange(self, layout: Layout) -> None:
         """Take a new layout; what runs keeps its reservations on nodes that are still there."""
-        read_s = dict(zip(self.book.index, self._read_s.tolist(), strict=True))
+        read_s = dict(zip(self.reservations.index, self._read_s.tolist(), strict=True))
         self.graph, self._latest = graph_of(layout), None
         servers = self.graph.servers
         names = [one.node_id for one in servers]
         self._hop = layout.lines(names, names)
-        self.book.arrange(servers)
+        self.reservations.arrange(servers)
         self._fill = np.array([one.prefill for one in servers]).reshape(-1, 2)
         self._share = np.array([(one.end - one.first) / layout.num_layers for one in servers])
         self._read_s = np.array([read_s.get(one.node_id, -np.inf) for one in servers])
@@ -109,7 +109,7 @@ class DynamicProgrammingRouting:
         assert self._latest is not None, "the search weighs"
         route = self._route(found.nodes, request, now_s, self._latest[1])
         names = tuple(stage.node_id for stage in route.stages)
-        self.book.reserve(request.request_id, names, found.nodes, request.kv_tokens, now_s)
+        self.reservations.reserve(request.request_id, names, found.nodes, request.kv_tokens, now_s)
         for node, stage in zip(found.nodes, route.stages, strict=True):
             read_s = self._fill.item(node, 0) + self._fill.item(node, 1) * request.prefill_tokens
             one = self.graph.servers[node]
@@ -123,15 +123,15 @@ class DynamicProgrammingRouting:
 
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
-        self._refresh(self.book.release(request_id))
+        self._refresh(self.reservations.release(request_id))
 
     def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
         """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
-        return self.book.reconcile(node_id, running, now_s)
+        return self.reservations.reconcile(node_id, running, now_s)
 
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node."""
-        return self.book.load(node_id)
+        return self.reservations.load(node_id)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no path could ever take a request, were all idle; None where one could, or none is there."""
@@ -257,10 +257,10 @@ class DynamicProgrammingRouting:
 
     def _refresh(self, nodes: Iterable[int]) -> None:
         """Note what is booked on nodes: all that the next search has to know of a change."""
-        book, servers, price = self.book, self.graph.servers, self._price
+        reservations, servers, price = self.reservations, self.graph.servers, self._price
         for node in nodes:
-            running, one = book.running[node], servers[node]
-            is_full = running >= book.slots[node]
+            running, one = reservations.running[node], servers[node]
+            is_full = running >= reservations.slots[node]
             price[0, node] = np.inf if is_full else one.prefill.fixed_s
             price[2, node] = one.decode.at(running + 1)
-            self._free_kv[node] = book.kv_tokens[node] - book.kv_used[node]
+            self._free_kv[node] = reservations.kv_tokens[node] - reservations.kv_used[node]

@@ -57,7 +57,7 @@ class LeastWorkRouting(PipelineRouter):
 
     def choose(self, request: RequestSignal, now_s: float) -> tuple[int, Route] | None:
         """Return the cheapest pipeline with room that meets the goals; None where there is none now."""
-        is_open = self.has_room(request)
+        is_open = self.has_capacity(request)
         if not is_open.any():
             return None
         times, cost = self._foresee(request, now_s)
@@ -105,7 +105,7 @@ class LeastWorkRouting(PipelineRouter):
         """
         if self._latest and self._latest[0] == (request.request_id, now_s):
             return self._latest[1]
-        return *self._foresee(request, now_s), self.has_room(request)
+        return *self._foresee(request, now_s), self.has_capacity(request)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request or meet its goals, were it idle."""

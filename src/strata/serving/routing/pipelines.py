@@ -14,7 +14,7 @@ from strata.decision import Reason
 from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.request import RequestSignal
-from strata.serving.routing.reservations import Book
+from strata.serving.routing.reservations import Reservations
 
 EXPLAINED: Final = 5
 """Paths shown by `explain`."""
@@ -52,7 +52,7 @@ class PipelineRouter:
     _nodes: list[tuple[int, ...]]
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.reservations = Reservations()
         self._take(())
 
     def arrange(self, layout: Layout) -> None:
@@ -61,7 +61,7 @@ class PipelineRouter:
         Pipelines between whose nodes there is no link are left out.
         """
         servers = sorted(layout.servers, key=lambda server: server.node_id)
-        self.book.arrange(servers)
+        self.reservations.arrange(servers)
         joined = (one for one in layout.pipelines if layout.ring([s.node_id for s in one]).fixed_s < np.inf)
         self._take(tuple(sorted(joined)))
         for p, pipeline in enumerate(self.pipelines):
@@ -75,7 +75,7 @@ class PipelineRouter:
         if chosen is None:
             return None
         p, route = chosen
-        self.book.reserve(request.request_id, self._names[p], self._nodes[p], request.kv_tokens, now_s)
+        self.reservations.reserve(request.request_id, self._names[p], self._nodes[p], request.kv_tokens, now_s)
         self._refresh(self._touching[p])
         return route
 
@@ -109,17 +109,17 @@ class PipelineRouter:
 
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
-        nodes = self.book.release(request_id)
+        nodes = self.reservations.release(request_id)
         if nodes:
             self._refresh({p for node in nodes for p in self._through[node]})
 
     def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
         """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
-        return self.book.reconcile(node_id, running, now_s)
+        return self.reservations.reconcile(node_id, running, now_s)
 
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node."""
-        return self.book.load(node_id)
+        return self.reservations.load(node_id)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request, were it idle; None where one could, or none is there."""
@@ -129,29 +129,29 @@ class PipelineRouter:
 
     def explain(self, request: RequestSignal, now_s: float) -> list[dict[str, float | str]]:
         """Return what each pipeline would cost a request now, those with room first; at most a few."""
-        (cached, ttft_s, step_s), cost, has_room = self.weighed(request, now_s)
+        (cached, ttft_s, step_s), cost, has_capacity = self.weighed(request, now_s)
         return [
             {
                 "path": " > ".join(self._names[p]),
-                "state": "open" if has_room.item(p) else "full",
+                "state": "open" if has_capacity.item(p) else "full",
                 "cost_s": cost.item(p),
                 "ttft_s": ttft_s.item(p),
                 "tpot_s": step_s.item(p),
                 "cached_tokens": cached.item(p),
             }
-            for p in np.lexsort((cost, ~has_room))[:EXPLAINED].tolist()
+            for p in np.lexsort((cost, ~has_capacity))[:EXPLAINED].tolist()
         ]
 
     def weighed(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats, Bools]:
         """Return what a request would see of each pipeline, its cost there, and where there is room [P]."""
         times = self.times(request, now_s)
-        return times, times.ttft_s + steps_left(request) * times.step_s, self.has_room(request)
+        return times, times.ttft_s + steps_left(request) * times.step_s, self.has_capacity(request)
 
     def cost(self, request: RequestSignal, now_s: float) -> Floats:
         """Return the cost of a request on each pipeline [P]: the seconds until its last token, or more."""
         return self.weighed(request, now_s)[1]
 
-    def has_room(self, request: RequestSignal) -> Bools:
+    def has_capacity(self, request: RequestSignal) -> Bools:
         """Return which pipelines have a slot and the KV memory of the whole request left [P]."""
         found: Bools = (self.free_slots > 0) & (self.free_kv >= request.kv_tokens)
         return found
@@ -163,8 +163,8 @@ class PipelineRouter:
         self.rate, self.most_slots, self.most_kv = (np.zeros(size) for _ in range(3))
         self.free_slots, self.free_kv, self.running = (np.zeros(size) for _ in range(3))
         self._names = [tuple(stage.node_id for stage in pipeline) for pipeline in pipelines]
-        self._nodes = [tuple(self.book.index[name] for name in names) for names in self._names]
-        self._through: list[list[int]] = [[] for _ in self.book.index]
+        self._nodes = [tuple(self.reservations.index[name] for name in names) for names in self._names]
+        self._through: list[list[int]] = [[] for _ in self.reservations.index]
         for p, nodes in enumerate(self._nodes):
             for node in nodes:
                 self._through[node].append(p)
@@ -190,8 +190,13 @@ class PipelineRouter:
         self.pace[p] = max(line.fixed_s for line in prefills), max(line.per_unit_s for line in prefills)
 
     def _refresh(self, changed: Iterable[int]) -> None:
-        book = self.book
-        slots, kv_tokens, running, kv_used = book.slots, book.kv_tokens, book.running, book.kv_used
+        reservations = self.reservations
+        slots, kv_tokens, running, kv_used = (
+            reservations.slots,
+            reservations.kv_tokens,
+            reservations.running,
+            reservations.kv_used,
+        )
         for p in changed:
             nodes = self._nodes[p]
             self.free_slots[p] = min([slots[i] - running[i] for i in nodes])

@@ -22,7 +22,7 @@ class Holding(NamedTuple):
     since_s: float
 
 
-class Book:
+class Reservations:
     """Counts by node, at the index of the node's server in `servers`; every change is O(nodes of the route)."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Book:
         self.running: list[int] = []
         self.kv_used: list[int] = []
         self._on: list[set[str]] = []
-        self._beat_s: dict[str, float] = {}
+        self._heartbeat_s: dict[str, float] = {}
         self._held: dict[str, Holding] = {}
 
     def arrange(self, servers: Sequence[StageServer]) -> None:
@@ -46,13 +46,13 @@ class Book:
         self.kv_tokens = [server.kv_tokens for server in servers]
         self.running, self.kv_used = [0] * len(servers), [0] * len(servers)
         self._on = [set() for _ in servers]
-        self._beat_s = {name: at for name, at in self._beat_s.items() if name in self.index}
+        self._heartbeat_s = {name: at for name, at in self._heartbeat_s.items() if name in self.index}
         for request_id, held in self._held.items():
             nodes = tuple(self.index[name] for name in held.names if name in self.index)
             self._held[request_id] = held._replace(nodes=nodes)
             self._add(request_id, nodes, held.kv_tokens, sign=1)
 
-    def has_room(self, node: int, kv_tokens: int) -> bool:
+    def has_capacity(self, node: int, kv_tokens: int) -> bool:
         """Return whether a node has a slot and so many KV tokens left."""
         return self.running[node] < self.slots[node] and self.kv_used[node] + kv_tokens <= self.kv_tokens[node]
 
@@ -73,15 +73,15 @@ class Book:
         return held.nodes
 
     def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
-        """Return what was booked before the node's previous beat and is not in this one, by name.
+        """Return what was booked before the node's previous heartbeat and is not in this one, by name.
 
-        A request on its way to the node is younger than that; the first beat of a node accuses nobody.
+        A request on its way to the node is younger than that; the first heartbeat of a node accuses nobody.
         """
         node = self.index.get(node_id)
         if node is None:
             return ()
-        before_s = self._beat_s.get(node_id, -math.inf)
-        self._beat_s[node_id] = now_s
+        before_s = self._heartbeat_s.get(node_id, -math.inf)
+        self._heartbeat_s[node_id] = now_s
         missing = self._on[node] - running
         return tuple(sorted(name for name in missing if self._held[name].since_s < before_s))
 

@@ -23,7 +23,7 @@ class RoundRobinPipelineRouting(PipelineRouter):
 
     def choose(self, request: RequestSignal, now_s: float) -> tuple[int, Route] | None:
         """Return the pipeline whose turn it is; None where none has room."""
-        room = self.has_room(request)
+        room = self.has_capacity(request)
         if not room.any():
             return None
         gain = self.rate * room

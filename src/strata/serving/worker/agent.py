@@ -1,4 +1,4 @@
-"""What ties a worker to its gateway: join, beat, measure the way to the others, leave.
+"""What ties a worker to its gateway: join, heartbeats, measure the way to the others, leave.
 
 Whatever the gateway does, the worker goes on serving: an outage is waited out, a gateway that has forgotten it is
 joined again. Only a refusal that waiting cannot change ends it.
@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from strata.errors import StrataError, UsageError
 from strata.serving.wire import (
-    BeatMessage,
     Desired,
+    HeartbeatMessage,
     JoinMessage,
     LeaveMessage,
     LoadedMessage,
@@ -32,7 +32,7 @@ PATIENT: Final = frozenset({408, 425, 429})
 """Client errors that are none: the gateway asks to come again."""
 
 
-class Answer(NamedTuple):
+class GatewayReply(NamedTuple):
     """Of the gateway: its status, the token of the reason where there is one, and the body."""
 
     status: int
@@ -44,14 +44,14 @@ class Unreachable(StrataError):
     """The gateway did not answer."""
 
 
-class Gateway(Protocol):
+class GatewayLink(Protocol):
     """The way to the gateway."""
 
-    async def post(self, path: str, message: Message) -> Answer:
+    async def post(self, path: str, message: Message) -> GatewayReply:
         """Send a message. Raises Unreachable."""
 
 
-class Host(Protocol):
+class HostedWorker(Protocol):
     """What the agent speaks for."""
 
     @property
@@ -83,35 +83,37 @@ class Agent:
     def __init__(
         self,
         card: JoinMessage,
-        gateway: Gateway,
-        host: Host,
+        gateway: GatewayLink,
+        host: HostedWorker,
         *,
         measure: Callable[[Mapping[str, str]], Awaitable[Mapping[str, float]]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.card, self.gateway, self.host = card, gateway, host
         self.peers: Mapping[str, str] = {}
-        self.beat_interval_s = LONGEST_WAIT_S
+        self.heartbeat_interval_s = LONGEST_WAIT_S
         self.is_joined = False
         self._hop_s: dict[str, float] = {}
         self._measure, self._sleep = measure, sleep
 
     async def run(self) -> None:
-        """Join and beat until cancelled. Raises UsageError where the gateway will not have this worker."""
+        """Join and send heartbeats until cancelled. Raises UsageError where the gateway refuses this worker."""
         failures = 0
         while True:
             failures = 0 if await self._turn() else failures + 1
-            await self._sleep(wait_s(failures, self.beat_interval_s) if failures else self.beat_interval_s)
+            await self._sleep(
+                wait_s(failures, self.heartbeat_interval_s) if failures else self.heartbeat_interval_s
+            )
 
     async def measure_forever(self) -> None:
-        """Measure the way to the others, off the beat's path: who cannot be reached delays nothing."""
+        """Measure the way to the others, off the heartbeat's path: who cannot be reached delays nothing."""
         while True:
             if self.peers:
                 self._hop_s.update(await self._measure(dict(self.peers)))
-            await self._sleep(self.beat_interval_s)
+            await self._sleep(self.heartbeat_interval_s)
 
     async def loaded(self, version: int) -> None:
-        """Tell the gateway that a plan's layers are ready; where it cannot be told, the next beat does."""
+        """Tell the gateway that a plan's layers are ready; where it cannot be told, the next heartbeat does."""
         message = LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version)
         try:
             await self.gateway.post("/nodes/loaded", message)
@@ -119,7 +121,7 @@ class Agent:
             log.warning("%s", error)
 
     async def leave(self) -> None:
-        """Say good-bye; a gateway that does not hear it misses the beats."""
+        """Leave gracefully; a gateway that does not hear of it misses the heartbeats."""
         message = LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation)
         try:
             await self.gateway.post("/nodes/leave", message)
@@ -127,11 +129,11 @@ class Agent:
             log.warning("%s", error)
 
     async def _turn(self) -> bool:
-        """Join, or beat where that is done; return whether the gateway heard it."""
+        """Join, or send a heartbeat where that is done; return whether the gateway heard it."""
         held = frozenset(self.host.holder.plans)
-        message = self._beat() if self.is_joined else self.card
+        message = self._heartbeat() if self.is_joined else self.card
         try:
-            answer = await self.gateway.post("/nodes/beat" if self.is_joined else "/nodes/join", message)
+            answer = await self.gateway.post("/nodes/heartbeat" if self.is_joined else "/nodes/join", message)
         except Unreachable as error:
             log.warning("%s", error)
             return False
@@ -144,11 +146,13 @@ class Agent:
             self.is_joined = True
             self._heed(desired, held)
             return True
-        is_beat = self.is_joined
+        is_heartbeat = self.is_joined
         if answer.status == 409 and answer.code == "join-again":
             self.is_joined = False
-        elif answer.status < 500 and answer.status not in PATIENT and (is_beat or answer.code != "node-stale"):
-            # A stale join may follow a clock set back: the former life is forgotten in time. A stale beat may not.
+        elif (
+            answer.status < 500 and answer.status not in PATIENT and (is_heartbeat or answer.code != "node-stale")
+        ):
+            # A stale join may follow a clock set back, and the former life is forgotten in time.
             said = answer.code or answer.body[:200].decode(errors="replace")
             raise UsageError(
                 f"the gateway refuses {self.card.node_id}: {answer.status} {said}",
@@ -157,9 +161,9 @@ class Agent:
         log.warning("the gateway answered %d %s", answer.status, answer.code)
         return False
 
-    def _beat(self) -> BeatMessage:
+    def _heartbeat(self) -> HeartbeatMessage:
         hop_s, self._hop_s = self._hop_s, {}
-        return BeatMessage(
+        return HeartbeatMessage(
             node_id=self.card.node_id,
             incarnation=self.card.incarnation,
             running=self.host.running,
@@ -170,7 +174,7 @@ class Agent:
 
     def _heed(self, desired: Desired, held: frozenset[int]) -> None:
         """Load what is missing; let go what was held when the gateway was asked and is not wanted."""
-        self.beat_interval_s, self.peers = desired.beat_interval_s, desired.peers
+        self.heartbeat_interval_s, self.peers = desired.heartbeat_interval_s, desired.peers
         for wanted in desired.ranges:
             try:
                 self.host.load(wanted)

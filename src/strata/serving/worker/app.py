@@ -21,13 +21,13 @@ from strata.serving.wire import (
     LoadMessage,
     Message,
     ReleaseMessage,
-    StepFault,
+    StepError,
     StepHeader,
     TokenMessage,
 )
 from strata.serving.worker.holder import Key, Refused
 from strata.serving.worker.peers import STEP_HEADER, from_bytes
-from strata.serving.worker.stage import Fault
+from strata.serving.worker.stage import ChainError
 from strata.serving.worker.worker import Worker
 
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
@@ -84,7 +84,7 @@ def _gauges(registry: Registry, worker: Worker) -> None:
         ("sequences", "Sequences that run now.", lambda: len(holder.sequences)),
         ("slots", "Sequences that may run at the same time.", lambda: holder.slots),
         ("kv_bytes", "Bytes of the KV cache that are reserved.", lambda: holder.kv_bytes),
-        ("kv_room_bytes", "Bytes that the KV cache may take.", lambda: holder.kv_room_bytes),
+        ("kv_capacity_bytes", "Bytes that the KV cache may take.", lambda: holder.kv_capacity_bytes),
         ("waiting", "Steps that wait for their turn.", lambda: stage.num_waiting),
     ):
         read_gauge(registry, f"strata_worker_{name}", text, (), _alone(read))
@@ -133,8 +133,8 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
             return _refusal(422, str(error))
         try:
             await worker.stage.step(header, from_bytes(await request.body(), worker.shape.hidden_size))
-        except Fault as fault:
-            answer = StepFault(error=str(fault), node_id=fault.node_id)
+        except ChainError as fault:
+            answer = StepError(error=str(fault), node_id=fault.node_id)
             return JSONResponse(answer.model_dump(), status_code=BROKEN)
         return Response(status_code=DONE)
 

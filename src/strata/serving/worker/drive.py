@@ -9,13 +9,13 @@ from typing import Final
 from strata.serving.tokens import VOCAB_SIZE
 from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
 from strata.serving.worker.holder import Key
-from strata.serving.worker.stage import Fault, Stage
+from strata.serving.worker.stage import ChainError, StageRunner
 
 STEP_LIMIT_S: Final = 30.0
 """How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
 
 
-class Driver:
+class ChainDriver:
     """The attempts that are driven from here, each with the token it waits for."""
 
     def __init__(self, *, step_limit_s: float = STEP_LIMIT_S) -> None:
@@ -39,9 +39,9 @@ class Driver:
         if key in self.driven:
             self._aborted.add(key)
         if (future := self.waiting.get(key)) is not None and not future.done():
-            future.set_exception(Fault("aborted"))
+            future.set_exception(ChainError("aborted"))
 
-    async def generate(self, stage: Stage, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
+    async def generate(self, stage: StageRunner, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
         key = Key(message.request_id, message.attempt)
         assert key not in self.driven, "who asks has looked"
@@ -50,7 +50,7 @@ class Driver:
         try:
             async for line in self._tokens(stage, message, key, steps):
                 yield line
-        except Fault as fault:
+        except ChainError as fault:
             yield GenerateLine(error=str(fault), node_id=fault.node_id)
         finally:
             self.driven.discard(key)
@@ -75,19 +75,19 @@ class Driver:
         await asyncio.gather(*self._loose, return_exceptions=True)
 
     async def _tokens(
-        self, stage: Stage, message: GenerateMessage, key: Key, steps: set[asyncio.Task[None]]
+        self, stage: StageRunner, message: GenerateMessage, key: Key, steps: set[asyncio.Task[None]]
     ) -> AsyncGenerator[GenerateLine, None]:
         most = stage.holder.shape.max_positions
         given = [*message.prompt, *message.generated]
         if max(given) >= VOCAB_SIZE:
-            raise Fault(f"token {max(given)} is none of {VOCAB_SIZE}")
+            raise ChainError(f"token {max(given)} is none of {VOCAB_SIZE}")
         said, position, replayed = len(message.generated), 0, len(message.generated)
         kv_tokens = min(len(message.prompt) + message.max_tokens, most)
         for number in range(message.max_tokens):
             if said >= message.max_tokens or position + len(given) >= most:
                 break
             if key in self._aborted:  # between two steps
-                raise Fault("aborted")
+                raise ChainError("aborted")
             header = StepHeader(
                 request_id=message.request_id,
                 attempt=message.attempt,
@@ -110,9 +110,9 @@ class Driver:
         yield GenerateLine(finish="length")
 
     async def _token(
-        self, stage: Stage, header: StepHeader, given: list[int], key: Key, steps: set[asyncio.Task[None]]
+        self, stage: StageRunner, header: StepHeader, given: list[int], key: Key, steps: set[asyncio.Task[None]]
     ) -> int:
-        """Return the token of a step, or raise the Fault of whichever step of the sequence met it.
+        """Return the token of a step, or raise the ChainError of whichever step of the sequence met it.
 
         The token is not held up by the answers along the chain: those of earlier steps may still be on their way.
         """
@@ -130,4 +130,4 @@ class Driver:
                         step.result()
                 return int(await future)
         except TimeoutError:
-            raise Fault(f"no token within {limit_s:g} s") from None
+            raise ChainError(f"no token within {limit_s:g} s") from None

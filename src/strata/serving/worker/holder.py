@@ -46,7 +46,7 @@ class Maker(Protocol):
         """Return the empty cache of a sequence."""
 
 
-class Row(NamedTuple):
+class DecodeRow(NamedTuple):
     """One token of a sequence: its cache, the token or its hidden state [D], and where it is."""
 
     cache: Any
@@ -96,7 +96,7 @@ class Holder:
         return sum(sequence.kv_bytes for sequence in self.sequences.values())
 
     @property
-    def kv_room_bytes(self) -> float:
+    def kv_capacity_bytes(self) -> float:
         """Bytes left for keys and values beside the weights of the larger plan.
 
         While two plans are held, the layers that only the smaller one needs come on top.
@@ -152,8 +152,8 @@ class Holder:
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
         kv_bytes = kv_tokens * self.shape.kv_bytes_per_token(first, end)
-        if self.kv_bytes + kv_bytes > self.kv_room_bytes:
-            room = max(0.0, self.kv_room_bytes - self.kv_bytes)
+        if self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
+            room = max(0.0, self.kv_capacity_bytes - self.kv_bytes)
             raise Refused(f"{kv_tokens} tokens take {kv_bytes} bytes of keys and values; {room:.0f} are free")
         self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
         return sequence

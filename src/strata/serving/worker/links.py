@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 
 from strata.serving.wire import Message
-from strata.serving.worker.agent import Answer, Unreachable
+from strata.serving.worker.agent import GatewayReply, Unreachable
 
 GATEWAY_LIMIT_S: Final = 5.0
 HOP_LIMIT_S: Final = 2.0
@@ -32,7 +32,7 @@ class HttpGateway:
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url.rstrip("/")
 
-    async def post(self, path: str, message: Message) -> Answer:
+    async def post(self, path: str, message: Message) -> GatewayReply:
         """Send a message. Raises Unreachable."""
         try:
             answer = await self._client.post(
@@ -43,7 +43,7 @@ class HttpGateway:
             )
         except httpx.HTTPError as error:
             raise Unreachable(f"{self._url}{path}: {type(error).__name__}: {error}") from error
-        return Answer(answer.status_code, _code(answer), answer.content)
+        return GatewayReply(answer.status_code, _code(answer), answer.content)
 
 
 def _code(answer: httpx.Response) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from strata.serving.tokens import VOCAB_SIZE
-from strata.serving.worker.holder import Row
+from strata.serving.worker.holder import DecodeRow
 from strata.serving.worker.shape import Shape
 from strata.workload.tiny import Size, Tensor, build_layer
 
@@ -129,11 +129,11 @@ class Part:
         last `replayed`, and all at a later position, as steps of decoding.
         """
         at_once = 0 if position else len(given) - replayed
-        rows = [Row(cache, one, position + i) for i, one in enumerate(given) if i >= at_once]
+        rows = [DecodeRow(cache, one, position + i) for i, one in enumerate(given) if i >= at_once]
         out = [self._prompt(cache, given[:at_once])] if at_once else []
         return np.concatenate([*out, *([self.step(rows)] if rows else [])])
 
-    def step(self, rows: Sequence[Row]) -> Activations:
+    def step(self, rows: Sequence[DecodeRow]) -> Activations:
         """Return the hidden states [R, D] after the last block; rows of one sequence come in their order."""
         with torch.inference_mode():
             return np.concatenate([self._lump(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)])
@@ -149,7 +149,7 @@ class Part:
             hidden: Activations = x[0].cpu().numpy()
             return hidden
 
-    def _lump(self, rows: Sequence[Row]) -> Activations:
+    def _lump(self, rows: Sequence[DecodeRow]) -> Activations:
         if self.first == 0:
             given = torch.zeros(ROWS, dtype=torch.long)
             given[: len(rows)] = torch.tensor([row.given for row in rows])

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.serving.wire import AbortMessage, StepFault, StepHeader, TokenMessage
+from strata.serving.wire import AbortMessage, StepError, StepHeader, TokenMessage
 from strata.serving.worker.holder import Key
-from strata.serving.worker.stage import Fault
+from strata.serving.worker.stage import ChainError
 
 if TYPE_CHECKING:
     import httpx
@@ -26,9 +26,9 @@ def to_bytes(hidden: NDArray[np.float32]) -> bytes:
 
 
 def from_bytes(body: bytes, hidden_size: int) -> NDArray[np.float32]:
-    """Return activations [T, D]. Raises Fault where the bytes are no such thing."""
+    """Return activations [T, D]. Raises ChainError where the bytes are no such thing."""
     if not body or len(body) % (4 * hidden_size):
-        raise Fault(f"{len(body)} bytes are no activations of {hidden_size} float32 each")
+        raise ChainError(f"{len(body)} bytes are no activations of {hidden_size} float32 each")
     return np.frombuffer(body, dtype="<f4").reshape(-1, hidden_size)
 
 
@@ -71,11 +71,11 @@ class HttpPeers:
         try:
             answer = await self._client.post(url, content=content, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
-            raise Fault(f"{url}: {type(error).__name__}: {error}", suspect) from error
+            raise ChainError(f"{url}: {type(error).__name__}: {error}", suspect) from error
         if answer.is_success:
             return
         try:
-            fault = StepFault.model_validate_json(answer.content)
+            fault = StepError.model_validate_json(answer.content)
         except ValueError:
-            raise Fault(f"{url} answered {answer.status_code}", suspect) from None
-        raise Fault(fault.error, fault.node_id)
+            raise ChainError(f"{url} answered {answer.status_code}", suspect) from None
+        raise ChainError(fault.error, fault.node_id)

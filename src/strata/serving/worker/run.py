@@ -33,7 +33,7 @@ DRAIN_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """Who the worker is and where; `url` is where others reach it, `token` what all nodes show."""
 
     node_id: str
@@ -46,7 +46,7 @@ class Settings:
     region: str = ""
 
 
-def run(settings: Settings, listener: socket.socket) -> None:
+def run(settings: WorkerSettings, listener: socket.socket) -> None:
     """Serve until SIGTERM. Raises UsageError where the gateway will not have this worker."""
     life = _Life(settings)
     serve(frame(life.worker, token=settings.token, lifespan=life.lifespan, on_drain=life.leave), listener,
@@ -56,7 +56,7 @@ def run(settings: Settings, listener: socket.socket) -> None:
 
 
 class _Life:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         self.error: BaseException | None = None
         self._settings = settings
         self._client = client(settings.token)

@@ -1,6 +1,6 @@
 """A worker's place in a chain: run the layers it holds, pass the activations on, or send the token back.
 
-Layers run in a thread of their own, so that beats and other messages are never held up by them: a prompt alone,
+Layers run in a thread of their own, so that heartbeats and other messages never wait for them: a prompt alone,
 decoding steps together with all others that wait by then.
 """
 
@@ -16,16 +16,16 @@ from typing import Any, Final, NamedTuple, Protocol
 from strata.errors import StrataError
 from strata.serving.live.events import Phase, Sample
 from strata.serving.wire import StepHeader, TokenMessage
-from strata.serving.worker.holder import Holder, Key, Refused, Row, Sequence
+from strata.serving.worker.holder import DecodeRow, Holder, Key, Refused, Sequence
 from strata.serving.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
 MAX_SAMPLES: Final = 256
-"""Measurements kept for the next beat; the oldest go first."""
+"""Measurements kept for the next heartbeat; the oldest go first."""
 
 
-class Fault(StrataError):
+class ChainError(StrataError):
     """A step did not get through. `node_id`: who is suspected."""
 
     def __init__(self, message: str, node_id: str | None = None) -> None:
@@ -34,7 +34,7 @@ class Fault(StrataError):
 
 
 class Peers(Protocol):
-    """The way to other workers; every call raises Fault."""
+    """The way to other workers; every call raises ChainError."""
 
     async def step(self, header: StepHeader, hidden: Any) -> None:
         """Have the step done by the first of the header's stages and all after it."""
@@ -58,7 +58,7 @@ class _Step(NamedTuple):
         return id(self.sequence.held.part) if is_decode else None
 
 
-class Stage:
+class StageRunner:
     """Runs steps on what the holder holds. `deliver` takes tokens of attempts that are driven from here."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Stage:
     async def step(self, header: StepHeader, given: Any) -> None:
         """Do a step here and have the stages after do theirs; returns when all of them have.
 
-        given: tokens on the first stage, hidden states [T, D] on others. Raises Fault; the attempt is over then.
+        given: tokens on the first stage, hidden states [T, D] on others. Raises ChainError: the attempt is over.
         """
         key = Key(header.request_id, header.attempt)
         sequence = self._sequence(key, header)
@@ -105,10 +105,10 @@ class Stage:
             hidden, token = await self._turns.take(_Step(sequence, header, given))
         except Exception as error:
             log.exception("a step of %s failed", header.request_id)
-            raise Fault(f"{self.node_id}: {type(error).__name__}: {error}", self.node_id) from error
+            raise ChainError(f"{self.node_id}: {type(error).__name__}: {error}", self.node_id) from error
         self.num_steps += 1
         if key not in self.holder.sequences:
-            raise Fault(f"attempt {key.attempt} of {key.request_id} was stopped")
+            raise ChainError(f"attempt {key.attempt} of {key.request_id} was stopped")
         if len(header.stages) > 1:
             await self.peers.step(header.model_copy(update={"stages": header.stages[1:]}), hidden)
             return
@@ -122,7 +122,7 @@ class Stage:
     def _sequence(self, key: Key, header: StepHeader) -> Sequence:
         here, now_s = header.stages[0], self._clock()
         if here.node_id != self.node_id:
-            raise Fault(f"{self.node_id} is at the address of {here.node_id}", here.node_id)
+            raise ChainError(f"{self.node_id} is at the address of {here.node_id}", here.node_id)
         try:
             if header.position:
                 return self.holder.at(key, now_s)
@@ -131,7 +131,9 @@ class Stage:
             )
         except Refused as refused:
             # Having no room is no fault of a node; having lost what it should hold is.
-            raise Fault(f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None) from refused
+            raise ChainError(
+                f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None
+            ) from refused
 
     def _compute(self, steps: list[_Step]) -> list[tuple[Any, int | None]]:
         """Run the layers, in the executor's thread; choose tokens where this is the last stage; note how long.
@@ -146,7 +148,7 @@ class Stage:
                 held.part.run(one.sequence.cache, one.given, position=first.position, replayed=first.replayed)
             ]
         else:
-            rows = [Row(one.sequence.cache, one.given[0], one.header.position) for one in steps]
+            rows = [DecodeRow(one.sequence.cache, one.given[0], one.header.position) for one in steps]
             hidden = held.part.step(rows)
             parts = [hidden[i : i + 1] for i in range(len(steps))]
         done = [(part, self._chosen(one, part)) for one, part in zip(steps, parts, strict=True)]

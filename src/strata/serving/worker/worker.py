@@ -10,10 +10,10 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, SampleMessage
-from strata.serving.worker.drive import STEP_LIMIT_S, Driver
+from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import Holder, Key, Maker
 from strata.serving.worker.shape import Shape
-from strata.serving.worker.stage import Fault, Peers, Stage
+from strata.serving.worker.stage import ChainError, Peers, StageRunner
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class Worker:
     ) -> None:
         self.node_id, self.shape, self.maker, self.peers = node_id, shape, maker, peers
         self.holder = Holder(shape, maker, memory_bytes=memory_bytes, slots=slots)
-        self.driver = Driver(step_limit_s=step_limit_s)
+        self.driver = ChainDriver(step_limit_s=step_limit_s)
         self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
         self._clock, self._lease_s = clock, lease_s
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="layers", initializer=in_thread)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.stage = Stage(
+        self.stage = StageRunner(
             node_id,
             self.holder,
             peers=peers,
@@ -82,7 +82,7 @@ class Worker:
             made = await asyncio.to_thread(lambda: {number: self.maker.layer(number) for number in missing})
         except Exception:
             log.exception("the layers of plan %d cannot be made", version)
-            self.holder.release(version)  # the next beat's answer asks for them again
+            self.holder.release(version)  # the answer to the next heartbeat asks for them again
             return
         if self.holder.close(version, made):
             log.info("plan %d: %d layers made, ready", version, len(made))
@@ -112,7 +112,7 @@ class Worker:
     async def _abort_there(self, url: str, key: Key) -> None:
         try:
             await self.peers.abort(url, key)
-        except Fault as fault:  # it is gone, or its lease will end it
+        except ChainError as fault:  # it is gone, or its lease will end it
             log.info("attempt %d of %s: %s", key.attempt, key.request_id, fault)
 
     def expire(self) -> list[Key]:
