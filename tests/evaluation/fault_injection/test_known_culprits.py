@@ -13,18 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.evaluation.fault_injection.kernel import Act, Does, Kernel, Task
+from strata.evaluation.fault_injection.kernel import Kernel, Operation, OperationKind, Task
 
 MS = 1_000_000
 Hosts = Callable[[Kernel], None]
 
 
-def steps(*, run_ms: float = 5.0, sleep_ms: float = 1.5, seed: int = 1) -> Iterator[Act]:
+def steps(*, run_ms: float = 5.0, sleep_ms: float = 1.5, seed: int = 1) -> Iterator[Operation]:
     """Work, then wait for a device."""
     rng = random.Random(seed)
     while True:
-        yield Act(Does.RUN, round(rng.uniform(0.8, 1.2) * run_ms * MS))
-        yield Act(Does.SLEEP, round(rng.uniform(0.8, 1.2) * sleep_ms * MS))
+        yield Operation(OperationKind.RUN, round(rng.uniform(0.8, 1.2) * run_ms * MS))
+        yield Operation(OperationKind.SLEEP, round(rng.uniform(0.8, 1.2) * sleep_ms * MS))
 
 
 def trainer(name: str, *, cpu: int | None = None, seed: int = 1) -> Hosts:
@@ -43,7 +43,7 @@ def busy(*names: str, cpu: int | None = None) -> Hosts:
 
     def start(kernel: Kernel) -> None:
         for name in names:
-            kernel.spawn(Task(name, iter([Act(Does.RUN, 10**12)]), cpus), at_ns=20 * MS)
+            kernel.spawn(Task(name, iter([Operation(OperationKind.RUN, 10**12)]), cpus), at_ns=20 * MS)
 
     return start
 
