@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from strata.errors import UsageError
+from strata.fleet import nvml
 from strata.fleet.ledger import Asked
-from strata.slicing import run
-from strata.slicing.run import Launch, NoCommand, device_bytes, prepare, start
+from strata.fleet.nvml import device_bytes
+from strata.slicing.run import Launch, NoCommand, prepare, start
 from tests.slicing.ledger_builders import MIB
 
 ASKED = Asked(64 * MIB, None, None)
@@ -265,7 +266,7 @@ def test_sizes_of_devices_are_known_where_nvml_tells_them(monkeypatch, missing, 
         "nvmlDeviceGetMemoryInfo": get_memory,
     }
     functions.pop(missing, None)
-    monkeypatch.setattr(run.ctypes, "CDLL", lambda name: SimpleNamespace(**functions))
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: SimpleNamespace(**functions))
     assert device_bytes() == sizes
 
 
@@ -273,5 +274,5 @@ def test_where_there_is_no_nvml_no_size_is_known(monkeypatch):
     def refuse(name):
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(run.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", refuse)
     assert device_bytes() == []

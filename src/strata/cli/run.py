@@ -48,8 +48,9 @@ def run(
     strata run --memory 4Gi --cores 30 --slice notebooks -- jupyter lab
     """
     from strata.errors import UsageError
+    from strata.fleet.nvml import device_bytes
     from strata.slicing.build import library
-    from strata.slicing.run import NoCommand, device_bytes, own_environment, prepare, start
+    from strata.slicing.run import NoCommand, own_environment, prepare, start
     from strata.slicing.shelf import shelf_of
 
     if memory is None and cores is None:

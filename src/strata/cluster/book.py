@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strata.cluster import jobs, kinds
-from strata.cluster.admission.vendors import vendor_of
 from strata.cluster.crd.compute_node import fingerprint_of
 from strata.cluster.crd.runtime_profile import profile_of
 from strata.cluster.index import Index
@@ -23,6 +22,7 @@ from strata.cluster.snapshot import Cluster, NodeState, Placement, PodPlace
 from strata.cluster.uses import PodSeen, Use, free_of, pod_seen, uses_of
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
+from strata.fleet.vendor_resources import vendor_of
 
 RDMA_LABELS: Final = ("ai.compute/rdma-group", "network.topology.nvidia.com/leaf")
 RACK_LABELS: Final = ("ai.compute/rack", "network.topology.nvidia.com/spine")

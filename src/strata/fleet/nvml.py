@@ -1,7 +1,8 @@
-"""NVML, NVIDIA's library of management, through `nvidia-ml-py`: started, or not here."""
+"""NVML, NVIDIA's management library: by `nvidia-ml-py` for the agent, by three C calls for `strata run`."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from typing import Any
 
@@ -17,3 +18,28 @@ def load() -> Any | None:
     except nvml.NVMLError:  # no driver, or none that is loaded
         return None
     return nvml
+
+
+def device_bytes() -> list[int]:
+    """Return the memory of each NVIDIA device, without starting one; empty where that cannot be known.
+
+    By ctypes: `strata run` belongs to the base package, `nvidia-ml-py` comes with the agent's extra, and what is
+    asked here has not changed since NVML 2.
+    """
+    count = ctypes.c_uint()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return []
+        sizes = [_size_of(nvml, number) for number in range(count.value)]
+    except (OSError, AttributeError):  # no driver, or one without these
+        return []
+    return [size for size in sizes if size]
+
+
+def _size_of(nvml: ctypes.CDLL, number: int) -> int:
+    """Return a device's memory; 0 where it does not tell, as one that shares the host's."""
+    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
+    if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)):
+        return 0
+    return 0 if nvml.nvmlDeviceGetMemoryInfo(device, memory) else memory[0]

@@ -1,6 +1,7 @@
 """The frame every server shares: token, limits, honest errors and a drain that loses nothing.
 
-`Frame` is plain ASGI around any application, so that it also holds for streams; `server.serve` runs it.
+`Frame` is plain ASGI around any application, so that it also holds for streams; `server.serve` runs it. What
+uvicorn and Starlette do of this, and what they cannot, is in docs/decisions/0010.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def error_body(message: str, *, kind: str, code: str | None = None, param: str |
 
 def kind_of(status: int) -> str:
     """Return the `type` of an error with this status."""
-    named = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-    return named.get(status, "invalid_request_error" if status < 500 else "server_error")
+    types = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    return types.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
 class Frame:
@@ -124,7 +125,7 @@ class Frame:
 
     def _admit(self, scope: Scope) -> Realm:
         path = scope["path"]
-        realm = next((one for one in self.realms if path.startswith(one.prefix)), Realm("/"))
+        realm = next((realm for realm in self.realms if path.startswith(realm.prefix)), Realm("/"))
         headers = scope["headers"]
         if sum(len(name) + len(value) + 4 for name, value in headers) > self.limits.header_bytes:
             raise _Refusal(431, f"headers exceed {self.limits.header_bytes} bytes", "headers-too-large")
@@ -162,7 +163,7 @@ class _Call:
         self._is_read = self._is_refused = self._is_complete = False
         self.is_gone = False
         self.status = 0
-        self._clock: asyncio.Timeout | None = None
+        self._deadline: asyncio.Timeout | None = None
 
     async def run(self, app: App) -> None:
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
@@ -170,11 +171,11 @@ class _Call:
         if declared.isdigit() and int(declared) > self.limits.body_bytes:
             raise self._too_large()
         try:
-            async with asyncio.timeout(self.limits.answer_s) as clock:
-                self._clock = clock
+            async with asyncio.timeout(self.limits.answer_s) as deadline:
+                self._deadline = deadline
                 await app(self.scope, self.receive, self.send)
         except TimeoutError:
-            if not clock.expired():
+            if not deadline.expired():
                 raise
             raise _Refusal(504, f"no answer after {self.limits.answer_s:g} s", "answer-too-late") from None
 
@@ -200,8 +201,8 @@ class _Call:
             return  # frameworks answer 500 to any exception on its way through them: ours says more
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._clock:
-                self._clock.reschedule(None)
+            if self._deadline:
+                self._deadline.reschedule(None)
         await self._send_in_time(message)
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -259,6 +260,6 @@ class _Call:
 
 
 def _has_token(headers: Sequence[tuple[bytes, bytes]], token: str) -> bool:
-    given = next((value for name, value in headers if name == b"authorization"), b"")
-    scheme, _, credentials = given.partition(b" ")
+    authorization = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, credentials = authorization.partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(credentials.strip(), token.encode())

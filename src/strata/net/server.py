@@ -8,20 +8,19 @@ import resource
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from strata.errors import UsageError, need
-from strata.net.http import Frame, error_body, kind_of
+from strata.net.http import Frame
 
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS: Final = 64
-"""Beyond the limit, so that the refusal itself, beats and health checks still get through."""
-
-TOO_LONG: Final = 431
+"""Beyond the frame's limit, so that its refusals, heartbeats and health checks still get through; over both,
+uvicorn answers 503 to everything.
+"""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -52,18 +51,18 @@ def serve(frame: Frame, listener: socket.socket, *, drain_s: float, tls: ssl.SSL
 
 async def _serve(frame: Frame, listener: socket.socket, drain_s: float, tls: ssl.SSLContext | None) -> None:
     server = uvicorn_server(frame, tls=tls)
-    told, hurry = asyncio.Event(), asyncio.Event()
+    stopping, hurry = asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
-        (hurry if told.is_set() else told).set()
+        (hurry if stopping.is_set() else stopping).set()
         frame.drain()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await _first(serving, told.wait())
-    if told.is_set():
+    await _first(serving, stopping.wait())
+    if stopping.is_set():
         log.info("stopping: %d requests are running", frame.running)
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
@@ -74,16 +73,16 @@ async def _serve(frame: Frame, listener: socket.socket, drain_s: float, tls: ssl
 
 
 async def _first(serving: asyncio.Task[None], *others: Awaitable[Any]) -> None:
-    waiting = [asyncio.ensure_future(one) for one in others]
+    tasks = [asyncio.ensure_future(other) for other in others]
     try:
-        await asyncio.wait([serving, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in waiting:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
-    """Return a `uvicorn.Server` of a frame, with the limits that uvicorn has not."""
+    """Return a `uvicorn.Server` of a frame: uvicorn's own limits, and the two that it has not (decision 10)."""
     import h11
     from uvicorn import Config, Server
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -93,56 +92,40 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     class Connection(H11Protocol):
-        """uvicorn's, with the limits it has not: connections, and the time to send a head."""
+        """uvicorn's, with a time to send a head in, and a way for the frame to break a connection."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            # uvicorn closes a connection once its buffer is sent: never, with a client that reads no more.
             self.app_state = {**self.app_state, "abort": lambda: self.transport.abort()}
-            self._due: asyncio.TimerHandle | None = None
+            self._head_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > limits.connections + SPARE_CONNECTIONS:
-                transport.abort()
-            else:
-                self._due = self.loop.call_later(limits.head_s, transport.abort)
+            self._await_head()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             # IDLE: a head is not there, or not all of it. More bytes of it buy no more time.
             if self.conn.their_state is not h11.IDLE:
-                self._forget()
-            elif self._due is None and not self.transport.is_closing():
-                self._due = self.loop.call_later(limits.head_s, self.transport.abort)
-
-        def send_400_response(self, msg: str) -> None:
-            """Refuse what is no request; h11 gives up a head far over the limit before the frame sees it."""
-            error = sys.exc_info()[1]
-            is_long = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == TOO_LONG
-            status, code = (TOO_LONG, "headers-too-large") if is_long else (400, "not-http")
-            said = f"headers exceed {limits.header_bytes} bytes" if is_long else msg
-            body = error_body(said, kind=kind_of(status), code=code)
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"connection", b"close"),
-            ]
-            answer = h11.Response(status_code=status, headers=headers)
-            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event))
-            self.transport.close()
+                self._forget_head()
+            elif self._head_timer is None and not self.transport.is_closing():
+                self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forget()
+            self._forget_head()
             super().connection_lost(exc)
 
-        def _forget(self) -> None:
-            if self._due:
-                self._due.cancel()
-            self._due = None
+        def _await_head(self) -> None:
+            self._head_timer = self.loop.call_later(limits.head_s, self.transport.abort)
 
-    class Quiet(Server):
-        """uvicorn's, with signals left to us: it would close the door first and then wait."""
+        def _forget_head(self) -> None:
+            if self._head_timer:
+                self._head_timer.cancel()
+            self._head_timer = None
+
+    class DrainingServer(Server):
+        """uvicorn's, with signals left to us: it would stop listening first and wait for requests afterwards."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -158,13 +141,14 @@ def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=2 * limits.header_bytes + 1024,
+        limit_concurrency=limits.connections + SPARE_CONNECTIONS,
         timeout_keep_alive=int(limits.head_s),
         timeout_graceful_shutdown=1,
     )
     # uvicorn itself takes only the names of files, and reads them once.
     config.load()
     config.ssl = tls
-    return Quiet(config)
+    return DrainingServer(config)
 
 
 def _raise_open_files() -> None:

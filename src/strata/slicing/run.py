@@ -5,7 +5,6 @@ No process of ours stays behind, so that signals, exit codes and the terminal ar
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -155,27 +154,6 @@ def own_environment() -> dict[str, str]:
     if b"LC_CTYPE=" not in Path("/proc/self/environ").read_bytes():
         environment.pop("LC_CTYPE", None)
     return environment
-
-
-def device_bytes() -> list[int]:
-    """Return the memory of each NVIDIA device, without starting one; empty where that cannot be known."""
-    count = ctypes.c_uint()
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-            return []
-        sizes = [_size_of(nvml, number) for number in range(count.value)]
-    except (OSError, AttributeError):  # no driver, or one without these
-        return []
-    return [size for size in sizes if size]
-
-
-def _size_of(nvml: ctypes.CDLL, number: int) -> int:
-    """Return a device's memory; 0 where it does not tell, as one that shares the host's."""
-    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
-    if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)):
-        return 0
-    return 0 if nvml.nvmlDeviceGetMemoryInfo(device, memory) else memory[0]
 
 
 def _above(file: int) -> int:

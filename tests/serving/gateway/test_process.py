@@ -86,7 +86,9 @@ def test_abuse_is_refused_and_the_gateway_goes_on():
             return statuses, await client.post(path, json=asked()), await client.get("/healthz")
 
     statuses, answer, health = asyncio.run(scenario())
-    assert statuses == [400, 400, 413, 431, 431, 404, 401, 401, 409]
+    # Three times the limit: the frame's 431 if the head arrived in one piece, uvicorn's 400 if it did not.
+    assert statuses.pop(4) in (400, 431)
+    assert statuses == [400, 400, 413, 431, 404, 401, 401, 409]
     assert answer.json()["choices"][0]["text"] == foretold("hello", 20)
     assert health.status_code == 200
 

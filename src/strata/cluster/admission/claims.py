@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from strata.cluster import affinity, jobs
 from strata.cluster.admission.form import check_pod, where_of
-from strata.cluster.admission.vendors import counted, vendor_of
+from strata.cluster.admission.vendors import counted
 from strata.cluster.annotations import PREFIX, has_claim, read_claim
 from strata.cluster.claim import Claim, Where
 from strata.cluster.kinds import Object, annotations_of, labels_of, meta, name_of, namespace_of
@@ -34,6 +34,7 @@ from strata.cluster.placed import (
 from strata.errors import BadFile, Fault
 from strata.fleet.acu import Need
 from strata.fleet.catalogue import accelerator
+from strata.fleet.vendor_resources import vendor_of
 
 CLAIM: Final = PREFIX + "claim"
 """Annotation: the ComputeClaim that says what is asked for, instead of annotations."""

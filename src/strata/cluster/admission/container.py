@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from strata.cluster.admission.vendors import is_accelerator
 from strata.cluster.kinds import Object
 from strata.fleet.slices import PRELOAD
+from strata.fleet.vendor_resources import is_accelerator
 
 RESERVED: Final = "STRATA_"
 """The beginning of variables that limit a fraction: a pod's own are dropped, so that none undoes ours."""

@@ -1,31 +1,12 @@
-"""Vendors' resource names: how a pod counts devices that was written for one vendor."""
+"""How a pod counts devices that was written for one vendor."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from strata.cluster.kinds import Object
-
-_WHOLE: Final[Mapping[str, str]] = {
-    "NVIDIA": r"nvidia\.com/gpu",
-    "Huawei": r"huawei\.com/(?:Ascend[0-9]+[A-Za-z0-9]*|npu)",
-    "Cambricon": r"cambricon\.com/mlu[0-9]*",
-    "Hygon": r"hygon\.com/dcu",
-    "Moore Threads": r"mthreads\.com/gpu",
-    "AMD": r"amd\.com/gpu",
-    "Iluvatar": r"iluvatar\.(?:ai|com)/gpu",
-    "Kunlunxin": r"kunlunxin\.com/xpu",
-    "MetaX": r"metax-tech\.com/gpu",
-}
-"""Resources that count whole devices, by the catalogue's vendors."""
-_OURS: Final = re.compile(
-    r"(?:nvidia\.com/(?:gpu|mig-)|huawei\.com/(?:Ascend|npu)|cambricon\.com/|hygon\.com/dcu|mthreads\.com/"
-    r"|amd\.com/gpu|iluvatar\.(?:ai|com)/|kunlunxin\.com/|metax-tech\.com/|volcano\.sh/v(?:gpu|npu)"
-    r"|gpu\.intel\.com/|enflame\.com/|birentech\.com/).*"
-)
-"""Accelerators in any vendor's words, parts of devices too; not the NICs that some of them have plugins for."""
+from strata.fleet.vendor_resources import is_accelerator
 
 
 class Counted(NamedTuple):
@@ -35,16 +16,6 @@ class Counted(NamedTuple):
     container: str
     resource: str
     amount: str
-
-
-def is_accelerator(resource: str) -> bool:
-    """Return whether a resource is a vendor's accelerators, or parts of them."""
-    return _OURS.fullmatch(resource) is not None
-
-
-def vendor_of(resource: str) -> str:
-    """Return whose whole devices a resource counts; empty where it counts none."""
-    return next((vendor for vendor, form in _WHOLE.items() if re.fullmatch(form, resource)), "")
 
 
 def counted(pod: Object) -> Iterator[Counted]:

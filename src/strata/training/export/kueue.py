@@ -11,6 +11,7 @@ import yaml
 
 from strata.errors import UsageError
 from strata.fleet import catalogue
+from strata.fleet.vendor_resources import usual_resource
 from strata.training.export import torchrun
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes
 from strata.training.export.ranks import Layout
@@ -18,9 +19,6 @@ from strata.workload.script import comment, slugs
 
 DOMAIN_LABEL: Final = "strata/domain"
 """Node label that names a domain, and the level of Kueue's Topology that keeps a Job inside it."""
-
-_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Huawei": "huawei.com/Ascend910"}
-"""What the vendors' device plugins call a device."""
 
 _CONFIG_MAP_BYTES: Final = 2**20
 
@@ -90,7 +88,7 @@ def _notes(layout: Layout, launch: LaunchFiles) -> Iterator[str]:
 
 def _resource(accelerator: str) -> str | None:
     try:
-        return _RESOURCES.get(catalogue.accelerator(accelerator).vendor)
+        return usual_resource(catalogue.accelerator(accelerator).vendor)
     except UsageError:  # a card the fleet file describes itself
         return None
 
