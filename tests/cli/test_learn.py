@@ -88,7 +88,7 @@ def test_unknown_keys_of_a_training_file_are_told_with_their_place(
 )
 def test_values_that_do_not_go_together_are_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     from strata.errors import BadFile
-    from strata.training.hi_ppo.schema import load_learning
+    from strata.learning.schema import load_learning
 
     file = tmp_path / "wrong.yaml"
     file.write_text(SMALL.replace("\n" + change[0], "\n" + change[1]))
@@ -108,7 +108,7 @@ def test_training_without_torch_names_the_extra(
 def test_ctrl_c_says_where_the_best_policy_is_and_exits_130(
     tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from strata.training.hi_ppo import learner
+    from strata.learning import learner
 
     def interrupted(*_arguments: Any, **_named: Any) -> None:
         raise KeyboardInterrupt

@@ -15,8 +15,8 @@ from strata.cli.output import console, emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.hi_ppo.checkpoint import Run
-    from strata.training.hi_ppo.learner import Progress
+    from strata.learning.checkpoint import Run
+    from strata.learning.learner import Progress
 
 
 @click.group()
@@ -70,10 +70,10 @@ def train(
     need("torch", extra="train")
     if workers > 1:
         need("ray", extra="train")
-    from strata.training.hi_ppo.checkpoint import read_checkpoint
-    from strata.training.hi_ppo.learner import CHECKPOINT
-    from strata.training.hi_ppo.learner import learn as run_learning
-    from strata.training.hi_ppo.schema import RECIPE, load_learning
+    from strata.learning.checkpoint import read_checkpoint
+    from strata.learning.learner import CHECKPOINT
+    from strata.learning.learner import learn as run_learning
+    from strata.learning.schema import RECIPE, load_learning
 
     if resume and seed is not None:
         raise click.UsageError("--resume goes on with the seed it began with: leave --seed away")
@@ -130,7 +130,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, outp
     """
     import numpy as np
 
-    from strata.training.hi_ppo.evaluation import by_domains, on_tables
+    from strata.learning.evaluation import by_domains, on_tables
     from strata.training.hi_ppo.policy import load_policy
 
     sizes = _sizes(domains)
@@ -198,9 +198,9 @@ def export(checkpoint: str, out: str, commit: str, most_domains: int, output: st
     from strata.files import write_json
 
     need("torch", extra="train")
-    from strata.training.hi_ppo.checkpoint import read_checkpoint
-    from strata.training.hi_ppo.export import export as export_network
-    from strata.training.hi_ppo.record import training_record
+    from strata.learning.checkpoint import read_checkpoint
+    from strata.learning.export import export as export_network
+    from strata.learning.record import training_record
 
     run = read_checkpoint(Path(checkpoint))
     date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.evaluation.kpi.straggling import compare, history
 from strata.training.hi_ppo.binding import planned_binding
 from strata.training.hi_ppo.candidates import candidates
 from strata.training.hi_ppo.local_agent import Case, decide, local_options, needs_global
 from strata.training.hi_ppo.site import random_site
-from strata.training.hi_ppo.straggling import compare, history
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic, random
 from tests.training.hi_ppo.sites import part, site
 

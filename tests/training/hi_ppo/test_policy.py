@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from strata.decision import Reason
 from strata.errors import BadFile, UsageError
+from strata.learning.tables.random_tables import random_table
 from strata.training.hi_ppo import policy as policies
 from strata.training.hi_ppo.explanation import explain
 from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
 from strata.training.hi_ppo.policy import load_policy, safe_policy
 from strata.training.replan.options import Options
-from strata.training.replan.random_tables import random_table
 
 
 def drawn(seed: int, rows: int = 32) -> Options:

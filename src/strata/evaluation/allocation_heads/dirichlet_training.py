@@ -18,7 +18,7 @@ from torch import Tensor
 from strata.arrays import Floats
 from strata.evaluation.allocation_heads.allocation import Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead, Ratios, batch, observe
-from strata.training.hi_ppo.ppo import Config
+from strata.learning.ppo import Config
 from strata.training.plan.exact.problem import Problem
 
 Members = tuple[int, ...]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from strata.evaluation.bench.progress import Progress, silent
-from strata.training.hi_ppo import ppo
-from strata.training.hi_ppo.lessons import Syllabus, WorldEnv, lesson
-from strata.training.hi_ppo.network import Scorer
-from strata.training.replan.draws import draws
-from strata.training.replan.pool import make_pool
-from strata.training.replan.presets import PRESETS
-from strata.training.replan.world import World
+from strata.learning import ppo
+from strata.learning.curriculum import Syllabus, WorldEnv, lesson
+from strata.learning.draws import draws
+from strata.learning.network import Scorer
+from strata.learning.worlds.pool import make_pool
+from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.world import World
 
 _EPOCHS: Final = 2
 _MINIBATCHES: Final = 4

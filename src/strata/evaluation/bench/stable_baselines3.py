@@ -13,9 +13,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.policies import MultiInputActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
+from strata.learning.network import Scorer
+from strata.learning.ppo import Env
 from strata.training.hi_ppo.features import features
-from strata.training.hi_ppo.network import Scorer
-from strata.training.hi_ppo.ppo import Env
 from strata.training.replan.options import Options
 
 

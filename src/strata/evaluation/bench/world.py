@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from strata.evaluation.bench.progress import Progress, silent
-from strata.training.replan import observe
-from strata.training.replan.pool import make_pool
-from strata.training.replan.presets import PRESETS
-from strata.training.replan.world import World
+from strata.learning.worlds import observe
+from strata.learning.worlds.pool import make_pool
+from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.world import World
 
 SIZES: Final = ((4, 8), (16, 16), (32, 32))
 """Fewest and most domains of a fleet."""

@@ -13,13 +13,13 @@ import numpy as np
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import SITES_SEED, Series
 from strata.evaluation.kpi.kpi import Kpi, ends
+from strata.evaluation.kpi.straggling import compare, history
 from strata.evaluation.kpi.study import Study
 from strata.simulate.analytic import StepModel
 from strata.stats import quantile_interval
 from strata.training.hi_ppo.assignment import Part, assignments
 from strata.training.hi_ppo.local_agent import Case, decide
 from strata.training.hi_ppo.site import advance, random_site
-from strata.training.hi_ppo.straggling import compare, history
 from strata.training.replan import rules
 
 TARGET_S: Final = 0.1

@@ -19,8 +19,8 @@ from strata.training.hi_ppo.global_agent import INTERVAL_S, RESTART_S
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.shortlist.selection import shortlist
-from strata.training.replan.instance import moving
 from strata.training.replan.options import HORIZONS, Options
+from strata.training.replan.relocation import relocation_costs
 from strata.training.replan.response import PlanResponse
 
 Choose = Callable[[Options], Ints]
@@ -87,7 +87,7 @@ class Arena:
     def switch_share(self) -> Floats:
         """[P, P]: what going from plan to plan burns, in steps of INTERVAL_S."""
         plans = [item.plan for item in self.items]
-        moved_s, _, moves = moving(self.problem.fleet, self.problem.job, plans)
+        moved_s, _, moves = relocation_costs(self.problem.fleet, self.problem.job, plans)
         devices = [plan.devices() for plan in plans]
         other = np.array([[a != b for b in devices] for a in devices])
         share = (moved_s + np.where(moves | other, RESTART_S, 0.0)) / INTERVAL_S

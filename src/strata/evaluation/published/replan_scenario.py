@@ -12,8 +12,8 @@ from strata.arrays import Ints
 from strata.errors import BadFile
 from strata.evaluation.published.replan_schema import ScenarioEntry, ScenarioFile, faults
 from strata.files import read_document
-from strata.training.replan.chain import LinkChains
-from strata.training.replan.table import ReplanTable
+from strata.learning.tables.chain import LinkChains
+from strata.learning.tables.table import ReplanTable
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales, money, score
 from strata.training.plan.shortlist.selection import shortlist
-from strata.training.replan.instance import moving
 from strata.training.replan.options import HORIZONS, Options, joined
+from strata.training.replan.relocation import relocation_costs
 from strata.training.replan.response import PlanResponse
 from strata.workload.job import Objective, Recompute
 from strata.workload.plan import TrainingPlan
@@ -242,7 +242,7 @@ def _with(problem: Problem, plan: TrainingPlan, items: list[Evaluated]) -> tuple
 def _switch_share(problem: Problem, items: Sequence[Evaluated], current: int, in_use: InUse) -> Floats:
     """Return what going to each plan burns, in intervals [P]: 0 for the plan in use."""
     pair = [items[current].plan, *(item.plan for item in items)]
-    moved_s, _, moves = moving(problem.fleet, problem.job, pair)
+    moved_s, _, moves = relocation_costs(problem.fleet, problem.job, pair)
     devices = np.array([item.plan.devices() != items[current].plan.devices() for item in items])
     share = (moved_s[0, 1:] + np.where(moves[0, 1:] | devices, in_use.restart_s, 0.0)) / in_use.interval_s
     share[current] = 0.0

@@ -1,0 +1,235 @@
+"""A training run: warm start, then PPO lesson by lesson, an exam after each, the best network kept.
+
+A lesson is some updates on environments of its own; everything random in it follows from the seed, the worker
+and its number. So a checkpoint, written after each exam, holds no state of environments or generators, and a
+resumed run ends with the same weights, bit for bit on one CPU worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from strata.errors import UsageError
+from strata.learning import ppo
+from strata.learning.checkpoint import Learning, Point, Run, read_checkpoint, write_checkpoint
+from strata.learning.curriculum import (
+    RECALL,
+    WARM_START,
+    Exam,
+    lesson,
+    random_tables,
+    solved_tables,
+    stream,
+)
+from strata.learning.imitation import imitate
+from strata.learning.network import Scorer
+from strata.learning.record import device_name
+from strata.learning.tables.value_iteration import solve
+
+CHECKPOINT: Final = "checkpoint.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is said while a run goes on, after every update and every round of imitation."""
+
+    stage: str
+    done: int
+    of: int
+    reward: float = 0.0
+    closed: float | None = None
+    """Of the last exam."""
+    steps_per_s: float = 0.0
+
+
+Say = Callable[[Progress], None]
+
+
+def learn(
+    learning: Learning,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    workers: int = 1,
+    minutes: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    say: Say = lambda _progress: None,
+) -> Run:
+    """Train, and return the run, which is also in `out`/checkpoint.pt after every exam.
+
+    Ends after all updates, when exams bring nothing better, or when `minutes` have passed; a resumed run
+    goes on from the last exam, with the updates and the patience of `learning`, and all else of it as it began.
+    KeyboardInterrupt passes through: the checkpoint holds the best of the exams until then.
+    """
+    file = out / CHECKPOINT
+    if not resume and file.exists():
+        raise UsageError(
+            f"{file} is there already", hint=f"--resume to go on with it, or another --out than {out}"
+        )
+    deadline = clock() + 60 * minutes if minutes is not None else float("inf")
+    with _one_thread(device):
+        if resume:
+            run = read_checkpoint(file)
+            goes_on = replace(run.learning, updates=learning.updates, patience=learning.patience)
+            run = replace(
+                run, learning=goes_on, ended="", device=device, device_name=device_name(device), workers=workers
+            )
+            exam = _exam(run.learning)
+        else:
+            exam = _exam(learning)
+            run = _warm_start(learning, exam, device=device, workers=workers, clock=clock, say=say)
+            write_checkpoint(file, run)
+        network = Scorer(width=run.learning.width)
+        network.load_state_dict(run.weights)
+        network.to(run.device)
+        with _crew(run, network) as crew:
+            optimizer = ppo.optimizer_of(network, run.learning.ppo)
+            if run.optimizer is not None:
+                optimizer.load_state_dict(run.optimizer)
+            while not run.ended:
+                run = _lesson(run, network, crew, optimizer, exam, deadline=deadline, clock=clock, say=say)
+                write_checkpoint(file, run)
+    return run
+
+
+def _warm_start(
+    learning: Learning, exam: Exam, *, device: str, workers: int, clock: Callable[[], float], say: Say
+) -> Run:
+    """Return a run before its first update: the safe rule, or what imitation made of it."""
+    began = clock()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(learning.seed)
+        network = Scorer(width=learning.width)
+    settings, rounds = learning.imitation, learning.imitation.rounds
+    if learning.warm_start_tables:
+        say(Progress("solving", 0, rounds))
+        imitate(
+            network,
+            solved_tables(learning.warm_start_tables, seed=learning.seed),
+            settings=settings,
+            rng=stream(learning.seed, WARM_START, 1),
+            progress=lambda number, _loss: say(Progress("imitation", number + 1, rounds)),
+        )
+    grade = exam.sit(ppo.greedy(network, device="cpu"))
+    weights = _on_cpu(network.state_dict())
+    elapsed_s = clock() - began
+    first = Point(0, 0, elapsed_s, 0.0, grade.mean_gap, grade.worst_gap, grade.closed, worlds=grade.worlds)
+    return Run(
+        learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
+    )
+
+
+def _lesson(
+    run: Run,
+    network: Scorer,
+    crew: ppo.Crew,
+    optimizer: torch.optim.Adam,
+    exam: Exam,
+    *,
+    deadline: float,
+    clock: Callable[[], float],
+    say: Say,
+) -> Run:
+    """Return the run after one more lesson and its exam. A lesson the deadline cuts short counts for nothing."""
+    learning, scale, steps, began = run.learning, run.scale, run.steps, clock()
+    last = min(run.update + learning.lesson, learning.updates)
+    if run.update >= last:
+        return replace(run, ended="updates")
+    crew.begin(run.update // learning.lesson)
+    for number in range(run.update, last):
+        before = clock()
+        if before >= deadline:
+            return replace(run, ended="minutes")
+        progress = number / learning.updates
+        scale, played, losses = ppo.update(crew, optimizer, scale, learning.ppo, number=number, progress=progress)
+        steps += played.steps
+        rate = played.steps / max(clock() - before, 1e-9)
+        say(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
+    if learning.recall_tables:
+        _recall(network, learning, run.update // learning.lesson)
+    grade = exam.sit(ppo.greedy(network, device=run.device))
+    elapsed_s = run.elapsed_s + clock() - began
+    point = Point(
+        last, steps, elapsed_s, float(played.reward[0]), grade.mean_gap, grade.worst_gap, grade.closed,
+        losses.policy, losses.value, losses.entropy, losses.kl, grade.worlds,
+    )  # fmt: skip
+    weights = _on_cpu(network.state_dict())
+    after = replace(
+        run,
+        weights=weights,
+        best=weights if point.missed < run.best_point.missed else run.best,
+        optimizer=_on_cpu(optimizer.state_dict()),
+        scale=scale,
+        update=last,
+        steps=steps,
+        elapsed_s=elapsed_s,
+        curve=(*run.curve, point),
+    )
+    return replace(after, ended="patience" if after.is_stale else "")
+
+
+def _exam(learning: Learning) -> Exam:
+    return Exam.of(
+        learning.exam_tables, episodes=learning.exam_episodes, steps=learning.exam_steps,
+        worlds=learning.worlds, instances=learning.exam_instances,
+    )  # fmt: skip
+
+
+def _recall(network: Scorer, learning: Learning, number: int) -> None:
+    """Imitate exact solutions for one round, at PPO's own step size."""
+    rng = stream(learning.seed, RECALL, number)
+    solutions = [solve(table) for table in random_tables(learning.recall_tables, rng)]
+    settings = replace(learning.imitation, rounds=1, learning_rate=learning.ppo.learning_rate)
+    imitate(network, solutions, settings=settings, rng=rng)
+
+
+@contextmanager
+def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
+    """Yield who plays: this process, or workers on Ray."""
+    learning = run.learning
+    make = partial(make_worker, learning, run.device)
+    if run.workers == 1:
+        yield make(network, 0)
+    else:
+        from strata.learning.workers import ray_crew
+
+        with ray_crew(network, make, workers=run.workers, width=learning.width, device=run.device) as crew:
+            yield crew
+
+
+def make_worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
+    """Return one of the workers of a run, by number."""
+    # NumPy is the faster of the two on a CPU; on another device environments are where the network is.
+    arrays = None if device == "cpu" else device
+    lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus, device=arrays)
+    return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays)
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    """Let torch use one CPU thread: sums then always have one order, and small networks are faster so."""
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _on_cpu(state: Any) -> Any:
+    """Return a copy of a state with all its tensors on the CPU."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: _on_cpu(value) for key, value in state.items()}
+    return [_on_cpu(value) for value in state] if isinstance(state, list) else state

@@ -1,0 +1,94 @@
+"""Re-planning under Markov links as a table: what each plan earns in each state, and what a switch costs.
+
+The smallest form of WanReplan: one job, links that are Markov chains, decisions every interval. Small enough
+for an exact solution (`value_iteration.py`), and what a plan is worth some steps ahead follows exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from strata.arrays import Floats, Ints
+from strata.learning.tables.chain import LinkChains
+from strata.training.replan.options import HORIZONS, Options
+
+Choose = Callable[[Options], Ints]
+"""A rule or a policy: options in, the index of one option for each decision out."""
+
+EFFICIENCY_ONLY: Final = (1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ReplanTable:
+    """reward: [S, P] throughput over the best single domain; plan_links: per plan the links it uses.
+
+    switch_share: what a switch burns of the reward of the step it is made in, in [0, 1]. start_plan: the plan
+    in use before the first decision.
+    """
+
+    name: str
+    reward: Floats
+    chains: LinkChains
+    switch_share: float
+    start_plan: int
+    plan_links: tuple[tuple[int, ...], ...]
+    home_plan: int = 0
+
+    @cached_property
+    def ahead(self) -> Floats:
+        """[S, P, 5]: expected reward at each of HORIZONS steps ahead."""
+        found, expected = [], self.reward
+        for step in range(max(HORIZONS) + 1):
+            if step in HORIZONS:
+                found.append(expected)
+            expected = self.chains.expect(expected)
+        return np.stack(found, axis=-1)
+
+    @cached_property
+    def links(self) -> Floats:
+        """[S, P, 4]: see LINK_FEATURES."""
+        now, later, stay = self.chains.level(), self.chains.level(8), self.chains.stay()
+        found = np.ones((*self.reward.shape, 4))
+        for plan, links in enumerate(self.plan_links):
+            if links:
+                mine = list(links)
+                found[:, plan, 0] = now[:, mine].min(axis=1)
+                found[:, plan, 1] = later[:, mine].min(axis=1)
+                found[:, plan, 2] = stay[:, mine].mean(axis=1)
+                found[:, plan, 3] = stay[:, mine].min(axis=1)
+        return found
+
+    def options(self, states: Ints, current: Ints) -> Options:
+        """Return the options of decisions in `states` [B] with the plans `current` [B] in use, -1 for none yet."""
+        rows, plans = len(states), self.reward.shape[1]
+        is_free = (np.arange(plans) == current[:, None]) | (current < 0)[:, None]
+        cost = np.where(is_free, 0.0, self.switch_share * self.reward[states])
+        return Options(
+            value=self.ahead[states],
+            cost=cost,
+            links=self.links[states],
+            current=current,
+            legal=np.ones((rows, plans), dtype=bool),
+            preference=np.tile(EFFICIENCY_ONLY, (rows, 1)),
+        )
+
+    def earned(self, states: Ints, current: Ints, picks: Ints) -> Floats:
+        """Return [B]: the reward of one step, the switch taken off."""
+        reward = self.reward[states, picks]
+        is_free = (picks == current) | (current < 0)
+        return np.asarray(np.where(is_free, reward, reward * (1 - self.switch_share)))
+
+    def follow(self, choose: Choose, states: Ints) -> tuple[Ints, float]:
+        """Run a policy along states [T, E]; return its plans [T, E] and its mean reward a step."""
+        current = np.full(states.shape[1], self.start_plan)
+        plans, total = np.empty_like(states), 0.0
+        for step, now in enumerate(states):
+            picks = choose(self.options(now, current))
+            total += float(self.earned(now, current, picks).sum())
+            plans[step] = current = picks
+        return plans, total / states.size

@@ -1,0 +1,187 @@
+"""Training runs: the same seed gives the same weights, a resumed run the same as one that was not stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata.errors import BadFile, UsageError
+
+pytestmark = pytest.mark.real("torch")
+
+
+def _small(**changes: Any) -> Any:
+    from strata.learning.checkpoint import Learning
+    from strata.learning.imitation import ImitationSettings
+    from strata.learning.ppo import Config
+
+    told = Learning(
+        updates=4, lesson=2, table_envs=16, tables=4, exam_tables=3, exam_episodes=2, exam_steps=4, width=8,
+        warm_start_tables=0, imitation=ImitationSettings(rounds=1, episodes=2, steps=4, batch=16, still=16),
+        ppo=Config(steps=4, critic_first=0),
+    )  # fmt: skip
+    return replace(told, **changes)
+
+
+def _learn(out: Path, learning: Any = None, **more: Any) -> Any:
+    from strata.learning.learner import learn
+
+    return learn(learning or _small(), out, **more)
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(bool((one[name] == other[name]).all()) for name in one)
+
+
+def test_the_same_seed_gives_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
+    told = _small(warm_start_tables=2)
+    first, second = _learn(tmp_path / "a", told), _learn(tmp_path / "b", told)
+    other = _learn(tmp_path / "c", replace(told, seed=1))
+    assert _same(first.weights, second.weights)
+    assert not _same(first.weights, other.weights)
+
+
+def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(tmp_path: Path) -> None:
+    whole = _learn(tmp_path / "whole")
+    ticks = count()
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    # Of the five readings of the clock before the third update, the limit leaves room for no sixth.
+    cut = _learn(tmp_path / "cut", minutes=9.5 / 60, clock=clock)
+    assert (cut.ended, cut.update) == ("minutes", 2)
+    resumed = _learn(tmp_path / "cut", resume=True)
+    assert (resumed.ended, resumed.update) == ("updates", 4)
+    assert _same(whole.weights, resumed.weights)
+    assert [p.mean_gap for p in whole.curve] == [p.mean_gap for p in resumed.curve]
+
+
+def test_a_run_ends_when_exams_bring_nothing_better(tmp_path: Path) -> None:
+    from strata.learning.ppo import Config
+
+    # Only the critic learns, so every exam is as good as the first.
+    run = _learn(tmp_path, _small(updates=100, patience=2, ppo=Config(steps=4, critic_first=100)))
+    assert (run.ended, run.update, run.best_point.update) == ("patience", 4, 0)
+
+
+def test_what_is_interrupted_leaves_its_best_policy(tmp_path: Path) -> None:
+    from strata.learning.checkpoint import read_checkpoint
+
+    def stop(said: Any) -> None:
+        if said.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _learn(tmp_path, say=stop)
+    kept = read_checkpoint(tmp_path / "checkpoint.pt")
+    assert (kept.update, kept.ended) == (2, "")
+    kept.network()
+
+
+def test_a_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    _learn(tmp_path)
+    with pytest.raises(UsageError, match="is there already"):
+        _learn(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "not a checkpoint", id="empty"),
+        pytest.param(b"PK\x03\x04 and then nothing", "not a checkpoint", id="half-a-zip"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    from strata.learning.checkpoint import read_checkpoint
+
+    file = tmp_path / "checkpoint.pt"
+    file.write_bytes(content)
+    with pytest.raises(BadFile, match=said):
+        read_checkpoint(file)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    import torch
+
+    from strata.learning.checkpoint import read_checkpoint
+
+    torch.save({"format": "strata-hi-ppo-0"}, tmp_path / "checkpoint.pt")
+    with pytest.raises(BadFile, match="another version"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
+
+
+def test_exams_are_the_same_for_all_and_lessons_never_repeat() -> None:
+    from strata.learning.curriculum import Exam, Syllabus, lesson
+
+    first, second = (Exam.of(2, episodes=2, steps=3) for _ in range(2))
+    assert np.array_equal(first.paths, second.paths)
+    syllabus = Syllabus(4, 2)
+    played = [
+        lesson(n, seed=s, worker=w, syllabus=syllabus) for n, s, w in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
+    ]
+    rewards = [table.reward for env in played for table in env.tables] + [t.reward for t in first.tables]  # type: ignore[attr-defined]
+    assert len({reward.tobytes() for reward in rewards}) == len(rewards)
+
+
+def test_the_exact_policy_closes_the_whole_gap_and_the_myopic_rule_none() -> None:
+    from strata.learning.curriculum import Exam
+    from strata.training.replan import rules
+
+    grade = Exam.of(3, episodes=4, steps=8).sit(rules.myopic)
+    assert grade.closed == pytest.approx(0.0, abs=1e-9)
+    assert grade.worst_gap >= grade.mean_gap
+
+
+def test_tables_and_worlds_are_played_side_by_side() -> None:
+    from strata.learning.curriculum import Mixture, Syllabus, WorldEnv, lesson
+    from strata.learning.worlds.pool import make_pool
+    from strata.learning.worlds.settings import WorldSettings
+    from strata.learning.worlds.world import World
+
+    pool = make_pool(0, instances=1, domains=(3, 3), shares=(1.0,), options=6, calm=1.0)
+    world = World(pool, 3, settings=WorldSettings(episode_steps=2, preference=(0.2, 0.3, 0.5)))
+    env = Mixture([lesson(0, seed=0, worker=0, syllabus=Syllabus(4, 2)), WorldEnv(world)])
+    rng = np.random.default_rng(0)
+    options = env.reset(rng)
+    assert options.preference.tolist() == [[1, 0, 0]] * 4 + [[0.2, 0.3, 0.5]] * 3
+    done = []
+    for _ in range(4):
+        options, rewards, is_cut = env.step(options.legal.argmax(axis=1), rng)
+        done.append(is_cut.tolist())
+        assert rewards.shape == (7, 3)
+        assert len(options) == env.num_envs == 7
+    assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
+
+
+def test_what_tables_taught_is_recalled_after_each_lesson_and_worlds_count_in_the_exam(tmp_path: Path) -> None:
+    told = _small(
+        updates=2, warm_start_tables=2, recall_tables=2, worlds=("regimes",), world_envs=4, world_instances=1,
+        exam_instances=1,
+    )  # fmt: skip
+    run = _learn(tmp_path / "a", told)
+    assert all(point.missed == point.mean_gap - point.worlds for point in run.curve)
+    forgetful = _learn(tmp_path / "b", replace(told, recall_tables=0))
+    assert not _same(run.weights, forgetful.weights)
+
+
+def test_a_world_of_the_exam_tells_a_random_policy_from_the_better_fixed_rule() -> None:
+    from strata.learning.curriculum import WorldExam
+    from strata.training.replan import rules
+
+    exam = WorldExam.of("regimes", instances=1, episodes=4, steps=16)
+    assert exam.earned(rules.random(np.random.default_rng(0))) < exam.rule
+    assert max(exam.earned(rules.hysteresis()), exam.earned(rules.mpc())) == exam.rule
+
+
+def test_the_bundled_recipe_is_a_training_file() -> None:
+    from strata.learning.schema import RECIPE, load_learning
+
+    told = load_learning(RECIPE)
+    assert told.worlds
+    assert told.recall_tables
