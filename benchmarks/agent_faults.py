@@ -28,7 +28,7 @@ from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import Meters
 from strata.cluster.agent.presence import Presence
 from strata.cluster.agent.publish import publish
-from strata.cluster.agent.run import Live
+from strata.cluster.agent.run import AgentRunner
 from strata.cluster.agent.sources import POLL_S, watch_errors, watch_presence
 from strata.cluster.agent.watch import BusWatch
 from strata.fleet.catalogue import accelerator
@@ -76,16 +76,17 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
     )
     server = Server()
 
-    def watch(live: Live) -> None:
-        watch_errors(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+    def watch(runner: AgentRunner) -> None:
+        watch_errors(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
 
-    def see(live: Live) -> None:
-        watch_presence(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+    def see(runner: AgentRunner) -> None:
+        watch_presence(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
 
     sources = (watch, see)
-    live = Live(Agent(rng=rng), publish=partial(publish, apply=server.apply), meters=Meters(), sources=sources)
-    live.start()
-    live.put(Collected(Fingerprint("node", devices)))
+    publish_to = partial(publish, apply=server.apply)
+    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=Meters(), sources=sources)
+    runner.start()
+    runner.put(Collected(Fingerprint("node", devices)))
     server.seen.get(timeout=WAIT_S)
     pause = threading.Event()
     pause.wait(1.0)  # the watch has opened its files
@@ -99,7 +100,7 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
         while (address(i), f"aer-{kind}") not in known:
             at, known = server.seen.get(timeout=WAIT_S)
         took.append(at - start)
-    live.stop()
+    runner.stop()
     return took
 
 

@@ -15,14 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import cluster_objects as objects
-from cluster_builders import A100, B3, PROFILES
-
-from strata.cluster import kinds
-from strata.cluster.book import Book
-from strata.cluster.controller import Controller
+from strata.cluster.api import kinds
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.controller.controller import Controller
+from tests.cluster import objects
+from tests.cluster.builders import A100, B3, PROFILES
 
 STAMP = "2026-11-21T10:00:00Z"
 
@@ -34,17 +33,17 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=1000)
     ask.add_argument("--alike", action="store_true")
     given = ask.parse_args()
-    book, controller = Book(PROFILES), Controller()
+    cache, controller = ClusterCache(PROFILES), Controller()
     models = {f"n{number:05}": (A100, B3)[number % 2] for number in range(given.nodes)}
-    book.listed(kinds.NODE, [objects.node(name, model) for name, model in models.items()])
-    book.listed(kinds.COMPUTE_NODE, [objects.devices(name, model) for name, model in models.items()])
+    cache.listed(kinds.NODE, [objects.node(name, model) for name, model in models.items()])
+    cache.listed(kinds.COMPUTE_NODE, [objects.devices(name, model) for name, model in models.items()])
     busy = objects.pod("busy", on="n00000", resource="nvidia.com/gpu", count=8)
-    book.changed(kinds.POD, busy)
+    cache.changed(kinds.POD, busy)
     sizes = [given.nodes * 2 + (0 if given.alike else number) for number in range(given.jobs)]
     words = {"devices": 8, "accelerator": A100, "substitution": "never"}
     waiting = [objects.job(f"j{number:05}", pods=pods, **words) for number, pods in enumerate(sizes)]
-    book.listed(kinds.JOB, waiting)
-    _ = book.index
+    cache.listed(kinds.JOB, waiting)
+    _ = cache.index
 
     def step(at_s: float) -> dict[str, float]:
         begun = time.perf_counter()
@@ -53,7 +52,7 @@ def main() -> None:
         def spent_s() -> float:
             return time.perf_counter() - begun
 
-        for _ in controller.step(book, at_s, stamp=STAMP, spent_s=spent_s):
+        for _ in controller.step(cache, at_s, stamp=STAMP, spent_s=spent_s):
             longest_s, last_s = max(longest_s, spent_s() - last_s), spent_s()
         return {"all_ms": 1000 * spent_s(), "longest_hold_ms": 1000 * longest_s}
 
@@ -62,7 +61,7 @@ def main() -> None:
     while step(1.0)["all_ms"] > 1000 * controller.policy.explain_s:
         steps += 1
     found |= {"unchanged": step(2.0)}
-    book.changed(kinds.POD, busy, is_gone=True)
+    cache.changed(kinds.POD, busy, is_gone=True)
     found |= {"roomier": step(3.0)}
     shown = {what: {key: round(value, 1) for key, value in times.items()} for what, times in found.items()}
     print(json.dumps({**vars(given), **shown, "steps_until_all_are_told": steps}))

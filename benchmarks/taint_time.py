@@ -22,17 +22,17 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import cluster_objects as objects
-from cluster_builders import A100
-from control_plane import ControlPlane, until
-from stand_in_nodes import StandInNodes
-from strata_on_kubernetes import Strata
-
-from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, NODE, name_of
-from strata.cluster.kube.client import connect
-from strata.cluster.kube.watch import Listed, Watcher
+from strata.cluster.api.client import connect
+from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, NODE, name_of
+from strata.cluster.api.watch import Listed, Watcher
+from tests.cluster import objects
+from tests.cluster.builders import A100
+from tests.cluster.integration.control_plane import ControlPlane
+from tests.cluster.integration.stand_in_nodes import StandInNodes
+from tests.cluster.integration.strata_on_kubernetes import Strata
+from tests.support.real_processes import until
 
 
 class Taints:

@@ -10,9 +10,9 @@ import yaml
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.cluster import annotations
-from strata.cluster.placed import GATE, MANAGED
-from strata.cluster.waiting import CLAIM, job_claim
+from strata.cluster.api import annotations
+from strata.cluster.api.placement_annotation import GATE, MANAGED
+from strata.cluster.api.pod_claims import CLAIM, job_claim
 from tests import ROOT
 
 ROOT = ROOT

@@ -275,9 +275,7 @@ def test_an_address_in_use_is_a_user_error():
 
 SERVER = """
 import asyncio, sys
-from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
 from strata.net.server import listen, serve

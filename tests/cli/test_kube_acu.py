@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.cluster import kinds
+from strata.cluster.api import kinds
 from tests.cluster.builders import A100, B3
 from tests.cluster.objects import RESOURCE, devices, node, pod
 

@@ -6,7 +6,7 @@ import yaml
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.cluster.schema import bundled_profiles
+from strata.cluster.api.profile_schema import bundled_profiles
 
 
 def crds(*arguments):

@@ -7,15 +7,15 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.cli.main import run as run_cli
-from strata.cluster import kinds
-from strata.cluster.book import Book
-from strata.cluster.crd.compute_claim import claim_status
-from strata.cluster.gather import book_of, from_files
-from strata.cluster.placed import COUNTED, GANG, INJECTED, MANAGED, PLACEMENT, WAITING, encode
-from strata.cluster.schema import bundled_profiles
-from strata.cluster.snapshot import Placement, PodPlace
-from strata.cluster.waiting import job_claim
-from strata.cluster.why import decide
+from strata.cluster.api import kinds
+from strata.cluster.api.crd.compute_claim import claim_status
+from strata.cluster.api.placement_annotation import COUNTED, GANG, INJECTED, MANAGED, PLACEMENT, WAITING, encode
+from strata.cluster.api.pod_claims import job_claim
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.gather import cache_of, from_files
+from strata.cluster.scheduling.explain import decide
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from tests.cluster.builders import A100, B3
 from tests.cluster.objects import RESOURCE, devices, job, node, pod
 
@@ -73,9 +73,9 @@ def test_a_job_that_would_go_says_where(written):
     assert said["pods"] == [{"node": "n1", "devices": list(range(8))}]
 
 
-def claimed(book: Book, wanted) -> dict:
+def claimed(cache: ClusterCache, wanted) -> dict:
     """The ComputeClaim that a controller writes for a job."""
-    decision = decide(book.index, job_claim(wanted, {}), book.profiles)
+    decision = decide(cache.index, job_claim(wanted, {}), cache.profiles)
     return {
         "apiVersion": kinds.COMPUTE_CLAIM.api_version,
         "kind": "ComputeClaim",
@@ -94,7 +94,7 @@ def claimed(book: Book, wanted) -> dict:
 )
 def test_what_was_decided_is_told_again_by_whatever_name(written, target):
     wanted = job("train", devices=8, accelerator=A100)
-    claim = claimed(book_of(from_files([written()]), bundled_profiles()), wanted)
+    claim = claimed(cache_of(from_files([written()]), bundled_profiles()), wanted)
     later = pod("train-0", on="n1", annotations={GANG: "Job/default/train"}, labels={MANAGED: "true"})
     said = data(written(wanted, later, claim), target)
     assert (said["object"], said["source"], said["since"]) == ("Job/default/train", "recorded", AT)
@@ -103,7 +103,7 @@ def test_what_was_decided_is_told_again_by_whatever_name(written, target):
 
 
 def test_a_bare_pod_that_was_placed_says_where(written):
-    index = book_of(from_files([written()]), bundled_profiles()).index
+    index = cache_of(from_files([written()]), bundled_profiles()).index
     placement = decide(index, job_claim(job("x", devices=2), {}), bundled_profiles()).choice
     placed = pod("bare", labels={MANAGED: "true"}, annotations={PLACEMENT: encode(placement)})
     said = data(written(placed), "bare")

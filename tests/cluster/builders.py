@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from strata.cluster.claim import Claim
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.snapshot import Cluster, NodeState
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.snapshot import Cluster, NodeState
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint
 

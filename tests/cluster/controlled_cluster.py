@@ -6,17 +6,17 @@ import itertools
 import random
 from typing import Any
 
-from strata.cluster import jobs, kinds
-from strata.cluster.act import Actor
-from strata.cluster.book import Book, job_placement
-from strata.cluster.controller import Controller
-from strata.cluster.healing import Policy
-from strata.cluster.kinds import ObjectKind, meta
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.watch import Change, Listed
-from strata.cluster.live import Live
-from strata.cluster.manager import Manager
-from strata.cluster.window import Window
+from strata.cluster.api import jobs, kinds
+from strata.cluster.api.applier import Applier
+from strata.cluster.api.kinds import ObjectKind, meta
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.watch import Change, Listed
+from strata.cluster.cache.cache import ClusterCache, job_placement
+from strata.cluster.cache.informer import Informer
+from strata.cluster.controller.controller import Controller
+from strata.cluster.controller.healing import Policy
+from strata.cluster.controller.manager import Manager
+from strata.cluster.controller.sub_health import Window
 from tests.cluster import objects
 from tests.cluster.builders import A100, PROFILES
 from tests.cluster.merge_patches import merged
@@ -88,13 +88,15 @@ class World:
 
     def take_over(self) -> None:
         self.server.news.clear()
-        self.live = Live(self.server, Book(PROFILES), rng=random.Random(1), clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.informer = Informer(
+            self.server, ClusterCache(PROFILES), rng=random.Random(1), clock=lambda: self.now_s
+        )  # type: ignore[arg-type]
         ids = itertools.count()
-        actor = Actor(self.server, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="t")  # type: ignore[arg-type]
+        applier = Applier(self.server, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="t")  # type: ignore[arg-type]
         self.manager = Manager(
-            self.live,
-            actor,
-            actor,
+            self.informer,
+            applier,
+            applier,
             Controller(),
             is_leader=lambda: True,
             policy=Policy(),
@@ -103,8 +105,8 @@ class World:
         )
         for kind in (kinds.NODE, kinds.COMPUTE_NODE, kinds.COMPUTE_CLAIM, *KINDS):
             there = [obj for (name, _), obj in self.server.objects.items() if name == kind.kind]
-            self.live._news.put(Listed(kind, tuple(there)))
-        self.live.pump(0.0)
+            self.informer._news.put(Listed(kind, tuple(there)))
+        self.informer.pump(0.0)
 
     def turn(self) -> None:
         self.manager.heal()
@@ -112,8 +114,8 @@ class World:
 
     def deliver(self, kind: ObjectKind, count: int) -> None:
         for one in self.server.news.get(kind, [])[:count]:
-            self.live._news.put(one)
-            self.live.pump(0.0)
+            self.informer._news.put(one)
+            self.informer.pump(0.0)
         del self.server.news.get(kind, [])[:count]
 
     def held(self) -> list[tuple[str, int]]:

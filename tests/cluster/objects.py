@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from strata.cluster.crd.compute_node import compute_node
-from strata.cluster.placed import MANAGED
+from strata.cluster.api.crd.compute_node import compute_node
+from strata.cluster.api.placement_annotation import MANAGED
 from strata.fleet.fingerprint import Probe
 from tests.cluster.builders import A100, B3
 from tests.cluster.builders import node as node_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from strata.cluster.snapshot import Cluster
+from strata.cluster.scheduling.snapshot import Cluster
 
 NEAR = {"node": 1.0, "rdma": 2 / 3, "rack": 1 / 3, "any": 0.0}
 Pods = tuple[tuple[int, tuple[int, ...]], ...]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.cluster.view import by, parts, summary
+from strata.cluster.cache.capacity import by, parts, summary
 from strata.decision import Trust
 from strata.fleet.acu import FIGURES
 from strata.fleet.catalogue import accelerators

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strata.cluster.affinity import on_nodes, unmet, where_of
+from strata.cluster.api.affinity import on_nodes, unmet, where_of
 
 LABELS = {"zone": "a", "disk": "ssd", "cores": "64", "kubernetes.io/hostname": "n1"}
 

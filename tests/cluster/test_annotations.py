@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster.annotations import has_claim, read_claim
+from strata.cluster.api.annotations import has_claim, read_claim
 from strata.errors import BadFile
 
 

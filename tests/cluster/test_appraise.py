@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.appraise import TOKENS, appraise
-from strata.cluster.index import Index
-from strata.cluster.router import choose
+from strata.cluster.scheduling.appraise import TOKENS, appraise
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.router import choose
 from strata.evaluation.placement.synthetic import synthetic_cluster
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster import kinds
-from strata.cluster.book import Book
-from strata.cluster.crd.runtime_profile import profile_object
-from strata.cluster.index import Index
-from strata.cluster.placed import GANG, PLACEMENT, encode
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.api import kinds
+from strata.cluster.api.crd.runtime_profile import profile_object
+from strata.cluster.api.placement_annotation import GANG, PLACEMENT, encode
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3, PROFILES
 
@@ -44,165 +44,165 @@ def placed_pod(
 
 
 @pytest.fixture
-def book() -> Book:
-    book = Book(PROFILES)
+def cache() -> ClusterCache:
+    cache = ClusterCache(PROFILES)
     for name, model in (("n1", A100), ("n2", A100), ("a1", B3)):
-        book.changed(kinds.NODE, objects.node(name, model))
-        book.changed(kinds.COMPUTE_NODE, objects.devices(name, model))
-    return book
+        cache.changed(kinds.NODE, objects.node(name, model))
+        cache.changed(kinds.COMPUTE_NODE, objects.devices(name, model))
+    return cache
 
 
-def free(book: Book, node: str) -> list[int]:
+def free(cache: ClusterCache, node: str) -> list[int]:
     """The devices of a node nobody uses any part of."""
-    state = book.index.nodes[book.index.node_number[node]]
+    state = cache.index.nodes[cache.index.node_number[node]]
     return [i for i, share in enumerate(state.free_share) if share == 1.0 and state.free_bytes[i] > 0]
 
 
-def test_a_node_is_there_once_both_its_objects_are(book: Book) -> None:
-    assert [node.name for node in book.index.nodes] == ["a1", "n1", "n2"]
-    book.changed(kinds.NODE, objects.node("n3"))
-    assert "n3" not in book.index.node_number
-    book.changed(kinds.COMPUTE_NODE, objects.devices("n3"))
-    assert "n3" in book.index.node_number
-    book.changed(kinds.NODE, objects.node("n3"), is_gone=True)
-    assert "n3" not in book.index.node_number
+def test_a_node_is_there_once_both_its_objects_are(cache: ClusterCache) -> None:
+    assert [node.name for node in cache.index.nodes] == ["a1", "n1", "n2"]
+    cache.changed(kinds.NODE, objects.node("n3"))
+    assert "n3" not in cache.index.node_number
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n3"))
+    assert "n3" in cache.index.node_number
+    cache.changed(kinds.NODE, objects.node("n3"), is_gone=True)
+    assert "n3" not in cache.index.node_number
 
 
-def test_a_job_that_was_let_go_holds_its_places_before_it_has_pods(book: Book) -> None:
+def test_a_job_that_was_let_go_holds_its_places_before_it_has_pods(cache: ClusterCache) -> None:
     where = placement(("n1", (0, 1)), ("n2", (2, 3)))
-    book.changed(kinds.JOB, placed_job("train", where))
-    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
-    assert free(book, "n2") == [0, 1, 4, 5, 6, 7]
+    cache.changed(kinds.JOB, placed_job("train", where))
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+    assert free(cache, "n2") == [0, 1, 4, 5, 6, 7]
 
 
-def test_a_job_and_its_pods_hold_devices_once(book: Book) -> None:
+def test_a_job_and_its_pods_hold_devices_once(cache: ClusterCache) -> None:
     where = placement(("n1", (0, 1)), ("n2", (2, 3)))
-    book.changed(kinds.JOB, placed_job("train", where))
+    cache.changed(kinds.JOB, placed_job("train", where))
     for index, node in ((0, "n1"), (1, "n2")):
         pod = placed_pod(f"train-{index}", where, "Job/default/train", index=index, on=node)
-        book.changed(kinds.POD, pod)
-    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
-    assert free(book, "n2") == [0, 1, 4, 5, 6, 7]
+        cache.changed(kinds.POD, pod)
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+    assert free(cache, "n2") == [0, 1, 4, 5, 6, 7]
 
 
-def test_pods_of_a_job_that_is_gone_hold_their_devices_until_they_are_gone_too(book: Book) -> None:
+def test_pods_of_a_job_that_is_gone_hold_their_devices_until_they_are_gone_too(cache: ClusterCache) -> None:
     where = placement(("n1", (0, 1)))
     job, pod = placed_job("train", where), placed_pod("train-0", where, "Job/default/train", index=0, on="n1")
-    book.changed(kinds.JOB, job)
-    book.changed(kinds.POD, pod)
-    book.changed(kinds.JOB, job, is_gone=True)
-    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
-    book.changed(kinds.POD, pod, is_gone=True)
-    assert len(free(book, "n1")) == 8
-    assert not book.placements
+    cache.changed(kinds.JOB, job)
+    cache.changed(kinds.POD, pod)
+    cache.changed(kinds.JOB, job, is_gone=True)
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+    cache.changed(kinds.POD, pod, is_gone=True)
+    assert len(free(cache, "n1")) == 8
+    assert not cache.placements
 
 
-def test_a_pod_that_is_over_holds_nothing(book: Book) -> None:
+def test_a_pod_that_is_over_holds_nothing(cache: ClusterCache) -> None:
     where = placement(("n1", (0,)))
     pod = placed_pod("one", where, "Pod/default/one", on="n1")
-    book.changed(kinds.POD, pod)
-    assert free(book, "n1") == [1, 2, 3, 4, 5, 6, 7]
-    book.changed(kinds.POD, {**pod, "status": {"phase": "Succeeded"}})
-    assert len(free(book, "n1")) == 8
+    cache.changed(kinds.POD, pod)
+    assert free(cache, "n1") == [1, 2, 3, 4, 5, 6, 7]
+    cache.changed(kinds.POD, {**pod, "status": {"phase": "Succeeded"}})
+    assert len(free(cache, "n1")) == 8
 
 
-def test_pods_of_others_hold_as_many_devices_as_they_ask_for(book: Book) -> None:
-    book.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
-    assert len(free(book, "n1")) == 5
-    assert len(free(book, "n2")) == 8
+def test_pods_of_others_hold_as_many_devices_as_they_ask_for(cache: ClusterCache) -> None:
+    cache.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
+    assert len(free(cache, "n1")) == 5
+    assert len(free(cache, "n2")) == 8
 
 
-def test_what_runs_before_the_containers_takes_turns_with_them(book: Book) -> None:
+def test_what_runs_before_the_containers_takes_turns_with_them(cache: ClusterCache) -> None:
     pod = objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=2)
     first = {"name": "first", "resources": {"limits": {"nvidia.com/gpu": "3"}}}
-    book.changed(kinds.POD, {**pod, "spec": {**pod["spec"], "initContainers": [first, first]}})
-    assert len(free(book, "n1")) == 5
+    cache.changed(kinds.POD, {**pod, "spec": {**pod["spec"], "initContainers": [first, first]}})
+    assert len(free(cache, "n1")) == 5
     pod["spec"]["containers"] *= 2
-    book.changed(kinds.POD, pod)
-    assert len(free(book, "n1")) == 4
+    cache.changed(kinds.POD, pod)
+    assert len(free(cache, "n1")) == 4
 
 
-def test_pods_of_others_are_on_devices_that_nobody_else_holds_a_part_of(book: Book) -> None:
+def test_pods_of_others_are_on_devices_that_nobody_else_holds_a_part_of(cache: ClusterCache) -> None:
     part = placement(("n1", (0,)), memory=2.0**30, share=0.1)
     annotations = {PLACEMENT: encode(part), GANG: "Pod/default/part"}
-    book.changed(kinds.POD, objects.pod("part", on="n1", annotations=annotations))
-    book.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
-    assert free(book, "n1") == [4, 5, 6, 7]
+    cache.changed(kinds.POD, objects.pod("part", on="n1", annotations=annotations))
+    cache.changed(kinds.POD, objects.pod("theirs", on="n1", resource="nvidia.com/gpu", count=3))
+    assert free(cache, "n1") == [4, 5, 6, 7]
 
 
-def test_a_profile_that_changes_may_let_in_what_did_not_fit(book: Book) -> None:
+def test_a_profile_that_changes_may_let_in_what_did_not_fit(cache: ClusterCache) -> None:
     kept = profile_object(PROFILES[0])
-    book.changed(kinds.RUNTIME_PROFILE, kept)
-    assert book.index
-    before = book.grown
-    book.changed(kinds.RUNTIME_PROFILE, kept)
-    assert book.grown == before
-    book.changed(kinds.RUNTIME_PROFILE, profile_object(replace(PROFILES[0], image="another:1")))
-    assert book.grown > before
+    cache.changed(kinds.RUNTIME_PROFILE, kept)
+    assert cache.index
+    before = cache.grown
+    cache.changed(kinds.RUNTIME_PROFILE, kept)
+    assert cache.grown == before
+    cache.changed(kinds.RUNTIME_PROFILE, profile_object(replace(PROFILES[0], image="another:1")))
+    assert cache.grown > before
 
 
-def test_devices_the_plugin_does_not_offer_are_not_free(book: Book) -> None:
-    book.changed(kinds.NODE, objects.node("n1", allocatable=6))
-    assert len(free(book, "n1")) == 6
+def test_devices_the_plugin_does_not_offer_are_not_free(cache: ClusterCache) -> None:
+    cache.changed(kinds.NODE, objects.node("n1", allocatable=6))
+    assert len(free(cache, "n1")) == 6
 
 
-def test_a_fraction_takes_its_share_of_one_device(book: Book) -> None:
+def test_a_fraction_takes_its_share_of_one_device(cache: ClusterCache) -> None:
     gib = 2.0**30
     where = placement(("n1", (3,)), memory=16 * gib, share=0.25)
     pod = objects.pod("part", on="n1", annotations={PLACEMENT: encode(where), GANG: "Pod/default/part"})
-    book.changed(kinds.POD, pod)
-    state = book.index.nodes[book.index.node_number["n1"]]
+    cache.changed(kinds.POD, pod)
+    state = cache.index.nodes[cache.index.node_number["n1"]]
     assert state.free_bytes[3] == state.fingerprint.devices[3].memory_bytes - 16 * gib
     assert state.free_share[3] == 0.75
 
 
-def test_what_is_assumed_is_held_until_it_shows_or_its_time_is_up(book: Book) -> None:
+def test_what_is_assumed_is_held_until_it_shows_or_its_time_is_up(cache: ClusterCache) -> None:
     where = placement(("n1", tuple(range(8))))
-    book.assume("Job/default/train", where, until_s=10.0)
-    assert free(book, "n1") == []
-    book.expire(9.9)
-    assert free(book, "n1") == []
-    book.changed(kinds.JOB, placed_job("train", where))
-    book.expire(11.0)
-    assert free(book, "n1") == []
-    book.assume("Job/default/other", placement(("n2", (0,))), until_s=20.0)
-    book.expire(20.0)
-    assert len(free(book, "n2")) == 8
+    cache.assume("Job/default/train", where, until_s=10.0)
+    assert free(cache, "n1") == []
+    cache.expire(9.9)
+    assert free(cache, "n1") == []
+    cache.changed(kinds.JOB, placed_job("train", where))
+    cache.expire(11.0)
+    assert free(cache, "n1") == []
+    cache.assume("Job/default/other", placement(("n2", (0,))), until_s=20.0)
+    cache.expire(20.0)
+    assert len(free(cache, "n2")) == 8
 
 
-def test_a_suspended_job_holds_nothing_but_its_pods_do(book: Book) -> None:
+def test_a_suspended_job_holds_nothing_but_its_pods_do(cache: ClusterCache) -> None:
     where = placement(("n1", (0, 1)))
-    book.changed(kinds.JOB, placed_job("train", where))
-    book.changed(kinds.POD, placed_pod("train-0", where, "Job/default/train", index=0, on="n1"))
+    cache.changed(kinds.JOB, placed_job("train", where))
+    cache.changed(kinds.POD, placed_pod("train-0", where, "Job/default/train", index=0, on="n1"))
     held = copy.deepcopy(placed_job("train", where))
     held["spec"]["suspend"] = True
-    book.changed(kinds.JOB, held)
-    assert free(book, "n1") == [2, 3, 4, 5, 6, 7]
-    book.listed(kinds.POD, [])
-    assert len(free(book, "n1")) == 8
+    cache.changed(kinds.JOB, held)
+    assert free(cache, "n1") == [2, 3, 4, 5, 6, 7]
+    cache.listed(kinds.POD, [])
+    assert len(free(cache, "n1")) == 8
 
 
-def test_an_object_that_cannot_be_read_is_noted_and_absent(book: Book) -> None:
+def test_an_object_that_cannot_be_read_is_noted_and_absent(cache: ClusterCache) -> None:
     bad = objects.devices("n1")
     bad["status"]["devices"][0]["memoryBytes"] = float("nan")
-    book.changed(kinds.COMPUTE_NODE, bad)
-    assert "n1" not in book.index.node_number
-    assert "status.devices[0].memoryBytes" in book.faults["ComputeNode/n1"]
-    book.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
-    assert not book.faults
-    assert "n1" in book.index.node_number
+    cache.changed(kinds.COMPUTE_NODE, bad)
+    assert "n1" not in cache.index.node_number
+    assert "status.devices[0].memoryBytes" in cache.faults["ComputeNode/n1"]
+    cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+    assert not cache.faults
+    assert "n1" in cache.index.node_number
 
 
-def test_a_placement_that_somebody_wrote_by_hand_is_no_reason_to_fail(book: Book) -> None:
+def test_a_placement_that_somebody_wrote_by_hand_is_no_reason_to_fail(cache: ClusterCache) -> None:
     pod = objects.pod("odd", on="n1", resource="nvidia.com/gpu", count=2, annotations={PLACEMENT: "{"})
-    book.changed(kinds.POD, pod)
-    assert len(free(book, "n1")) == 6
+    cache.changed(kinds.POD, pod)
+    assert len(free(cache, "n1")) == 6
 
 
-def test_taints_and_cordons_come_through(book: Book) -> None:
+def test_taints_and_cordons_come_through(cache: ClusterCache) -> None:
     taints = [{"key": "ai.compute/unhealthy", "value": "xid-79", "effect": "NoSchedule"}]
-    book.changed(kinds.NODE, objects.node("n1", unschedulable=True, taints=taints))
-    state = book.index.nodes[book.index.node_number["n1"]]
+    cache.changed(kinds.NODE, objects.node("n1", unschedulable=True, taints=taints))
+    state = cache.index.nodes[cache.index.node_number["n1"]]
     assert not state.is_schedulable
     assert state.taints == ("ai.compute/unhealthy=xid-79:NoSchedule",)
 
@@ -223,7 +223,7 @@ EVENTS = (
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(EVENTS), max_size=12))
 def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tuple[Any, ...]]) -> None:
-    book = Book(PROFILES)
+    cache = ClusterCache(PROFILES)
     now: dict[kinds.ObjectKind, dict[str, Any]] = {
         kinds.NODE: {},
         kinds.COMPUTE_NODE: {},
@@ -234,11 +234,11 @@ def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tu
     def put(kind: kinds.ObjectKind, name: str, obj: Any) -> None:
         if obj is None:
             if old := now[kind].pop(name, None):
-                book.changed(kind, old, is_gone=True)
+                cache.changed(kind, old, is_gone=True)
         else:
             now[kind][name] = obj
-            book.changed(kind, obj)
-        assert book.index is not None
+            cache.changed(kind, obj)
+        assert cache.index is not None
 
     for name in ("n1", "n2"):
         put(kinds.COMPUTE_NODE, name, objects.devices(name, count=4))
@@ -264,8 +264,8 @@ def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tu
             put(kinds.NODE, more[0], None)
         else:
             put(kinds.NODE, more[0], objects.node(more[0], count=4, unschedulable=what == "cordon"))
-    fresh = Book(PROFILES)
+    fresh = ClusterCache(PROFILES)
     for kind in (kinds.JOB, kinds.POD, kinds.COMPUTE_NODE, kinds.NODE):
         fresh.listed(kind, list(now[kind].values()))
-    assert same(book.index, fresh.index)
-    assert book.placements == fresh.placements
+    assert same(cache.index, fresh.index)
+    assert cache.placements == fresh.placements

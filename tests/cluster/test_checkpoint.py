@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.checkpoint import Search, newest_of
-from strata.cluster.checkpoint_files import newest_complete, path_of
-from strata.cluster.checkpoint_layouts import GRACE_S, FileSeen
+from strata.cluster.controller.checkpoint import Search, newest_of
+from strata.cluster.controller.checkpoint_files import newest_complete, path_of
+from strata.cluster.controller.checkpoint_layouts import GRACE_S, FileSeen
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -367,7 +367,7 @@ def test_a_pipe_is_no_file_and_hangs_nobody(tmp_path: Path) -> None:
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.cluster.checkpoint_files.MOST_FILES", 3)
+    monkeypatch.setattr("strata.cluster.controller.checkpoint_files.MOST_FILES", 3)
     write(tmp_path / "job", dcp(1) | dcp(2))
     assert [str(reason) for reason in search(tmp_path, "job").passed] == ["job: has more than 3 files"]
 

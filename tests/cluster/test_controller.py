@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from strata.cluster import jobs, kinds
-from strata.cluster.actions import Action, Apply, Note, Patch, Remove
-from strata.cluster.admission.mutability import forbidden_template
-from strata.cluster.book import Book, job_placement
-from strata.cluster.controller import CHECKPOINT_DIR, OFFER, Controller
-from strata.cluster.jobs import at
-from strata.cluster.kinds import annotations_of
-from strata.cluster.placed import CHECKPOINT, nodes_of
+from strata.cluster.api import jobs, kinds
+from strata.cluster.api.actions import Action, Apply, Delete, Event, Patch
+from strata.cluster.api.jobs import at
+from strata.cluster.api.kinds import annotations_of
+from strata.cluster.api.placement_annotation import CHECKPOINT, nodes_of
+from strata.cluster.cache.cache import ClusterCache, job_placement
+from strata.cluster.controller.controller import CHECKPOINT_DIR, OFFER, Controller
 from tests.cluster import objects
+from tests.cluster.admission.mutability import forbidden_template
 from tests.cluster.builders import A100, B3, PROFILES
 from tests.cluster.merge_patches import merged
 
@@ -27,7 +27,7 @@ class Cluster:
     """A book, and a controller whose patches come true at once."""
 
     def __init__(self, **nodes: str) -> None:
-        self.book, self.controller, self.now_s = Book(PROFILES), Controller(), 0.0
+        self.cache, self.controller, self.now_s = ClusterCache(PROFILES), Controller(), 0.0
         self.objects: dict[tuple[str, str], Any] = {}
         for name, model in nodes.items():
             self.put(kinds.NODE, objects.node(name, model))
@@ -35,11 +35,11 @@ class Cluster:
 
     def put(self, kind: kinds.ObjectKind, obj: Any) -> None:
         self.objects[kind.kind, obj["metadata"]["name"]] = obj
-        self.book.changed(kind, obj)
+        self.cache.changed(kind, obj)
 
     def step(self, *, after_s: float = 1.0) -> list[Action]:
         self.now_s += after_s
-        actions = [one for one in self.controller.step(self.book, self.now_s, stamp=STAMP) if one is not None]
+        actions = [one for one in self.controller.step(self.cache, self.now_s, stamp=STAMP) if one is not None]
         for action in actions:
             key = (action.ref.kind.kind, action.ref.name)
             if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):
@@ -56,15 +56,15 @@ class Cluster:
         return nodes_of(placement.pods) if placement else ()
 
 
-def notes(actions: list[Action]) -> list[str]:
-    return [action.reason for action in actions if isinstance(action, Note)]
+def events(actions: list[Action]) -> list[str]:
+    return [action.reason for action in actions if isinstance(action, Event)]
 
 
 def test_a_suspended_job_is_let_go_with_its_way_in_its_template() -> None:
     cluster = Cluster(n1=A100, a1=B3)
     before = objects.job("train", pods=2, devices=4, accelerator=A100)
     cluster.put(kinds.JOB, before)
-    assert "GangPlaced" in notes(cluster.step())
+    assert "GangPlaced" in events(cluster.step())
     after = cluster.job("train")
     assert not jobs.is_suspended(after)
     assert cluster.nodes("train") == ("n1",)
@@ -98,7 +98,7 @@ def test_jobs_of_one_step_never_share_a_device_and_go_by_priority() -> None:
 def test_a_gang_that_fits_nowhere_stays_and_every_node_has_its_reason() -> None:
     cluster = Cluster(n1=A100, n2=A100, a1=B3)
     cluster.put(kinds.JOB, objects.job("big", pods=4, devices=8, accelerator=A100, substitution="never"))
-    assert notes(cluster.step()) == ["GangFitsNowhere"]
+    assert events(cluster.step()) == ["GangFitsNowhere"]
     assert jobs.is_suspended(cluster.job("big"))
     status = cluster.objects["ComputeClaim", "job-big"]["status"]
     assert {verdict["node"] for verdict in status["nodes"]} == {"n1", "n2", "a1"}
@@ -111,7 +111,7 @@ def test_a_job_that_still_fits_nowhere_is_explained_now_and_then_and_said_once()
     cluster.put(kinds.JOB, objects.job("big", pods=4, devices=8))
     cluster.step()
     assert cluster.step() == []
-    assert notes(cluster.step(after_s=60.0)) == []
+    assert events(cluster.step(after_s=60.0)) == []
 
 
 def test_a_job_that_waits_goes_once_there_is_room() -> None:
@@ -140,7 +140,7 @@ def test_a_job_lands_on_ascend_when_nvidia_is_full() -> None:
 def test_a_job_that_wants_to_be_asked_is_offered_what_there_is_and_waits_for_its_word() -> None:
     cluster = Cluster(a1=B3)
     cluster.put(kinds.JOB, objects.job("train", devices=2, accelerator=A100, substitution="ask"))
-    assert notes(cluster.step()) == ["SubstitutionWanted"]
+    assert events(cluster.step()) == ["SubstitutionWanted"]
     job = cluster.job("train")
     assert jobs.is_suspended(job)
     assert B3 in annotations_of(job)[OFFER]
@@ -156,7 +156,7 @@ def test_a_job_that_wants_to_be_asked_is_offered_what_there_is_and_waits_for_its
 def test_a_job_may_name_a_claim_that_says_what_it_asks() -> None:
     cluster = Cluster(n1=A100)
     cluster.put(kinds.JOB, objects.job("train", claim="mine"))
-    assert notes(cluster.step()) == ["ClaimUnreadable"]
+    assert events(cluster.step()) == ["ClaimUnreadable"]
     spec = {"devices": 4}
     metadata = {"name": "mine", "namespace": "default"}
     cluster.put(kinds.COMPUTE_CLAIM, {"metadata": metadata, "spec": spec})
@@ -168,8 +168,8 @@ def test_a_claim_nobody_can_read_is_told_once_and_leaves_the_others_alone() -> N
     cluster = Cluster(n1=A100)
     cluster.put(kinds.JOB, objects.job("odd", devices="many"))
     cluster.put(kinds.JOB, objects.job("fine", devices=1))
-    assert sorted(notes(cluster.step())) == ["ClaimUnreadable", "GangPlaced"]
-    assert notes(cluster.step()) == []
+    assert sorted(events(cluster.step())) == ["ClaimUnreadable", "GangPlaced"]
+    assert events(cluster.step()) == []
 
 
 def test_a_job_that_ran_is_routed_anew_once_its_start_is_taken_back_and_its_pods_are_gone() -> None:
@@ -204,8 +204,8 @@ def test_a_job_somebody_else_manages_is_left_alone() -> None:
 
 @pytest.mark.parametrize("is_owned", [True, False])
 def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(is_owned: bool) -> None:
-    from strata.cluster.placed import GANG, GATE, INJECTED, WAITING, encode
-    from strata.cluster.snapshot import Placement, PodPlace
+    from strata.cluster.api.placement_annotation import GANG, GATE, INJECTED, WAITING, encode
+    from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
     waiting = Placement("pytorch-nvidia", (PodPlace("", ()),), 2, 1e9, model=A100)
     annotations = objects.asks(devices=2) | {
@@ -219,8 +219,8 @@ def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(i
         pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
     cluster = Cluster(a1=B3)
     cluster.put(kinds.POD, pod)
-    assert not [one for one in cluster.step() if isinstance(one, Remove)]
-    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Remove)]
+    assert not [one for one in cluster.step() if isinstance(one, Delete)]
+    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Delete)]
     assert bool(removed) is is_owned
     for kind, obj in ((kinds.NODE, objects.node("n1")), (kinds.COMPUTE_NODE, objects.devices("n1"))):
         cluster.put(kind, obj)
@@ -232,8 +232,8 @@ def test_a_pod_behind_the_gate_is_let_in_where_its_profile_fits_else_made_anew(i
 
 @pytest.mark.parametrize("has_claim", [False, True])
 def test_a_gated_pod_that_names_a_claim_is_made_anew_by_what_the_claim_says(has_claim: bool) -> None:
-    from strata.cluster.placed import GATE, INJECTED, WAITING, encode
-    from strata.cluster.snapshot import Placement, PodPlace
+    from strata.cluster.api.placement_annotation import GATE, INJECTED, WAITING, encode
+    from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
     waits = Placement("pytorch-nvidia", (PodPlace("", ()),), 2, 1e9, model=A100)
     said = objects.asks(claim="ours") | {WAITING: encode(waits), INJECTED: "pytorch-nvidia"}
@@ -249,13 +249,13 @@ def test_a_gated_pod_that_names_a_claim_is_made_anew_by_what_the_claim_says(has_
             head | {"metadata": {"name": "ours", "namespace": "default"}, "spec": {"devices": 2}},
         )
     cluster.step()
-    assert any(isinstance(one, Remove) for one in cluster.step(after_s=61.0)) is has_claim
+    assert any(isinstance(one, Delete) for one in cluster.step(after_s=61.0)) is has_claim
 
 
 @pytest.mark.parametrize("is_owned", [False, True])
 def test_a_pod_whose_place_somebody_else_took_first_is_made_anew_where_there_is_room(is_owned: bool) -> None:
-    from strata.cluster.placed import GANG, PLACEMENT, encode
-    from strata.cluster.snapshot import Placement, PodPlace
+    from strata.cluster.api.placement_annotation import GANG, PLACEMENT, encode
+    from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
     cluster = Cluster(n1=A100)
     there = Placement("pytorch-nvidia", (PodPlace("n1", tuple(range(8))),), 8, 1e9, model=A100)
@@ -272,13 +272,13 @@ def test_a_pod_whose_place_somebody_else_took_first_is_made_anew_where_there_is_
     cluster.put(kinds.NODE, objects.node("n2"))
     cluster.put(kinds.COMPUTE_NODE, objects.devices("n2"))
     assert not cluster.step()
-    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Remove)]
+    removed = [one for one in cluster.step(after_s=61.0) if isinstance(one, Delete)]
     assert [one.ref.name for one in removed] == (["late"] if is_owned else [])
 
 
 def overtaken(cluster: Cluster, *names: str) -> None:
     """Let a job go to n1, where bare pods come first, so that its pods of these names stay unbound."""
-    from strata.cluster.placed import GANG, PLACEMENT
+    from strata.cluster.api.placement_annotation import GANG, PLACEMENT
 
     job = objects.job("train", pods=2, devices=4, accelerator=A100)
     cluster.put(kinds.JOB, job)
@@ -301,18 +301,18 @@ def test_a_job_whose_place_somebody_else_took_first_is_routed_anew_where_there_i
     cluster = Cluster(n1=A100)
     overtaken(cluster, "train-0", "train-1")
     cluster.step()
-    assert "GangOvertaken" not in notes(cluster.step(after_s=61.0))  # there is no room elsewhere
+    assert "PlacementLost" not in events(cluster.step(after_s=61.0))  # there is no room elsewhere
     add_node(cluster, "n2")
-    assert "GangOvertaken" in notes(cluster.step(after_s=61.0))
+    assert "PlacementLost" in events(cluster.step(after_s=61.0))
     assert jobs.is_suspended(cluster.job("train"))
     for name in ("train-0", "train-1"):
-        cluster.book.changed(kinds.POD, cluster.objects["Pod", name], is_gone=True)
-    assert "GangPlaced" in notes(cluster.step())
+        cluster.cache.changed(kinds.POD, cluster.objects["Pod", name], is_gone=True)
+    assert "GangPlaced" in events(cluster.step())
     assert (jobs.is_suspended(cluster.job("train")), cluster.nodes("train")) == (False, ("n2",))
 
 
 def test_a_job_of_which_a_pod_runs_keeps_its_place() -> None:
-    from strata.cluster.placed import GANG, PLACEMENT
+    from strata.cluster.api.placement_annotation import GANG, PLACEMENT
 
     cluster = Cluster(n1=A100)
     overtaken(cluster, "train-0")
@@ -322,11 +322,11 @@ def test_a_job_of_which_a_pod_runs_keeps_its_place() -> None:
     )
     add_node(cluster, "n2")
     cluster.step()
-    assert "GangOvertaken" not in notes(cluster.step(after_s=61.0))
+    assert "PlacementLost" not in events(cluster.step(after_s=61.0))
 
 
 def test_pods_of_a_gang_that_nothing_numbers_get_each_place_once() -> None:
-    from strata.cluster.placed import GANG, GATE, INJECTED, PLACEMENT, WAITING, decode, encode
+    from strata.cluster.api.placement_annotation import GANG, GATE, INJECTED, PLACEMENT, WAITING, decode, encode
 
     cluster = Cluster(n1=A100)
     words = {"vram": "60Gi", "fractional": "true", "accelerator": A100}

@@ -17,18 +17,20 @@ from click.testing import CliRunner
 
 from strata.cli.kube import kube
 from strata.cli.main import cli
-from strata.cluster import flavors, kinds, kueue
 from strata.cluster.admission import keeper
 from strata.cluster.admission.server import Meters as WebhookMeters
 from strata.cluster.admission.server import make_frame
 from strata.cluster.agent.meters import Meters as AgentMeters
 from strata.cluster.agent.publish import publish
-from strata.cluster.book import WATCHED
-from strata.cluster.extender_app import make_frame as extender_frame
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.manage import LEASE
-from strata.cluster.manager import Meters as ControllerMeters
-from strata.cluster.placed import MANAGED
+from strata.cluster.api import kinds
+from strata.cluster.api.placement_annotation import MANAGED
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.cache.cache import WATCHED
+from strata.cluster.controller.manager import Meters as ControllerMeters
+from strata.cluster.controller.process import LEASE
+from strata.cluster.extender.app import make_frame as extender_frame
+from strata.cluster.kueue import flavors
+from strata.cluster.kueue import workload as kueue
 from strata.fleet.slices import LIBRARY
 from tests import ROOT
 from tests.cluster.builders import node
@@ -242,9 +244,9 @@ def test_the_quota_library_is_put_where_pods_with_fractions_mount_it_from():
 READS = {((kind.group, kind.plural), verb) for kind in WATCHED for verb in ("list", "watch")}
 
 
-def rights(kind: kinds.ObjectKind, *verbs: str, sub: str = "", name: str = "") -> set:
+def rights(kind: kinds.ObjectKind, *handlers: str, sub: str = "", name: str = "") -> set:
     resource = f"{kind.plural}/{sub}" if sub else kind.plural
-    return {((kind.group, resource, name) if name else (kind.group, resource), verb) for verb in verbs}
+    return {((kind.group, resource, name) if name else (kind.group, resource), verb) for verb in handlers}
 
 
 USES = {

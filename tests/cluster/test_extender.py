@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster import placed as placing
-from strata.cluster.annotations import read_claim
-from strata.cluster.appraise import TOKENS, appraise
-from strata.cluster.extender import ANYWHERE, Judge, Verdict, judge, points, sort_nodes
-from strata.cluster.extender_wire import (
+from strata.cluster.api import placement_annotation as placing
+from strata.cluster.api.annotations import read_claim
+from strata.cluster.extender.verdict import ANYWHERE, Judge, Verdict, judge, points, sort_nodes
+from strata.cluster.extender.wire import (
     MOST,
     decode,
     encode,
@@ -22,10 +21,12 @@ from strata.cluster.extender_wire import (
     plain,
     read_args,
 )
-from strata.cluster.index import Index
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.scheduling.appraise import TOKENS, appraise
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, UsageError
 from strata.evaluation.placement.synthetic import synthetic_cluster
+from strata.reasons import REASONS
 from tests.cluster.builders import B3, PROFILES, cluster, node
 
 INDEX = Index.of(
@@ -67,12 +68,12 @@ def test_names_pass_or_are_told_why_and_where_preemption_cannot_help():
     assert filtered(pod(devices="2", accelerator="A100-SXM4-80GB"), [*NAMES, "unheard-of"]) == {
         "Nodes": None,
         "NodeNames": ["a", "begun"],
-        "FailedNodes": {"busy": "devices-busy: Other pods use the devices."},
+        "FailedNodes": {"busy": "devices-busy: The devices are used by other pods."},
         "FailedAndUnresolvableNodes": {
             "closed": "node-closed: The node is cordoned, or not ready.",
             "empty": "no-devices: The node's agent found no device, or no agent runs there.",
-            "npu": "no-profile: Nothing says which image, environment and resource name such a card needs.",
-            "odd": "no-profile: Nothing says which image, environment and resource name such a card needs.",
+            "npu": f"no-profile: {REASONS['no-profile'].means}",
+            "odd": f"no-profile: {REASONS['no-profile'].means}",
             "unheard-of": "no-devices: The node's agent found no device, or no agent runs there.",
         },
         "Error": "",

@@ -6,8 +6,8 @@ import json
 import httpx
 import pytest
 
-from strata.cluster.extender_app import make_frame
-from strata.cluster.index import Index
+from strata.cluster.extender.app import make_frame
+from strata.cluster.scheduling.index import Index
 from strata.net.http import Limits
 from tests.cluster.builders import PROFILES, cluster, node
 from tests.support.live_server import listening
@@ -19,15 +19,15 @@ CLUSTER = cluster(node("a"), node("busy", busy=(0,)))
 
 def calling(*questions, index=None, limits=None):
     """Return the answers of a live extender: (status, JSON or text)."""
-    book = [index or Index.of(CLUSTER)]
-    frame = make_frame(lambda: book[0], lambda: PROFILES, **({"limits": limits} if limits else {}))
+    cache = [index or Index.of(CLUSTER)]
+    frame = make_frame(lambda: cache[0], lambda: PROFILES, **({"limits": limits} if limits else {}))
 
     async def ask():
         found = []
         async with listening(frame) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             for path, body in questions:
                 if callable(body):
-                    book[0] = body(book[0])
+                    cache[0] = body(cache[0])
                     continue
                 sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
                 answer = await (client.get(path) if sent is None else client.post(path, content=sent))

@@ -7,10 +7,11 @@ import json
 import pytest
 import yaml
 
-from strata.cluster import kinds
-from strata.cluster.gather import WATCHED, book_of, from_files, from_server
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.schema import bundled_profiles
+from strata.cluster.api import kinds
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.cache.cache import WATCHED
+from strata.cluster.cache.gather import cache_of, from_files, from_server
 from strata.errors import BadFile, UsageError
 from tests.cluster.builders import A100, B3
 from tests.cluster.objects import RESOURCE, devices, job, node, pod
@@ -42,7 +43,7 @@ def written(tmp_path, name: str, data) -> str:
 
 @pytest.mark.parametrize("name", ["all.json", "all.yaml"])
 def test_a_list_becomes_a_book(tmp_path, name):
-    found = book_of(from_files([written(tmp_path, name, listed(OBJECTS))]), bundled_profiles())
+    found = cache_of(from_files([written(tmp_path, name, listed(OBJECTS))]), bundled_profiles())
     assert [one.name for one in found.index.nodes] == ["n0", "n1"]
     assert sum(found.index.nodes[0].free_share) == 6
     assert list(found.jobs) == ["Job/default/j0"]

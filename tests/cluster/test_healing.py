@@ -12,12 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.actions import Apply, Note, Patch
-from strata.cluster.healing import Healing, Policy, View, heal, owned
-from strata.cluster.kinds import COMPUTE_NODE, NODE
-from strata.cluster.snapshot import Placement, PodPlace
-from strata.cluster.standing import STANDING, UNHEALTHY, Mark, decode, encode, marks_of
-from strata.cluster.window import Looked, Window
+from strata.cluster.api.actions import Apply, Event, Patch
+from strata.cluster.api.kinds import COMPUTE_NODE, NODE
+from strata.cluster.controller.healing import Healing, Policy, View, heal, owned
+from strata.cluster.controller.isolation_state import (
+    STANDING,
+    UNHEALTHY,
+    IsolationState,
+    decode,
+    encode,
+    states_of,
+)
+from strata.cluster.controller.sub_health import SubHealthReport, Window
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.fleet.fingerprint import Fingerprint, Probe
 from strata.fleet.health import Slow
 from strata.fleet.isolation import FORGIVEN_S, HOLD_S, Standing, budget
@@ -53,8 +60,8 @@ class World:
     prints: dict[str, Fingerprint] = field(default_factory=dict)
     received_s: dict[str, float] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
-    looked: Looked = field(default_factory=Looked)
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    sub_health: SubHealthReport = field(default_factory=SubHealthReport)
+    states: Mapping[str, IsolationState] = field(default_factory=dict)
     is_silent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -74,7 +81,7 @@ class World:
         uuids = [self.prints[name].devices[0].uuid for name in names]
         everyone = {device.uuid for one in self.prints.values() for device in one.devices}
         slows = tuple(Slow(uuid, "card", "rate-per-watt", 0.5, 9.0) for uuid in uuids)
-        self.looked = Looked(slows, frozenset(everyone if judged else ()))
+        self.sub_health = SubHealthReport(slows, frozenset(everyone if judged else ()))
 
     def gang(self, key: str, *places: tuple[str, tuple[int, ...]]) -> None:
         pods = tuple(PodPlace(name, devices) for name, devices in places)
@@ -84,13 +91,13 @@ class World:
         for name in self.prints:
             if name not in self.is_silent:
                 self.received_s[name] = now_s
-        view = View(self.nodes, self.compute_nodes, self.prints, self.received_s, self.placements, self.looked)
-        return heal(view, self.marks, now_s, policy=self.policy)
+        view = View(self.nodes, self.compute_nodes, self.prints, self.received_s, self.placements, self.sub_health)
+        return heal(view, self.states, now_s, policy=self.policy)
 
     def step(self, now_s: float) -> Healing:
         """Decide, and do all of it."""
         healing = self.look(now_s)
-        self.marks = healing.marks
+        self.states = healing.states
         for action in healing.actions:
             if isinstance(action, Patch):
                 old = self.nodes[action.ref.name]
@@ -103,7 +110,7 @@ class World:
         return healing
 
     def restart(self, now_s: float) -> None:
-        self.marks, _ = marks_of(self.nodes, now_s)
+        self.states, _ = states_of(self.nodes, now_s)
 
     def taints(self, name: str) -> list[str]:
         taints = self.nodes[name]["spec"]["taints"]
@@ -114,8 +121,8 @@ class World:
         return {name for name in self.nodes if any(taint.endswith(":NoSchedule") for taint in self.taints(name))}
 
 
-def notes(healing: Healing) -> list[str]:
-    return [f"{one.reason}/{one.ref.name}" for one in healing.actions if isinstance(one, Note)]
+def events(healing: Healing) -> list[str]:
+    return [f"{one.reason}/{one.ref.name}" for one in healing.actions if isinstance(one, Event)]
 
 
 def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
@@ -124,9 +131,9 @@ def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
     healing = world.step(T0)
     assert world.taints("n3") == ["xid-79:NoSchedule"]
     assert world.out() == {"n3"}
-    note = next(one for one in healing.actions if isinstance(one, Note))
-    assert (note.ref.kind, note.ref.uid, note.is_warning) == (NODE, "uid-n3", True)
-    assert note.message == "n3: xid-79 on n3-0: taken out of service (time 1)"
+    event = next(one for one in healing.actions if isinstance(one, Event))
+    assert (event.ref.kind, event.ref.uid, event.is_warning) == (NODE, "uid-n3", True)
+    assert event.message == "n3: xid-79 on n3-0: taken out of service (time 1)"
     apply = next(one for one in healing.actions if isinstance(one, Apply))
     assert (apply.ref.kind, apply.subresource) == (COMPUTE_NODE, "status")
     assert apply.body["status"]["conditions"] == [
@@ -134,7 +141,7 @@ def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
             "type": "Isolated",
             "status": "True",
             "reason": "NodeIsolated",
-            "message": note.message,
+            "message": event.message,
             "lastTransitionTime": "2027-01-15T08:00:00Z",
         }
     ]
@@ -153,7 +160,7 @@ def test_what_is_as_it_should_be_is_left_alone() -> None:
     world.health("n3", 0.0, "xid-79")
     world.step(T0)
     assert world.step(T0 + 1).actions == ()
-    assert World().step(T0) == Healing(World().step(T0).marks)
+    assert World().step(T0) == Healing(World().step(T0).states)
 
 
 def test_the_word_of_a_taint_stays_and_has_a_labels_form() -> None:
@@ -185,7 +192,7 @@ def test_what_left_as_slow_returns_on_evidence_only() -> None:
     world.slow()
     world.step(T0 + 2 * HOLD_S + 1)
     healing = world.step(T0 + 3 * HOLD_S + 1)
-    assert notes(healing) == ["NodeReleased/n2"]
+    assert events(healing) == ["NodeReleased/n2"]
     assert world.out() == set()
 
 
@@ -213,11 +220,11 @@ def test_beyond_the_budget_the_taint_is_soft_and_turns_hard_when_there_is_room()
     healing = world.step(T0)
     assert (healing.waiting, world.out()) == (("n1",), {"n0"})
     assert world.taints("n1") == ["unwell:PreferNoSchedule"]
-    assert notes(healing) == ["NodeIsolated/n0", "IsolationWaits/n1"]
+    assert events(healing) == ["NodeIsolated/n0", "IsolationWaits/n1"]
     world.health("n0")
     world.step(T0 + 1)
     healing = world.step(T0 + 1 + HOLD_S)
-    assert notes(healing) == ["NodeReleased/n0", "NodeIsolated/n1"]
+    assert events(healing) == ["NodeReleased/n0", "NodeIsolated/n1"]
     assert (world.taints("n0"), world.taints("n1")) == ([], ["hot:NoSchedule"])
 
 
@@ -384,10 +391,10 @@ def test_a_standing_survives_as_text(
 ) -> None:
     well_s = None if well_ago_s is None or not is_isolated else T0 - well_ago_s
     standing = Standing(is_isolated, T0 - ago_s, well_s, times)
-    mark = Mark(standing, causes if is_isolated else {})
-    text = encode(mark, T0)
+    state = IsolationState(standing, causes if is_isolated else {})
+    text = encode(state, T0)
     if text:
-        assert decode(text, T0) == mark
+        assert decode(text, T0) == state
     else:
         assert not is_isolated
         assert ago_s >= FORGIVEN_S * 0.999
@@ -423,9 +430,9 @@ def test_garbage_is_told_and_the_taint_alone_counts(text: str) -> None:
         world.nodes[name]["metadata"]["annotations"] = {STANDING: text}
     hard = {"key": UNHEALTHY, "value": "hot", "effect": "NoSchedule"}
     world.nodes["n1"]["spec"]["taints"] = [OTHER, hard]
-    marks, said = marks_of(world.nodes, T0)
-    assert marks == {"n1": Mark(Standing(is_isolated=True, since_s=T0, times=1))}
-    assert [note.reason for note in said] == ["StandingUnreadable", "StandingUnreadable"]
+    states, said = states_of(world.nodes, T0)
+    assert states == {"n1": IsolationState(Standing(is_isolated=True, since_s=T0, times=1))}
+    assert [event.reason for event in said] == ["StandingUnreadable", "StandingUnreadable"]
 
 
 @given(st.text(max_size=200) | st.binary(max_size=50).map(repr))
@@ -435,7 +442,7 @@ def test_any_text_is_a_mark_or_a_value_error(text: str) -> None:
 
 
 def test_times_ahead_of_the_readers_clock_count_as_now() -> None:
-    ahead = Mark(Standing(is_isolated=True, since_s=T0 + 1e6, well_since_s=T0 + 1e6, times=1))
+    ahead = IsolationState(Standing(is_isolated=True, since_s=T0 + 1e6, well_since_s=T0 + 1e6, times=1))
     read = decode(encode(ahead, T0), T0).standing
     assert (read.since_s, read.well_since_s) == (T0, T0)
 
@@ -445,7 +452,7 @@ def probed(name: str, rate: float, power_w: float | None, said_s: float) -> Fing
     return replace(found, devices=(replace(found.devices[0], probe=Probe(said_s, rate, power_w)),))
 
 
-def watched(rates: dict[str, tuple[float, float]], *, skew_s: float = 0.0, times: int = 11) -> Looked:
+def watched(rates: dict[str, tuple[float, float]], *, skew_s: float = 0.0, times: int = 11) -> SubHealthReport:
     window = Window()
     for i in range(times):
         for name, (rate, power_w) in rates.items():
@@ -476,7 +483,7 @@ def test_a_probe_published_again_is_no_new_sample() -> None:
     for i in range(30):
         for name, (rate, power_w) in (WELL | {"x": (1e12, 400.0)}).items():
             window.add(probed(name, rate, power_w, said_s=7.0), T0 + i * 10.0)
-    assert window.look(T0 + 290.0) == Looked()
+    assert window.look(T0 + 290.0) == SubHealthReport()
 
 
 def test_one_slow_moment_is_not_enough() -> None:

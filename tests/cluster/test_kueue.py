@@ -4,13 +4,13 @@ import copy
 
 import pytest
 
-from strata.cluster.flavors import admission_check, flavor_name, flavors
-from strata.cluster.index import Index
-from strata.cluster.kueue import activation, answer
-from strata.cluster.placed import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.schema import bundled_profiles
-from strata.cluster.waiting import waiting_jobs
+from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.controller.pending import pending_jobs
+from strata.cluster.kueue.flavors import admission_check, flavor_name, flavors
+from strata.cluster.kueue.workload import activation, answer
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3, PROFILES, cluster, node
 
@@ -211,7 +211,7 @@ def test_our_check_becomes_active_once_and_others_are_left_alone():
 def test_jobs_with_a_queue_are_kueues_to_let_go():
     one, two = objects.job("ours", devices=1), objects.job("queued", devices=1)
     two["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": "team"}
-    waiting = waiting_jobs({"Job/default/ours": one, "Job/default/queued": two}, {})
+    waiting = pending_jobs({"Job/default/ours": one, "Job/default/queued": two}, {})
     assert [each.gang for each in waiting] == ["Job/default/ours"]
 
 

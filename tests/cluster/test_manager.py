@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from strata.cluster import kinds
-from strata.cluster.crd.compute_claim import pascal
-from strata.cluster.kube.api import ApiFailed
+from strata.cluster.api import kinds
+from strata.cluster.api.crd.compute_claim import pascal
+from strata.cluster.api.protocol import ApiFailed
 from tests.cluster import objects
 from tests.cluster.controlled_cluster import World, job
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strata.cluster import kinds
-from strata.cluster.kinds import ObjectKind
+from strata.cluster.api import kinds
+from strata.cluster.api.kinds import ObjectKind
 from tests.cluster.controlled_cluster import KINDS, World, job
 from tests.cluster.merge_patches import merged
 

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.cluster.placed import PLACEMENT, WAITING, decode, encode, index_of, nodes_of, place_of
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.api.placement_annotation import (
+    PLACEMENT,
+    WAITING,
+    decode,
+    encode,
+    index_of,
+    nodes_of,
+    place_of,
+)
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
 from tests.cluster.admission.builders import ASCEND, fraction, placement, pod
 

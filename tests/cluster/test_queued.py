@@ -8,12 +8,13 @@ import time
 
 import pytest
 
-from strata.cluster import kinds, kueue
-from strata.cluster.book import Book
-from strata.cluster.flavors import ADMISSION_CHECK, admission_check
-from strata.cluster.kube.watch import Change, Listed
-from strata.cluster.placed import GANG, PLACEMENT
-from strata.cluster.queued import AGAIN_S, HELD_S, Queued
+from strata.cluster.api import kinds
+from strata.cluster.api.placement_annotation import GANG, PLACEMENT
+from strata.cluster.api.watch import Change, Listed
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.kueue import workload as kueue
+from strata.cluster.kueue.admission_checks import AGAIN_S, HELD_S, AdmissionChecks
+from strata.cluster.kueue.flavors import ADMISSION_CHECK, admission_check
 from tests.cluster import objects
 from tests.cluster.builders import A100, PROFILES
 
@@ -42,22 +43,24 @@ class World:
     """One node of eight devices, our check, and workloads whose patches come true when told."""
 
     def __init__(self) -> None:
-        self.book, self.queued, self.now_s = Book(PROFILES), Queued(), 0.0
-        self.book.changed(kinds.NODE, objects.node("n1"))
-        self.book.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
-        self.queued.hear(Listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},)))
+        self.cache, self.admission_checks, self.now_s = ClusterCache(PROFILES), AdmissionChecks(), 0.0
+        self.cache.changed(kinds.NODE, objects.node("n1"))
+        self.cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
+        self.admission_checks.hear(
+            Listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},))
+        )
 
     def hear(self, obj, what="MODIFIED"):
-        self.queued.hear(Change(kueue.WORKLOAD, what, copy.deepcopy(obj)))
+        self.admission_checks.hear(Change(kueue.WORKLOAD, what, copy.deepcopy(obj)))
 
     def step(self, *, after_s=1.0):
         self.now_s += after_s
-        self.book.expire(self.now_s)
-        return list(self.queued.step(self.book, self.now_s, stamp=STAMP))
+        self.cache.expire(self.now_s)
+        return list(self.admission_checks.step(self.cache, self.now_s, stamp=STAMP))
 
     @property
     def free(self):
-        return sum(self.book.index.nodes[0].free_share)
+        return sum(self.cache.index.nodes[0].free_share)
 
 
 ACTIVE = {"type": "Active", "status": "True"}
@@ -137,15 +140,15 @@ def test_an_answer_that_did_not_arrive_is_given_again_and_counts_once():
 def test_a_gang_whose_devices_break_is_queued_again():
     world, one = World(), workload("train")
     world.hear(one)
-    assert list(world.queued.moved("Job/default/train", "xid 79", stamp=STAMP)) == []
+    assert list(world.admission_checks.moved("Job/default/train", "xid 79", stamp=STAMP)) == []
     (action,) = world.step()
     ready = done(one, action)
     world.hear(ready)
-    (back,) = world.queued.moved("Job/default/train", "xid 79", stamp=STAMP)
+    (back,) = world.admission_checks.moved("Job/default/train", "xid 79", stamp=STAMP)
     (state,) = back.body["status"]["admissionChecks"]
     assert (state["state"], state["message"]) == ("Retry", "xid 79")
     assert "podSetUpdates" not in state
-    assert list(world.queued.moved("Job/default/other", "xid 79", stamp=STAMP)) == []
+    assert list(world.admission_checks.moved("Job/default/other", "xid 79", stamp=STAMP)) == []
 
 
 def test_a_placement_somebody_wrote_into_is_not_held(caplog):
@@ -163,7 +166,7 @@ def test_a_placement_somebody_wrote_into_is_not_held(caplog):
 
 def test_our_check_is_made_active_and_others_questions_are_theirs():
     world = World()
-    world.queued.hear(Listed(ADMISSION_CHECK, (admission_check("mine"),)))
+    world.admission_checks.hear(Listed(ADMISSION_CHECK, (admission_check("mine"),)))
     world.hear(workload("train"))
     (action,) = world.step()
     assert (action.ref.kind.kind, action.ref.name, action.subresource) == ("AdmissionCheck", "mine", "status")
@@ -173,11 +176,11 @@ def test_our_check_is_made_active_and_others_questions_are_theirs():
 def test_the_jobs_own_words_count_and_its_key_is_the_gangs():
     world, one = World(), workload("train")
     del one["spec"]["podSets"][0]["template"]["metadata"]["annotations"]
-    world.book.changed(kinds.JOB, objects.job("train", devices=4, accelerator=A100))
+    world.cache.changed(kinds.JOB, objects.job("train", devices=4, accelerator=A100))
     world.hear(one)
     (action,) = world.step()
     update = action.body["status"]["admissionChecks"][0]["podSetUpdates"][0]
-    assert update["annotations"][GANG] in world.book.placements
+    assert update["annotations"][GANG] in world.cache.placements
     assert world.free == 4
 
 
@@ -197,12 +200,14 @@ class Listing:
 def test_it_listens_by_itself_and_says_while_it_does_not_know():
     world = World()
     check = {**admission_check(), "status": {"conditions": [ACTIVE]}}
-    world.queued = Queued()
-    world.queued.start(Listing(workloads=[workload("train")], admissionchecks=[check]), rng=random.Random(1))
+    world.admission_checks = AdmissionChecks()
+    world.admission_checks.start(
+        Listing(workloads=[workload("train")], admissionchecks=[check]), rng=random.Random(1)
+    )
     until = time.monotonic() + 10
-    while (why := world.queued.unready()) and time.monotonic() < until:
+    while (why := world.admission_checks.unready()) and time.monotonic() < until:
         assert why.startswith("not listed yet: ")
     actions = world.step()
-    world.queued.stop()
+    world.admission_checks.stop()
     assert states(actions) == {"job-train": "Ready"}
-    assert Queued().unready() == ""
+    assert AdmissionChecks().unready() == ""

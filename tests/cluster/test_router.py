@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.index import Index
-from strata.cluster.router import choose
-from strata.cluster.why import decide, route
+from strata.cluster.scheduling.explain import decide, route
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.router import choose
 from strata.fleet.acu import Need
 from tests.cluster.builders import A100, B3, DIE, PROFILES, claim, cluster, node, quads
 from tests.cluster.placement_scores import every_placement, score

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster.schema import bundled_profiles, load_profile
+from strata.cluster.api.profile_schema import bundled_profiles, load_profile
 from strata.errors import BadFile
 
 PROFILE = """\

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster import volcano
-from strata.cluster.extender import judge
-from strata.cluster.index import Index
+from strata.cluster.extender import volcano
+from strata.cluster.extender.verdict import judge
+from strata.cluster.scheduling.index import Index
 from strata.errors import BadFile, UsageError
 from tests.cluster.builders import PROFILES, cluster, node
 

@@ -49,8 +49,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
     "RuntimeProfile": Kind(
-        "strata.cluster.schema:load_profile",
-        "strata.cluster.schema:ProfileFile",
+        "strata.cluster.api.profile_schema:load_profile",
+        "strata.cluster.api.profile_schema:ProfileFile",
         "What a pod needs to run on one kind of accelerator.",
     ),
     "ServingJob": Kind(

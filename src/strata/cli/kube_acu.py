@@ -14,7 +14,7 @@ from strata.decision import Trust
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.cluster.view import Part, Summary
+    from strata.cluster.cache.capacity import Part, Summary
 
 _NOTE: Final = (
     "100 is one A100-80GB.  ~ a part of it is assumed, not measured.  ? of some devices it is not known."
@@ -43,10 +43,10 @@ def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str
     strata kube acu --by vendor
     strata kube acu --snapshot cluster.json -o json
     """
-    from strata.cluster.view import by, parts, summary
+    from strata.cluster.cache.capacity import by, parts, summary
 
-    book, _ = look(snapshots, kubeconfig, context)
-    devices = parts(book.index.nodes)
+    cache, _ = look(snapshots, kubeconfig, context)
+    devices = parts(cache.index.nodes)
     whole = summary("total", devices)
     data = _data(whole) | {
         "domains": [
@@ -63,7 +63,7 @@ def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str
 
 
 def _listed(devices: Sequence[Part], key: str, domain: str) -> list[dict[str, Any]]:
-    from strata.cluster.view import by
+    from strata.cluster.cache.capacity import by
 
     here = [part for part in devices if part.domain == domain]
     return [{"name": one.name, **_data(one)} for one in by(here, lambda part: getattr(part, key))]

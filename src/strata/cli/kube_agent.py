@@ -106,7 +106,7 @@ def _run(look: Collect, told: dict[str, Any]) -> None:
     from strata.cluster.agent.daemon import Agent, Pace
     from strata.cluster.agent.publish import publish
     from strata.cluster.agent.run import run
-    from strata.cluster.kube.client import connect
+    from strata.cluster.api.client import connect
     from strata.net.server import listen
 
     api = connect(kubeconfig=told["kubeconfig"], timeout_s=5.0)

@@ -59,11 +59,11 @@ def controller(**told: Any) -> None:
         need(module, extra="cluster")
     import logging
 
-    from strata.cluster.manage import run, ways_to
+    from strata.cluster.controller.process import connect_clients, run
     from strata.net.server import listen
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    ways = ways_to(told.pop("kubeconfig"))
+    clients = connect_clients(told.pop("kubeconfig"))
     with listen(told.pop("host"), told.pop("port")) as listener:
         click.echo(f"controller answers at port {listener.getsockname()[1]}")
-        run(listener, ways, **told)
+        run(listener, clients, **told)

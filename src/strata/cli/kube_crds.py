@@ -25,7 +25,7 @@ def crds(with_profiles: bool, output: str) -> None:
     \b
     strata kube crds | kubectl apply --server-side -f -
     """
-    from strata.cluster.crd import manifests
+    from strata.cluster.api.crd import manifests
 
     objects = [*manifests.crds(), *(manifests.profiles() if with_profiles else ())]
     if output == "json":

@@ -33,31 +33,31 @@ def extender(host: str, port: int, kubeconfig: str | None) -> None:
     import random
     import sys
 
-    from strata.cluster.book import Book
-    from strata.cluster.extender_app import make_frame
-    from strata.cluster.index import Index
-    from strata.cluster.kube.client import connect
-    from strata.cluster.live import Live
-    from strata.cluster.profile import RuntimeProfile
-    from strata.cluster.schema import bundled_profiles
+    from strata.cluster.api.client import connect
+    from strata.cluster.api.profile_schema import bundled_profiles
+    from strata.cluster.cache.cache import ClusterCache
+    from strata.cluster.cache.informer import Informer
+    from strata.cluster.extender.app import make_frame
+    from strata.cluster.scheduling.index import Index
+    from strata.cluster.scheduling.profile import RuntimeProfile
     from strata.net.server import listen, serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    live = Live(connect(kubeconfig=kubeconfig), Book(bundled_profiles()), rng=random.Random())
+    informer = Informer(connect(kubeconfig=kubeconfig), ClusterCache(bundled_profiles()), rng=random.Random())
 
     def index() -> Index:
-        with live.lock:
-            return live.book.index
+        with informer.lock:
+            return informer.cache.index
 
     def profiles() -> tuple[RuntimeProfile, ...]:
-        with live.lock:
-            return live.book.profiles
+        with informer.lock:
+            return informer.cache.profiles
 
     is_settled = False
 
     def unready() -> str:
         nonlocal is_settled
-        why = live.unready()
+        why = informer.unready()
         if not why and not is_settled:
             # What was listed stays: looking through it for cycles again and again would cost answers milliseconds.
             gc.collect()
@@ -68,8 +68,8 @@ def extender(host: str, port: int, kubeconfig: str | None) -> None:
     sys.setswitchinterval(SWITCH_S)
     with listen(host, port) as listener:
         click.echo(f"extender answers at port {listener.getsockname()[1]}")
-        live.start(in_thread=True)
+        informer.start(in_thread=True)
         try:
             serve(make_frame(index, profiles, unready=unready), listener, drain_s=5.0)
         finally:
-            live.stop()
+            informer.stop()

@@ -22,8 +22,8 @@ def flavors(output: str) -> None:
     \b
     strata kube flavors | kubectl apply --server-side -f -
     """
-    from strata.cluster.flavors import flavors as flavors_of
-    from strata.cluster.schema import bundled_profiles
+    from strata.cluster.api.profile_schema import bundled_profiles
+    from strata.cluster.kueue.flavors import flavors as flavors_of
 
     objects = flavors_of(bundled_profiles())
     if output == "json":

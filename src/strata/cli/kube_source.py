@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from strata.cluster.book import Book
-    from strata.cluster.gather import Objects
+    from strata.cluster.cache.cache import ClusterCache
+    from strata.cluster.cache.gather import Objects
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -32,19 +32,19 @@ def source_options(command: Command) -> Command:
     return command
 
 
-def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> tuple[Book, Objects]:
+def look(snapshots: Sequence[str], kubeconfig: str | None, context: str | None) -> tuple[ClusterCache, Objects]:
     """Return all that matters of a cluster. Raises MissingPart without a cluster, ApiFailed, BadFile."""
-    from strata.cluster.gather import book_of, from_files, from_server
-    from strata.cluster.schema import bundled_profiles
+    from strata.cluster.api.profile_schema import bundled_profiles
+    from strata.cluster.cache.gather import cache_of, from_files, from_server
 
     if snapshots:
         objects = from_files(snapshots)
     else:
-        from strata.cluster.kube.client import connect
+        from strata.cluster.api.client import connect
 
         with closing(connect(kubeconfig=kubeconfig, context=context)) as api:
             objects = from_server(api)
-    book = book_of(objects, bundled_profiles())
-    for where, fault in book.faults.items():
+    cache = cache_of(objects, bundled_profiles())
+    for where, fault in cache.faults.items():
         click.echo(f"warning: {where} is left out: {fault}", err=True)
-    return book, objects
+    return cache, objects

@@ -65,12 +65,12 @@ def _serve(told: dict[str, Any]) -> None:
     from strata.cluster.admission.keeper import Keeper, read_folder, server_context
     from strata.cluster.admission.review import Routed, answer
     from strata.cluster.admission.server import make_frame
-    from strata.cluster.alone import route_alone
-    from strata.cluster.book import Book
-    from strata.cluster.kinds import Object
-    from strata.cluster.kube.client import connect
-    from strata.cluster.live import Live
-    from strata.cluster.schema import bundled_profiles
+    from strata.cluster.admission.single_pod import route_single_pod
+    from strata.cluster.api.client import connect
+    from strata.cluster.api.kinds import Object
+    from strata.cluster.api.profile_schema import bundled_profiles
+    from strata.cluster.cache.cache import ClusterCache
+    from strata.cluster.cache.informer import Informer
     from strata.net.server import listen, serve
 
     folder = told["cert_dir"]
@@ -85,25 +85,25 @@ def _serve(told: dict[str, Any]) -> None:
         # In 1.34 image volumes are there but switched off; who switched them on says --server-minor 34.
         minor = IMAGE_VOLUMES - 1 if minor == IMAGE_VOLUMES else minor
     keeper = Keeper(api, service=told["service"], namespace=told["namespace"])
-    live = Live(api, Book(bundled_profiles()), rng=random.Random())
+    informer = Informer(api, ClusterCache(bundled_profiles()), rng=random.Random())
 
     def look() -> Pair:
         return keeper.look(datetime.now(UTC)) if folder is None else read_folder(folder)
 
     def route(pod: Object, is_dry_run: bool) -> Routed:
-        return route_alone(live.book, pod, is_dry_run=is_dry_run, now_s=time.monotonic())
+        return route_single_pod(informer.cache, pod, is_dry_run=is_dry_run, now_s=time.monotonic())
 
     def reviewed(review: Object) -> Object:
-        with live.lock:
-            profiles = {profile.name: profile for profile in live.book.profiles}
+        with informer.lock:
+            profiles = {profile.name: profile for profile in informer.cache.profiles}
             return answer(review, route=route, profiles=lambda: profiles, server_minor=minor)
 
     tls = server_context()
-    frame = make_frame(reviewed, unready=live.unready, tls=tls, look=look)
+    frame = make_frame(reviewed, unready=informer.unready, tls=tls, look=look)
     with listen(told["host"], told["port"]) as listener:
         click.echo(f"webhook answers at port {listener.getsockname()[1]}")
-        live.start(in_thread=True)
+        informer.start(in_thread=True)
         try:
             serve(frame, listener, drain_s=told["drain"], tls=tls)
         finally:
-            live.stop()
+            informer.stop()

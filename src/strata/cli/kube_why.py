@@ -14,7 +14,7 @@ from strata.cli.output import emit, output_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.cluster.asked import Answer
+    from strata.cluster.controller.why_query import Answer
 
 _MOST_NAMES: Final = 8
 
@@ -41,10 +41,10 @@ def why(
     strata kube why train-0
     strata kube why job/train -n team-a
     """
-    from strata.cluster.asked import answer
+    from strata.cluster.controller.why_query import answer
 
-    book, objects = look(snapshots, kubeconfig, context)
-    found = answer(book, objects, target, namespace=namespace)
+    cache, objects = look(snapshots, kubeconfig, context)
+    found = answer(cache, objects, target, namespace=namespace)
     emit(_data(found), output, lambda console: _show(console, found))
 
 
@@ -72,15 +72,15 @@ def _data(found: Answer) -> dict[str, Any]:
 
 
 def _routed(found: Answer) -> dict[str, Any]:
-    from strata.cluster.crd.compute_claim import ROUTED
+    from strata.cluster.api.crd.compute_claim import ROUTED
 
     some = found.status.get("conditions") or ()
     return next((dict(one) for one in some if one.get("type") == ROUTED), {})
 
 
 def _show(console: Console, found: Answer) -> None:
-    from strata.cluster.asked import grouped
-    from strata.cluster.placed import MANAGED
+    from strata.cluster.api.placement_annotation import MANAGED
+    from strata.cluster.controller.why_query import grouped
 
     data = _data(found)
     kind, _, name = found.subject.partition("/")

@@ -33,12 +33,12 @@ CLUSTER: Final[Meanings] = {
         "Leave the count out, or ask for smaller amounts.",
     ),
     "no-profile": Meaning(
-        "no runtime profile is for it (framework {framework}, profile {profile})",
-        "Nothing says which image, environment and resource name such a card needs.",
+        "has no runtime profile (framework {framework}, profile {profile})",
+        "No runtime profile says which image, environment and resource name such a card needs.",
         "Add a RuntimeProfile for this model, or ask for another framework.",
     ),
     "substitution-not-allowed": Meaning(
-        "is no {wanted}, and the job takes no other card",
+        "is not the {wanted} that was asked for, and the job accepts no substitute",
         "The job was written for one card, and its substitution policy is never.",
         "Set ai.compute/substitution to ask or allow.",
     ),
@@ -74,7 +74,7 @@ CLUSTER: Final[Meanings] = {
     ),
     "devices-busy": Meaning(
         "{free} of {total} devices are free where a pod takes {need}",
-        "Other pods use the devices.",
+        "The devices are used by other pods.",
         "Wait, or ask for fewer devices.",
     ),
     "devices-unhealthy": Meaning(
@@ -93,33 +93,33 @@ CLUSTER: Final[Meanings] = {
         "Wait, ask for fewer pods, or let the gang spread further.",
     ),
     "claim-unreadable": Meaning(
-        "asks for something that cannot be read: {why}",
+        "its request cannot be read: {why}",
         "The job's annotations, or the ComputeClaim it names, are missing, wrong or contradict each other.",
-        "Correct what the message names; the job stays suspended meanwhile.",
+        "Correct what the message names; the job stays suspended until then.",
     ),
-    "made-anew": Meaning(
-        "was made for a place under {profile} that is taken, and there is room elsewhere",
-        "What was injected into a pod cannot be changed; its owner makes another, for a card that is free.",
+    "recreated": Meaning(
+        "was created for a place under {profile} that is taken, and there is room elsewhere",
+        "What was injected into a pod cannot be changed; its owner creates another, for a card that is free.",
         "Nothing to do.",
     ),
     "release-refused": Meaning(
-        "has a place, and the API server refuses to let it go there: {why}",
-        "What strata writes into the job's template was refused, by its kind's rules or an admission policy.",
-        "Do what the message says; it is tried again every 30 s.",
+        "has a place, but the API server refuses to start it there: {why}",
+        "The change of the job's template was rejected by the rules of its kind or by an admission policy.",
+        "Follow the message; the release is retried every 30 s.",
     ),
     "gang-runs": Meaning(
-        "{pods} pods of {devices} {model} on {nodes} nodes; why there was not kept",
-        "The controller that placed it ended before it had said so.",
+        "{pods} pods of {devices} {model} on {nodes} nodes; the reasons were not recorded",
+        "The controller that placed it stopped before it could record them.",
         "Nothing to do.",
     ),
     "gang-moved": Meaning(
-        "is held back, to be routed anew: it holds devices that are out",
-        "A device of its own is broken, or slow where the policy moves for that.",
+        "is suspended to be rescheduled: it holds devices that are out of service",
+        "One of its devices is broken, or slow where the drain policy covers slow devices.",
         "Nothing to do; it goes on from its newest complete checkpoint where ai.compute/checkpoint-dir names one.",
     ),
-    "gang-overtaken": Meaning(
-        "is held back, to be routed anew: its place was taken before its pods came, and there is room elsewhere",
-        "Pods that come alone are placed as they come; one was quicker, and kube-scheduler found no room left.",
+    "placement-lost": Meaning(
+        "is suspended to be rescheduled: its place was taken before its pods came, and there is room elsewhere",
+        "Single pods are placed as they are created; one was faster, and kube-scheduler found no room left.",
         "Nothing to do.",
     ),
     "gang-fits-nowhere": Meaning(
@@ -149,7 +149,7 @@ CLUSTER: Final[Meanings] = {
         "Repair or reset the devices; the node returns by itself once they have been well for long enough.",
     ),
     "isolation-waits": Meaning(
-        "{what}: should leave, but as many nodes are out as may be at a time",
+        "{what}: should be isolated, but as many nodes are out as the budget allows",
         "The budget of simultaneous isolations is used up. The node has the soft form of the taint.",
         "Repair the nodes that are out. Where many fail at once, suspect what they share.",
     ),
@@ -159,9 +159,9 @@ CLUSTER: Final[Meanings] = {
         "Nothing to do.",
     ),
     "standing-unreadable": Meaning(
-        "its annotation {key} is not one we write ({fault})",
+        "its annotation {key} was not written by strata ({fault})",
         "What was remembered of the node's isolation cannot be read; it counts as out since now if it is tainted.",
-        "Leave the annotation to the controller.",
+        "Remove the annotation; only the controller should write it.",
     ),
     "checkpoint-unfinished": Meaning(
         "is still being written, or was left half written: {what}",
@@ -174,7 +174,7 @@ CLUSTER: Final[Meanings] = {
         "Nothing to do; an older one is used.",
     ),
     "checkpoint-torn": Meaning(
-        "ends too early: {what}",
+        "is truncated: {what}",
         "A file is shorter than its own header says, or its index cannot be read.",
         "Nothing to do; an older one is used. Check the storage if this recurs.",
     ),
@@ -184,8 +184,8 @@ CLUSTER: Final[Meanings] = {
         "Nothing to do; an older one is used.",
     ),
     "checkpoint-unknown": Meaning(
-        "is of no layout we know: {what}",
-        "It is neither of torch, Megatron, DeepSpeed or Hugging Face nor marked as complete.",
+        "has an unknown layout: {what}",
+        "It is not a torch, Megatron, DeepSpeed or Hugging Face checkpoint, and is not marked as complete.",
         "Write an empty file .complete into it as the last step of saving.",
     ),
     "checkpoint-unreadable": Meaning(
@@ -195,7 +195,7 @@ CLUSTER: Final[Meanings] = {
     ),
     "no-peer-access": Meaning(
         "devices of a node cannot reach each other's memory",
-        "Peer access is off or missing; collectives go through the host, and are told so by the environment.",
+        "Peer access is off or missing; collectives go through the host, and the environment says so.",
         "Nothing to do; switch peer access on if the hardware has it.",
     ),
 }  # fmt: skip

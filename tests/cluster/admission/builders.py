@@ -7,10 +7,10 @@ import copy
 import json
 from typing import Any
 
-from strata.cluster.placed import MANAGED, PLACEMENT, encode
-from strata.cluster.profile import Mount, RuntimeProfile
-from strata.cluster.schema import load_profile
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.api.placement_annotation import MANAGED, PLACEMENT, encode
+from strata.cluster.api.profile_schema import load_profile
+from strata.cluster.scheduling.profile import Mount, RuntimeProfile
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
 GIB = 2**30
 A100 = "A100-SXM4-80GB"

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from strata.cluster import jobs
-from strata.cluster.admission.claims import claim_of_pod, claim_of_waiting, job_defaults
 from strata.cluster.admission.inject import inject
-from strata.cluster.annotations import PREFIX
-from strata.cluster.claim import Where
-from strata.cluster.kinds import annotations_of, labels_of
-from strata.cluster.placed import GATE, MANAGED, PLACEMENT, WAITING, encode
-from strata.cluster.snapshot import Placement, PodPlace
-from strata.cluster.waiting import job_claim
-from strata.cluster.why import route
+from strata.cluster.admission.job_defaults import job_defaults
+from strata.cluster.api import jobs
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.kinds import annotations_of, labels_of
+from strata.cluster.api.placement_annotation import GATE, MANAGED, PLACEMENT, WAITING, encode
+from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
+from strata.cluster.scheduling.claim import Where
+from strata.cluster.scheduling.explain import route
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
 from tests.cluster.admission.builders import A100, ASCEND, B3, GIB, container, fraction, job, placement, pod
 from tests.cluster.builders import PROFILES, cluster, node
@@ -33,7 +33,7 @@ def test_a_vendors_resource_counts_devices_of_that_vendor():
     assert (claim.name, claim.namespace, claim.devices, claim.vendor) == ("p", "team", 2, "NVIDIA")
     decision = route(cluster(node("npu", B3)), claim, PROFILES)
     assert [str(reason) for one in decision.alternatives for reason in one.reasons] == [
-        "npu: is no NVIDIA card, and the job takes no other card"
+        "npu: is not the NVIDIA card that was asked for, and the job accepts no substitute"
     ]
     assert route(cluster(node("nv")), claim, PROFILES).choice is not None
 
@@ -99,7 +99,7 @@ def test_a_pod_behind_the_gate_asks_for_what_was_injected(where):
     )
     said = {"accelerator": A100, "priority": "3", WAITING: encode(nowhere)}
     given = pod(container(gpu=1), annotations=said, schedulingGates=[{"name": GATE}])
-    claim = claim_of_waiting(inject(given, nowhere, ASCEND, server_minor=36))
+    claim = claim_of_gated(inject(given, nowhere, ASCEND, server_minor=36))
     assert (claim.profile, claim.accelerator, claim.devices, claim.substitution, claim.priority) == (
         ASCEND.name, B3, where.devices_per_pod, "never", 3,
     )  # fmt: skip

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from strata.cluster.admission.code import COPY
 from strata.cluster.admission.inject import inject, release
-from strata.cluster.admission.mutability import forbidden
-from strata.cluster.index import Index
-from strata.cluster.placed import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode, place_of
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.router import choose
-from strata.cluster.snapshot import Cluster, Placement, PodPlace
+from strata.cluster.api.placement_annotation import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode, place_of
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.router import choose
+from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
 from strata.fleet.slices import Slice, slices_from_environment
@@ -30,6 +29,7 @@ from tests.cluster.admission.builders import (
     placement,
     pod,
 )  # fmt: skip
+from tests.cluster.admission.mutability import forbidden
 from tests.cluster.builders import A100, B3, claim, node
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster.admission.mutability import forbidden, forbidden_template
 from tests.cluster.admission.builders import container
+from tests.cluster.admission.mutability import forbidden, forbidden_template
 from tests.cluster.admission.mutability_rows import AFFINITIES, FIRST, MORE, ROWS, affinity, base, changed
 
 GATES = ("a.io/a", "b.io/b")

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster import kinds
 from strata.cluster.admission.review import answer
 from strata.cluster.admission.server import make_frame
-from strata.cluster.alone import route_alone
-from strata.cluster.book import Book
-from strata.cluster.placed import MANAGED, encode
-from strata.cluster.schema import bundled_profiles
-from strata.cluster.waiting import job_claim
-from strata.cluster.why import decide
+from strata.cluster.admission.single_pod import route_single_pod
+from strata.cluster.api import kinds
+from strata.cluster.api.placement_annotation import MANAGED, encode
+from strata.cluster.api.pod_claims import job_claim
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.scheduling.explain import decide
 from tests.cluster.builders import B3
 from tests.cluster.objects import asks, devices, job, node
 
-BOOK = Book(bundled_profiles())
+BOOK = ClusterCache(bundled_profiles())
 BOOK.listed(kinds.NODE, [node("n0"), node("n1", B3)])
 BOOK.listed(kinds.COMPUTE_NODE, [devices("n0"), devices("n1", B3)])
 PROFILES = {profile.name: profile for profile in BOOK.profiles}
@@ -125,7 +125,7 @@ def asked(body) -> httpx.Response:
     frame = make_frame(
         lambda one: answer(
             one,
-            route=lambda pod, is_dry_run: route_alone(BOOK, pod, is_dry_run=is_dry_run, now_s=0.0),
+            route=lambda pod, is_dry_run: route_single_pod(BOOK, pod, is_dry_run=is_dry_run, now_s=0.0),
             profiles=lambda: PROFILES,
             server_minor=36,
         )

@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from strata.cluster.admission.claims import claim_of_pod
 from strata.cluster.admission.review import Routed, answer
-from strata.cluster.kinds import annotations_of
-from strata.cluster.placed import GANG, GATE, MANAGED, PLACEMENT, VISIBLE, WAITING, decode, encode
-from strata.cluster.snapshot import PodPlace
+from strata.cluster.api.kinds import annotations_of
+from strata.cluster.api.placement_annotation import (
+    GANG,
+    GATE,
+    MANAGED,
+    PLACEMENT,
+    VISIBLE,
+    WAITING,
+    decode,
+    encode,
+)
+from strata.cluster.api.pod_claims import claim_of_pod
+from strata.cluster.scheduling.snapshot import PodPlace
 from tests.cluster.admission.builders import (
     A100,
     ASCEND,

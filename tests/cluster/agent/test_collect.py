@@ -12,7 +12,7 @@ import pytest
 
 from strata.cluster.agent import nvidia_smi, tools
 from strata.cluster.agent.collect import Collected, Run, collect
-from strata.cluster.agent.found import Found
+from strata.cluster.agent.observation import Found
 from strata.fleet.fingerprint import LINK_BYTES_PER_S, Device
 from strata.fleet.health import Reading
 from tests.cluster.agent.tool_outputs import sample

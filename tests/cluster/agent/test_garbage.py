@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
-from strata.cluster.agent.found import BadOutput, Found
+from strata.cluster.agent.observation import BadOutput, Found
 from tests.cluster.agent.tool_outputs import sample
 
 Parser = Callable[[str], Any]

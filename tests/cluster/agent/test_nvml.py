@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strata.cluster.agent import nvml
-from strata.cluster.agent.found import BadOutput
+from strata.cluster.agent.observation import BadOutput
 from strata.fleet.catalogue import accelerator
 from strata.fleet.health import score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
-from strata.cluster.agent.found import MIB, BadOutput
+from strata.cluster.agent.observation import MIB, BadOutput
 from strata.fleet.catalogue import accelerator
 from tests.cluster.agent.tool_outputs import sample
 

@@ -22,12 +22,12 @@ from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent, Pace
 from strata.cluster.agent.meters import Meters
 from strata.cluster.agent.publish import MANAGER, publish
-from strata.cluster.agent.run import ALIVE_S, Live
+from strata.cluster.agent.run import ALIVE_S, AgentRunner
 from strata.cluster.agent.sources import SPAN_S, ask_tools, run_benchmarks
 from strata.cluster.agent.watch import BusWatch, Fault
-from strata.cluster.crd.compute_node import fingerprint_of
-from strata.cluster.kinds import COMPUTE_NODE, Object, ObjectKind
-from strata.cluster.kube.api import ApiFailed
+from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.kinds import COMPUTE_NODE, Object, ObjectKind
+from strata.cluster.api.protocol import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator
@@ -81,7 +81,7 @@ class World:
     def __init__(self, *devices: Device) -> None:
         self.now_s, self.wall_s = 100.0, 1795284000.0
         self.server = Server()
-        self.live = Live(
+        self.runner = AgentRunner(
             Agent(Pace(), rng=random.Random(0)),
             publish=partial(publish, apply=self.server.apply, wall_clock=lambda: self.wall_s),
             meters=Meters(),
@@ -93,8 +93,8 @@ class World:
     def turn(self, *events: Any, after_s: float = 0.0) -> None:
         self.now_s += after_s
         for event in (*events, None):
-            self.live.put(event)
-        self.live.turn()
+            self.runner.put(event)
+        self.runner.turn()
 
 
 def test_the_first_publication_makes_the_object_and_the_next_only_its_status() -> None:
@@ -108,11 +108,11 @@ def test_the_first_publication_makes_the_object_and_the_next_only_its_status() -
 
 def test_a_fault_is_published_in_the_turn_that_hears_of_it_and_the_tools_are_asked() -> None:
     world = World(device(0), device(1))
-    assert not world.live.look.is_set()
+    assert not world.runner.look.is_set()
     world.turn(Fault(101.0, "aer-fatal", "0000:11:00.0"), after_s=1.0)
     assert world.server.health() == [1.0, 0.0]
-    assert world.live.look.is_set()
-    assert "strata_agent_fault_published_seconds_sum 0.0" in world.live.meters.render()
+    assert world.runner.look.is_set()
+    assert "strata_agent_fault_published_seconds_sum 0.0" in world.runner.meters.render()
 
 
 def test_an_api_server_that_was_away_gets_the_newest_state_only() -> None:
@@ -140,7 +140,7 @@ def test_where_the_kind_is_not_known_it_is_tried_again_later() -> None:
     world.server.trouble = ApiFailed("the server could not find the requested resource", status=404)
     world.turn(seen(device(0)))
     assert (world.server.calls, world.server.statuses) == (2, [])
-    assert 'strata_agent_publications_total{status="404"} 1.0' in world.live.meters.render()
+    assert 'strata_agent_publications_total{status="404"} 1.0' in world.runner.meters.render()
     world.server.trouble = None
     world.turn(after_s=60.0)
     assert len(world.server.statuses) == 1
@@ -175,7 +175,7 @@ def test_what_a_benchmark_found_is_told_and_what_cannot_be_is_not() -> None:
 def test_prometheus_is_told_of_each_device() -> None:
     world = World(device(0, temperature_c=61.0, power_w=300.0))
     world.turn(Fault(100.0, "xid-31", "GPU-0"), Fault(100.0, "xid-79", "GPU-0"), after_s=1.0)
-    page = world.live.meters.render()
+    page = world.runner.meters.render()
     labels = f'device="GPU-0",index="0",model="{CARD.name}",vendor="NVIDIA"'
     for expected in (
         f"strata_device_health{{{labels}}} 0.0",
@@ -190,31 +190,31 @@ def test_prometheus_is_told_of_each_device() -> None:
 
 def test_an_agent_that_hangs_is_not_well() -> None:
     world = World(device(0))
-    assert world.live.is_alive()
+    assert world.runner.is_alive()
     world.now_s += ALIVE_S
-    assert not world.live.is_alive()
+    assert not world.runner.is_alive()
     world.turn()
-    assert world.live.is_alive()
+    assert world.runner.is_alive()
 
 
 def test_a_thread_that_ends_ends_the_agent() -> None:
     ended = threading.Event()
 
-    def broken(live: Live) -> None:
+    def broken(runner: AgentRunner) -> None:
         raise RuntimeError("a bug")
 
-    live = Live(
+    runner = AgentRunner(
         Agent(rng=random.Random(0)),
         publish=lambda fingerprint: None,
         meters=Meters(),
         sources=[broken],
         on_end=ended.set,
     )
-    live.start()
+    runner.start()
     assert ended.wait(10.0)
-    assert not live.is_alive()
+    assert not runner.is_alive()
     with pytest.raises(RuntimeError, match="a bug"):
-        live.stop()
+        runner.stop()
 
 
 def test_a_tool_that_hangs_holds_no_fault_back() -> None:
@@ -228,25 +228,25 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
             answers.wait()
         return found.pop() if found else seen(device(0))
 
-    def ask(live: Live) -> None:
+    def ask(runner: AgentRunner) -> None:
         ask_tools(
             collect,
-            live.put,
-            took=live.meters.collection,
+            runner.put,
+            took=runner.meters.collection,
             every_s=0.001,
-            look=live.look,
-            stopped=live.stopped,
-            clock=live.clock,
+            look=runner.look,
+            stopped=runner.stopped,
+            clock=runner.clock,
         )
 
-    live = Live(Agent(rng=random.Random(0)), publish=told.put, meters=Meters(), sources=[ask])
-    live.start()
+    runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=Meters(), sources=[ask])
+    runner.start()
     assert told.get(timeout=10.0).devices[0].health == 1.0
     assert hangs.wait(10.0)
-    live.put(Fault(live.clock(), "xid-79", "GPU-0"))
+    runner.put(Fault(runner.clock(), "xid-79", "GPU-0"))
     assert told.get(timeout=10.0).devices[0].faults == ("xid-79",)
     answers.set()
-    live.stop()
+    runner.stop()
 
 
 def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.annotations import PREFIX, read_claim
-from strata.cluster.crd.compute_claim import claim_of, claim_status, pascal, spec_of
-from strata.cluster.crd.manifests import crds
-from strata.cluster.placed import decode
-from strata.cluster.why import route
+from strata.cluster.api.annotations import PREFIX, read_claim
+from strata.cluster.api.crd.compute_claim import claim_of, claim_status, pascal, spec_of
+from strata.cluster.api.crd.manifests import crds
+from strata.cluster.api.placement_annotation import decode
+from strata.cluster.scheduling.explain import route
 from strata.decision import Alternative, Reason
 from strata.errors import BadFile
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.cluster.agent.benchmark import Timing, with_measurements
-from strata.cluster.agent.found import die_of
-from strata.cluster.crd.compute_node import compute_node, fingerprint_of
-from strata.cluster.crd.manifests import crds
+from strata.cluster.agent.observation import die_of
+from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
+from strata.cluster.api.crd.manifests import crds
 from strata.decision import Trust
 from strata.errors import BadFile
 from strata.fleet.acu import acu

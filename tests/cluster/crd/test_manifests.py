@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from strata.cluster.crd import models
-from strata.cluster.crd.manifests import crds, profiles
-from strata.cluster.crd.structural import structural
+from strata.cluster.api.crd import models
+from strata.cluster.api.crd.manifests import crds, profiles
+from strata.cluster.api.crd.structural import structural
 from tests.cluster.crd.rules import object_faults, schema_faults
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in crds()}

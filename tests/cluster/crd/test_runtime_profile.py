@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from strata.cluster.crd.runtime_profile import profile_object, profile_of
-from strata.cluster.schema import bundled_profiles
+from strata.cluster.api.crd.runtime_profile import profile_object, profile_of
+from strata.cluster.api.profile_schema import bundled_profiles
 from strata.errors import BadFile
 
 SPEC = {

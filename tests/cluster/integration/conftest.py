@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.cluster.kube.client import connect
+from strata.cluster.api.client import connect
 from tests.cluster.integration.control_plane import ControlPlane, clean_namespace
 from tests.cluster.integration.stand_in_nodes import StandInNodes
 

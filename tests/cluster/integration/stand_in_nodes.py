@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 
-from strata.cluster.kinds import NODE, POD, meta, name_of, namespace_of
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.watch import Listed, Watcher
+from strata.cluster.api.kinds import NODE, POD, meta, name_of, namespace_of
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.watch import Listed, Watcher
 from tests.support.real_processes import until
 
 HOST = {"cpu": "64", "memory": "512Gi", "pods": "110"}

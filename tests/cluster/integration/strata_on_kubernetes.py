@@ -8,7 +8,7 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
-from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, JOB, NODE, POD, annotations_of, meta, name_of
+from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, JOB, NODE, POD, annotations_of, meta, name_of
 from tests import ROOT
 from tests.cluster import objects
 from tests.cluster.builders import A100

@@ -7,11 +7,11 @@ import copy
 import pytest
 
 from strata.cluster.admission.inject import inject, release
-from strata.cluster.admission.mutability import forbidden, forbidden_template
-from strata.cluster.placed import GATE, WAITING, encode
-from strata.cluster.schema import bundled_profiles
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.api.placement_annotation import GATE, WAITING, encode
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from tests.cluster.admission.builders import B3, container, fraction, job, placement, pod
+from tests.cluster.admission.mutability import forbidden, forbidden_template
 from tests.cluster.admission.mutability_rows import AFFINITIES, ROWS, base, changed
 
 REFUSED = (400, 403, 422)

@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from strata.cluster.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.client import connect
-from strata.cluster.kube.watch import Change, Listed, Watcher, follow
+from strata.cluster.api.client import connect
+from strata.cluster.api.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.watch import Change, Listed, Watcher, follow
 from tests.support.real_processes import until
 
 CONFIG_MAP = ObjectKind("", "v1", "ConfigMap", "configmaps")

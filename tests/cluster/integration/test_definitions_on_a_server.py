@@ -6,14 +6,14 @@ import copy
 
 import pytest
 
-from strata.cluster.crd.compute_claim import claim_of, claim_status
-from strata.cluster.crd.compute_node import compute_node, fingerprint_of
-from strata.cluster.crd.manifests import crds, profiles
-from strata.cluster.crd.runtime_profile import profile_of
-from strata.cluster.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.schema import bundled_profiles
-from strata.cluster.why import route
+from strata.cluster.api.crd.compute_claim import claim_of, claim_status
+from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
+from strata.cluster.api.crd.manifests import crds, profiles
+from strata.cluster.api.crd.runtime_profile import profile_of
+from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.scheduling.explain import route
 from strata.errors import BadFile
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
 from tests.support.real_processes import until

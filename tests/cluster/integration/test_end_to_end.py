@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from strata.cluster.kinds import EVENT, JOB, LEASE, POD, annotations_of, meta
-from strata.cluster.kinds import MUTATING_WEBHOOK as MUTATING
+from strata.cluster.api.kinds import EVENT, JOB, LEASE, POD, annotations_of, meta
+from strata.cluster.api.kinds import MUTATING_WEBHOOK as MUTATING
 from strata.fleet import slices
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 import yaml
 
-from strata.cluster.kinds import POD
+from strata.cluster.api.kinds import POD
 from tests import ROOT
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3

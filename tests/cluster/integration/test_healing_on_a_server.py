@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from strata.cluster.act import Actor
-from strata.cluster.actions import Note
 from strata.cluster.agent.publish import MANAGER as AGENT
-from strata.cluster.crd.compute_node import compute_node, fingerprint_of
-from strata.cluster.crd.manifests import crds
-from strata.cluster.healing import Policy, View, heal, stamp
-from strata.cluster.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.standing import STANDING, UNHEALTHY, marks_of, node_ref
+from strata.cluster.api.actions import Event
+from strata.cluster.api.applier import Applier
+from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
+from strata.cluster.api.crd.manifests import crds
+from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.controller.healing import Policy, View, heal, stamp
+from strata.cluster.controller.isolation_state import STANDING, UNHEALTHY, node_ref, states_of
 from strata.fleet.isolation import HOLD_S
 from tests.cluster.builders import node
 from tests.support.real_processes import until
@@ -28,9 +28,9 @@ class World:
     """One node on the server, its agent, and a controller with a clock of its own."""
 
     def __init__(self, api, nodes, name):
-        self.api, self.name, self.now_s, self.marks = api, name, T0, {}
+        self.api, self.name, self.now_s, self.states = api, name, T0, {}
         ids = itertools.count()
-        self.actor = Actor(api, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="test")
+        self.applier = Applier(api, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="test")
         nodes.add(name, taints=(THEIRS,))
         self.health()
 
@@ -49,13 +49,13 @@ class World:
         own = self.api.get(COMPUTE_NODE, self.name)
         prints, received = {self.name: fingerprint_of(own)}, {self.name: self.now_s}
         view = View({self.name: node or self.node()}, {self.name: own}, prints, received)
-        return heal(view, self.marks, self.now_s, policy=Policy())
+        return heal(view, self.states, self.now_s, policy=Policy())
 
     def step(self, now_s):
         self.now_s = now_s
         healing = self.look()
-        self.marks = healing.marks
-        assert self.actor.do(healing.actions) == ()
+        self.states = healing.states
+        assert self.applier.do(healing.actions) == ()
 
     def taints(self):
         return [
@@ -101,7 +101,7 @@ def test_a_fault_taints_and_after_its_time_the_taint_is_gone(world):
     world.health()  # the agent applies anew, and takes nothing of ours with it
     assert world.condition() == [("Isolated", "True", "NodeIsolated")]
     world.step(T0 + 10)
-    world.marks, _ = marks_of({world.name: world.node()}, T0 + 20)  # another controller goes on
+    world.states, _ = states_of({world.name: world.node()}, T0 + 20)  # another controller goes on
     world.step(T0 + 10 + HOLD_S)
     assert world.taints() == [OTHERS]
     assert world.condition() == [("Isolated", "False", "NodeReleased")]
@@ -115,7 +115,7 @@ def test_a_node_that_somebody_else_changed_is_looked_at_again(world):
     old = world.node()
     other = {"metadata": {"labels": {"changed": "meanwhile"}}}
     world.api.patch(NODE, world.name, body=other)
-    failures = world.actor.do(world.look(old).actions)
+    failures = world.applier.do(world.look(old).actions)
     assert {failure.what for failure in failures} == {"look-again"}
     assert world.taints() == [OTHERS]
     assert world.events() == []
@@ -127,8 +127,8 @@ def test_a_node_that_somebody_else_changed_is_looked_at_again(world):
 
 def test_events_are_counted_and_their_lengths_cut(world):
     ref = node_ref(world.node())
-    long = Note(ref, "NodeIsolated", "é" * 3000, is_warning=True)
-    assert world.actor.do([long, long, long]) == ()
+    long = Event(ref, "NodeIsolated", "é" * 3000, is_warning=True)
+    assert world.applier.do([long, long, long]) == ()
     (event,) = world.events()
     assert event["series"]["count"] == 3
     assert event["regarding"]["uid"] == meta(world.node())["uid"]

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from strata.cli.main import cli
 from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper, read_secret
 from strata.cluster.agent.publish import publish
-from strata.cluster.book import WATCHED
-from strata.cluster.crd.compute_node import fingerprint_of
-from strata.cluster.gather import from_server
-from strata.cluster.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.client import connect
+from strata.cluster.api.client import connect
+from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.cache.cache import WATCHED
+from strata.cluster.cache.gather import from_server
 from tests import ROOT
 from tests.cluster.builders import A100, B3, node
 from tests.cluster.integration.strata_on_kubernetes import Part

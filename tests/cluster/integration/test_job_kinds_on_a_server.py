@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster import jobs, kinds
-from strata.cluster.kinds import CRD, POD, annotations_of, labels_of
+from strata.cluster.api import jobs, kinds
+from strata.cluster.api.kinds import CRD, POD, annotations_of, labels_of
 from tests.cluster import objects
 from tests.cluster.builders import A100
 from tests.cluster.integration.strata_on_kubernetes import Strata

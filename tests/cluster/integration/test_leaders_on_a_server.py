@@ -9,14 +9,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from strata.cluster.kinds import LEASE
-from strata.cluster.kube.lease import DURATION_S
+from strata.cluster.api.kinds import LEASE
+from strata.cluster.api.lease import DURATION_S
 from tests.support.real_processes import until
 
 ELECTOR = """
 import random, sys, threading
-from strata.cluster.kube.client import connect
-from strata.cluster.kube.lease import Candidate, Elector
+from strata.cluster.api.client import connect
+from strata.cluster.api.lease import Candidate, Elector
 
 api = connect(kubeconfig=sys.argv[1], timeout_s=3.0)
 me = Candidate("strata", sys.argv[2], sys.argv[3])

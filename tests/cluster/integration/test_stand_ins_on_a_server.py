@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.cluster.kinds import JOB, POD
+from strata.cluster.api.kinds import JOB, POD
 from tests.support.real_processes import until
 
 

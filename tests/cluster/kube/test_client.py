@@ -7,10 +7,10 @@ import json
 import httpx
 import pytest
 
-from strata.cluster.kinds import COMPUTE_NODE, JOB, NODE, POD
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.client import PAGE, KubeApi, connect
-from strata.cluster.kube.stream import lines_of
+from strata.cluster.api.client import PAGE, KubeApi, connect
+from strata.cluster.api.kinds import COMPUTE_NODE, JOB, NODE, POD
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.stream import lines_of
 from strata.errors import MissingPart, UsageError
 
 
@@ -110,10 +110,10 @@ def test_a_list_whose_past_is_forgotten_between_two_pages_is_read_in_one_piece()
 
 
 def test_a_watch_yields_events_up_to_the_server_s_end():
-    added, note = {"metadata": {"name": "a"}}, {"metadata": {"resourceVersion": "9"}}
-    server = Server(stream({"type": "ADDED", "object": added}, {"type": "BOOKMARK", "object": note}))
+    added, event = {"metadata": {"name": "a"}}, {"metadata": {"resourceVersion": "9"}}
+    server = Server(stream({"type": "ADDED", "object": added}, {"type": "BOOKMARK", "object": event}))
     watch = server.api.watch(POD, since="5", timeout_s=60.4, labels="a=b")
-    assert list(watch) == [("ADDED", added), ("BOOKMARK", note)]
+    assert list(watch) == [("ADDED", added), ("BOOKMARK", event)]
     assert dict(server.last.url.params) == {
         "watch": "true",
         "allowWatchBookmarks": "true",

@@ -11,9 +11,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.kinds import LEASE
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.lease import (
+from strata.cluster.api.kinds import LEASE
+from strata.cluster.api.lease import (
     DURATION_S,
     RENEW_S,
     RETRY_S,
@@ -24,6 +23,7 @@ from strata.cluster.kube.lease import (
     step,
     won,
 )
+from strata.cluster.api.protocol import ApiFailed
 
 ME, YOU = Candidate("strata", "ai", "me"), Candidate("strata", "ai", "you")
 WALL = "2026-11-21T19:36:00.000000Z"
@@ -205,7 +205,7 @@ def test_never_two_lead_and_one_does_after_the_trouble(seed, candidates):
 
 
 def test_the_world_would_notice_candidates_that_wait_too_little(monkeypatch):
-    monkeypatch.setattr("strata.cluster.kube.lease.RENEW_S", 3 * DURATION_S)
+    monkeypatch.setattr("strata.cluster.api.lease.RENEW_S", 3 * DURATION_S)
     with pytest.raises(AssertionError, match="two lead"):
         run_all([World(seed, 4, troubled_s=300.0) for seed in range(50)])
 

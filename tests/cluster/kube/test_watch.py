@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from strata.cluster.kinds import POD
-from strata.cluster.kube.api import ApiFailed
-from strata.cluster.kube.watch import ABSENT_S, LONGEST_S, Change, Listed, Watcher, follow
+from strata.cluster.api.kinds import POD
+from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.watch import ABSENT_S, LONGEST_S, Change, Listed, Watcher, follow
 
 
 def pod(name, version):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strata.cluster.index import Index
-from strata.cluster.schema import bundled_profiles
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.scheduling.index import Index
 from strata.evaluation.placement.baselines import BASELINES, choose_like
 from strata.evaluation.placement.quality import Gang, ours, policies, replay
 from strata.evaluation.placement.synthetic import synthetic_cluster, synthetic_trace

@@ -20,7 +20,6 @@ from tests import ROOT
 NAMES = {"unaware": "AstraSim_Analytical_Congestion_Unaware", "aware": "AstraSim_Analytical_Congestion_Aware"}
 
 _SCRIPT = """#!{python}
-import sys
 sys.path.insert(0, {root!r})
 from tests.simulate.astra.fake_astra import main
 sys.exit(main(sys.argv[1:], {mode!r}))

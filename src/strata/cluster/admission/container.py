@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from strata.cluster.kinds import Object
+from strata.cluster.api.kinds import Object
 from strata.fleet.slices import PRELOAD
 from strata.fleet.vendor_resources import is_accelerator
 

@@ -14,16 +14,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from strata.cluster.admission.claims import devices_counted
 from strata.cluster.admission.code import code_layer
 from strata.cluster.admission.container import Runtime, own_mount, put, with_runtime, without_accelerators
-from strata.cluster.admission.form import check_pod, where_of
-from strata.cluster.admission.vendors import counted
-from strata.cluster.affinity import on_nodes
-from strata.cluster.annotations import PREFIX
-from strata.cluster.forms import IMAGE, is_bare_path
-from strata.cluster.kinds import Object, annotations_of, meta
-from strata.cluster.placed import (
+from strata.cluster.api.affinity import on_nodes
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.forms import IMAGE, is_bare_path
+from strata.cluster.api.kinds import Object, annotations_of, meta
+from strata.cluster.api.placement_annotation import (
     CHECKPOINT,
     CONTAINER,
     COUNTED,
@@ -37,8 +34,11 @@ from strata.cluster.placed import (
     nodes_of,
     place_of,
 )  # fmt: skip
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.api.pod_claims import devices_counted
+from strata.cluster.api.pod_form import check_pod, where_of
+from strata.cluster.api.vendor_resources import counted
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
 from strata.fleet.slices import LIBRARY, PRELOAD, Slice, slice_environment
 

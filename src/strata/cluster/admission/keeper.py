@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.cluster.admission.certs import Certificates, Pair, step
-from strata.cluster.kinds import MUTATING_WEBHOOK, SECRET, Object, meta
-from strata.cluster.kube.api import Api, ApiFailed
+from strata.cluster.api.kinds import MUTATING_WEBHOOK, SECRET, Object, meta
+from strata.cluster.api.protocol import Api, ApiFailed
 from strata.errors import StrataError, UsageError
 
 log = logging.getLogger(__name__)

@@ -17,17 +17,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from strata.cluster import jobs
-from strata.cluster.admission.claims import CLAIM, claim_of_pod, job_defaults, without_written
-from strata.cluster.admission.form import check_job, check_pod, where_of
 from strata.cluster.admission.inject import inject
+from strata.cluster.admission.job_defaults import job_defaults, without_written
 from strata.cluster.admission.patch import json_patch
-from strata.cluster.annotations import PREFIX
-from strata.cluster.kinds import Object, annotations_of, labels_of, meta
-from strata.cluster.placed import GANG, GATE, MANAGED, PLACEMENT, WAITING, decode, encode, place_of
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.snapshot import Placement, PodPlace
-from strata.cluster.waiting import job_claim
+from strata.cluster.api import jobs
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta
+from strata.cluster.api.placement_annotation import (
+    GANG,
+    GATE,
+    MANAGED,
+    PLACEMENT,
+    WAITING,
+    decode,
+    encode,
+    place_of,
+)
+from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, job_claim
+from strata.cluster.api.pod_form import check_job, check_pod, where_of
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault, UsageError
 
 _MOST_WARNED: Final = 200

@@ -25,8 +25,8 @@ from starlette.routing import Route
 
 from strata.cluster.admission.certs import Pair
 from strata.cluster.admission.keeper import LOOK_S, show
-from strata.cluster.kinds import Object
-from strata.cluster.pages import REALMS, page_routes
+from strata.cluster.api.kinds import Object
+from strata.cluster.health_pages import REALMS, page_routes
 from strata.errors import StrataError
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import SECONDS, Counter, Histogram, Registry, render

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from strata.cluster.agent import table
-from strata.cluster.agent.found import MIB, BadOutput, Found, card_of
+from strata.cluster.agent.observation import MIB, BadOutput, Found, card_of
 from strata.fleet.fingerprint import Device
 
 TOOL: Final = "cnmon"

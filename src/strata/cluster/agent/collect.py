@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi, nvml, tools
-from strata.cluster.agent.found import Found
+from strata.cluster.agent.observation import Found
 from strata.cluster.agent.table import Matrix
 from strata.errors import StrataError
 from strata.fleet import health, local

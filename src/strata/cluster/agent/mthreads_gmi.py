@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from strata.cluster.agent import table
-from strata.cluster.agent.found import MIB, BadOutput, Found, card_of
+from strata.cluster.agent.observation import MIB, BadOutput, Found, card_of
 from strata.fleet.fingerprint import Device
 
 TOOL: Final = "mthreads-gmi"

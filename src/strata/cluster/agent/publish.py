@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from strata import __version__
-from strata.cluster.crd.compute_node import compute_node
-from strata.cluster.kinds import COMPUTE_NODE, Object
-from strata.cluster.kube.api import ApiFailed
+from strata.cluster.api.crd.compute_node import compute_node
+from strata.cluster.api.kinds import COMPUTE_NODE, Object
+from strata.cluster.api.protocol import ApiFailed
 from strata.fleet.fingerprint import Fingerprint
 
 MANAGER: Final = "strata-agent"

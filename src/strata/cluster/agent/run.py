@@ -30,7 +30,7 @@ from strata.cluster.agent.sources import (
     watch_presence,
 )
 from strata.cluster.agent.watch import Fault
-from strata.cluster.kube.api import ApiFailed
+from strata.cluster.api.protocol import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.fingerprint import Fingerprint
@@ -47,11 +47,11 @@ _JOIN_S: Final = 3.0
 Told = Callable[[Agent], None]
 """What a benchmark found, as a call that tells the agent; it may raise StrataError."""
 
-Source = Callable[["Live"], None]
-"""Runs in a thread of its own until `live.stopped`; gives what it finds to `live.put`."""
+Source = Callable[["AgentRunner"], None]
+"""Runs in a thread of its own until `runner.stopped`; gives what it finds to `runner.put`."""
 
 
-class Live:
+class AgentRunner:
     """publish: makes the API server know a fingerprint; raises ApiFailed, or StrataError for what cannot be told.
 
     look: set when the tools should be asked at once. on_end: called by a thread that ends with an error.
@@ -164,9 +164,9 @@ class Live:
             self._on_end()
 
 
-def _decide(live: Live) -> None:
-    while not live.stopped.is_set():
-        live.turn()
+def _decide(runner: AgentRunner) -> None:
+    while not runner.stopped.is_set():
+        runner.turn()
 
 
 def run(
@@ -181,52 +181,52 @@ def run(
     root: Path,
 ) -> None:
     """Run the agent and answer HTTP until SIGTERM or SIGINT. Raises what ended a thread."""
-    from strata.cluster.pages import make_pages
+    from strata.cluster.health_pages import make_pages
 
-    def ask(live: Live) -> None:
+    def ask(runner: AgentRunner) -> None:
         ask_tools(
             collect,
-            live.put,
-            took=live.meters.collection,
+            runner.put,
+            took=runner.meters.collection,
             every_s=every_s,
-            look=live.look,
-            stopped=live.stopped,
-            clock=live.clock,
+            look=runner.look,
+            stopped=runner.stopped,
+            clock=runner.clock,
         )
 
-    def watch(live: Live) -> None:
-        watch_errors(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+    def watch(runner: AgentRunner) -> None:
+        watch_errors(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
 
-    def see(live: Live) -> None:
-        watch_presence(lambda: live.addresses, live.put, stopped=live.stopped, clock=live.clock, root=root)
+    def see(runner: AgentRunner) -> None:
+        watch_presence(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
 
-    def listen(live: Live) -> None:
-        listen_for_xids(nvml.load, live.put, stopped=live.stopped, clock=live.clock)
+    def listen(runner: AgentRunner) -> None:
+        listen_for_xids(nvml.load, runner.put, stopped=runner.stopped, clock=runner.clock)
 
-    def benchmark(live: Live) -> None:
+    def benchmark(runner: AgentRunner) -> None:
         run_benchmarks(
-            lambda: live.current,
-            live.put,
+            lambda: runner.current,
+            runner.put,
             at_start=at_start,
             probe_every_s=probe_every_s,
-            stopped=live.stopped,
+            stopped=runner.stopped,
             wall_clock=time.time,
         )
 
-    live = Live(
+    runner = AgentRunner(
         agent,
         publish=publish,
         meters=Meters(),
         sources=(ask, watch, see, listen, benchmark),
         on_end=partial(os.kill, os.getpid(), signal.SIGTERM),
     )
-    live.start()
+    runner.start()
     try:
         frame = make_pages(
-            live.meters.render,
-            requests=live.meters.http,
-            unwell=lambda: "" if live.is_alive() else "it hangs",
+            runner.meters.render,
+            requests=runner.meters.http,
+            unwell=lambda: "" if runner.is_alive() else "it hangs",
         )
         serve(frame, listener, drain_s=0.0)
     finally:
-        live.stop()
+        runner.stop()

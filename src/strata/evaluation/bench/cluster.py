@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.cluster.index import Index
-from strata.cluster.schema import bundled_profiles
+from strata.cluster.api.profile_schema import bundled_profiles
+from strata.cluster.scheduling.index import Index
 from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.placement.loopback import round_trips
 from strata.evaluation.placement.quality import policies, replay

@@ -14,14 +14,14 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.cluster.claim import Claim
-from strata.cluster.exchange import Demand, demands
-from strata.cluster.index import Index
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.router import open_rows
-from strata.cluster.scoring import LEVEL_BYTES_PER_S
-from strata.cluster.shape import bits
-from strata.cluster.snapshot import Placement, PodPlace
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.conversion import Demand, demands
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.router import open_rows
+from strata.cluster.scheduling.scoring import LEVEL_BYTES_PER_S
+from strata.cluster.scheduling.shape import bits
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
 Baseline = Literal["binpack", "spread", "hami-like"]
 BASELINES: Final[tuple[Baseline, ...]] = get_args(Baseline)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from strata.cluster.claim import Claim
-from strata.cluster.index import Index
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.verbs import Verbs
+from strata.cluster.extender.handlers import Handlers
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.evaluation.placement.rate import pod_of, question
 from strata.evaluation.placement.synthetic import synthetic_node_object
 
@@ -56,13 +56,13 @@ def round_trips(
             _post(client, "/v1/prioritize", asked)
             found.append(filter_s + clock() - started)
         whole = _whole(pod_of(claims[0]), names)
-        verbs = Verbs(lambda: index, lambda: profiles)
+        handlers = Handlers(lambda: index, lambda: profiles)
         for _ in range(FULL_REPEATS):
             started = clock()
             _post(client, "/v1/filter", whole)
             full.append(clock() - started)
             started = clock()
-            verbs.filter(whole)
+            handlers.filter(whole)
             decided.append(clock() - started)
         client.close()
     return RoundTrips(tuple(found), tuple(full), tuple(decided), len(whole))
@@ -84,7 +84,7 @@ def _post(client: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
 @contextmanager
 def _served(index: Index, profiles: Sequence[RuntimeProfile]) -> Iterator[int]:
     """Yield the port of an extender in a thread."""
-    from strata.cluster.extender_app import make_frame
+    from strata.cluster.extender.app import make_frame
     from strata.net.server import listen, uvicorn_server
 
     with listen("127.0.0.1", 0) as listener:

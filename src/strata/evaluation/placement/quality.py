@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strata.cluster.claim import Claim
-from strata.cluster.index import Index, released
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.router import choose
-from strata.cluster.snapshot import Placement
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.index import Index, released
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.router import choose
+from strata.cluster.scheduling.snapshot import Placement
 from strata.evaluation.placement.baselines import BASELINES, choose_like, free_whole
 from strata.fleet.acu import acu
 

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from strata.cluster.annotations import PREFIX
-from strata.cluster.claim import Claim
-from strata.cluster.index import Index, released
-from strata.cluster.profile import RuntimeProfile
-from strata.cluster.router import choose
-from strata.cluster.snapshot import Placement
-from strata.cluster.verbs import Verbs
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.extender.handlers import Handlers
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.index import Index, released
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.router import choose
+from strata.cluster.scheduling.snapshot import Placement
 
 
 class Pace(NamedTuple):
@@ -45,16 +45,16 @@ def pace(
     running: deque[Placement] = deque()
     names = [node.name for node in index.nodes]
     placed = 0
-    verbs = Verbs(lambda: index, lambda: profiles)
+    handlers = Handlers(lambda: index, lambda: profiles)
     for claim in claims:
         pod = pod_of(claim)
         asked = question(pod, names)
         started = cpu(), wall()
-        answer = verbs.filter(asked)
+        answer = handlers.filter(asked)
         filtered = cpu() - started[0], wall() - started[1]
         asked = question(pod, json.loads(answer)["NodeNames"])
         started = cpu(), wall()
-        verbs.prioritize(asked)
+        handlers.prioritize(asked)
         extender.append((filtered[0] + cpu() - started[0], filtered[1] + wall() - started[1]))
         began = cpu()
         placement = choose(index, claim, profiles).placement

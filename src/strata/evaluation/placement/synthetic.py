@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from strata.cluster.claim import Claim
-from strata.cluster.snapshot import Cluster, NodeState
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.snapshot import Cluster, NodeState
 from strata.decision import Trust
 from strata.evaluation.placement.quality import Gang
 from strata.fleet.catalogue import accelerator

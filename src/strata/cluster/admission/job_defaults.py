@@ -1,0 +1,80 @@
+"""How a managed job is created: held back, its templates say what is asked for, no copied placement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from strata.cluster.api import jobs
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.kinds import Object, annotations_of, labels_of, meta, name_of
+from strata.cluster.api.placement_annotation import (
+    COUNTED,
+    FIRST,
+    GANG,
+    INJECTED,
+    MANAGED,
+    PER_JOB,
+    PLACEMENT,
+    VISIBLE,
+    WAITING,
+)
+from strata.errors import BadFile, Fault
+
+WRITTEN: Final = (PLACEMENT, GANG, FIRST, PER_JOB, INJECTED, COUNTED, WAITING, VISIBLE, PREFIX + "offer")
+"""Annotations only strata writes: what a new job brings along of them was copied from another."""
+
+
+def job_defaults(job: Object) -> Object:
+    """Return a managed job as it should be created: held back, and its pods' templates know what is asked.
+
+    Templates get the label and the job's annotations; pods that only steer are left alone, and so is a job that
+    another one of ours makes. What a copied job brings along of an earlier placement goes. Raises BadFile where a
+    template asks for something else than its job.
+    """
+    if any(jobs.kind_of(owner) for owner in meta(job).get("ownerReferences") or ()):
+        return job
+    job = without_written(job)
+    said = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
+    templates: list[Object] = []
+    faults: list[Fault] = []
+    for one in jobs.pod_sets(job):
+        if not one.has_devices:
+            templates.append(one.template)
+            continue
+        template = without_written(one.template)
+        own = annotations_of(template)
+        for key in sorted(said.keys() & own.keys()):
+            if own[key] != said[key]:
+                message = f"{own[key][:60]!a} in template {one.name} contradicts {said[key][:60]!a} of the job"
+                faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=ascii(key)[1:-1]))
+        told = {**meta(template), "labels": {**labels_of(template), MANAGED: "true"}}
+        if said:
+            told["annotations"] = {**own, **said}
+        templates.append({**template, "metadata": told})
+    if faults:
+        raise BadFile(faults, hint="say it on the job alone")
+    changed: Object = _merged(_merged(job, jobs.with_templates(job, templates)), jobs.suspension(job, wanted=True))
+    return changed
+
+
+def without_written(obj: Object) -> Object:
+    """Return an object without what only strata writes."""
+    own = annotations_of(obj)
+    if not any(key in WRITTEN for key in own):
+        return obj
+    kept = {key: value for key, value in own.items() if key not in WRITTEN}
+    return {**obj, "metadata": {**meta(obj), "annotations": kept}}
+
+
+def _merged(obj: Any, patch: Any) -> Any:
+    """Return an object after a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    after = dict(obj) if isinstance(obj, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = _merged(after.get(key), value)
+    return after

@@ -1,0 +1,68 @@
+"""A pod that comes alone: placed while the API server waits, from memory, or told what it should wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from strata.cluster.admission.review import Routed
+from strata.cluster.api.kinds import Object, annotations_of
+from strata.cluster.api.placement_annotation import GANG
+from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.conversion import Demand
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.router import Choice, choose
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
+from strata.decision import Reason
+
+ASSUME_S: Final = 15.0
+"""How long a place is held for a pod that was let in and is not seen: a webhook after ours may have refused it."""
+
+
+def route_single_pod(cache: ClusterCache, pod: Object, *, is_dry_run: bool, now_s: float) -> Routed:
+    """Return where a pod goes, or what it waits for; its place is held unless it is a dry run. Raises BadFile."""
+    cache.expire(now_s)
+    claim = named_claim(cache.claims, pod, "Pod") if CLAIM in annotations_of(pod) else claim_of_pod(pod)
+    index = cache.index
+    choice = choose(index, claim, cache.profiles)
+    if choice.placement is not None:
+        if not is_dry_run:
+            cache.assume(annotations_of(pod)[GANG], choice.placement, until_s=now_s + ASSUME_S)
+        return Routed(choice.placement)
+    reason = _why(index, claim, choice)
+    return Routed(None, next(_could_wait_for(index, claim, choice), None), str(reason))
+
+
+def _why(index: Index, claim: Claim, choice: Choice) -> Reason:
+    if choice.offer is not None and choice.demand is not None:
+        wanted = f"{claim.devices or 1}x {claim.accelerator}"
+        data = {"offer": f"{choice.demand.devices}x {choice.demand.model}", "wanted": wanted}
+        return Reason("substitution-wanted", claim.name, {**data, "profile": choice.demand.profile.name})
+    if not choice.demands and choice.refusals:
+        return choice.refusals[0].reason
+    return Reason("gang-fits-nowhere", claim.name, {"pods": claim.pods, "nodes": len(index.nodes)})
+
+
+def _could_wait_for(index: Index, claim: Claim, choice: Choice) -> Iterator[Placement]:
+    """Yield what some node could give the pod if it were free: the card it was written for first, then by fit."""
+    for demand in sorted(choice.demands, key=lambda one: (one.is_substitute, -one.fit, one.model)):
+        is_allowed = not demand.is_substitute or claim.substitution == "allow"
+        if is_allowed and _is_ever_enough(index, demand):
+            place = PodPlace("", (), demand.memory_bytes)
+            yield Placement(
+                demand.profile.name,
+                (place,),
+                demand.devices,
+                float("inf"),
+                model=demand.model,
+                cores_share=demand.cores_share,
+            )
+
+
+def _is_ever_enough(index: Index, demand: Demand) -> bool:
+    kinds = index.kinds.kinds
+    return any(
+        kinds[index.kind[row]].usable.bit_count() >= demand.devices for row in index.rows_of_model[demand.model]
+    )

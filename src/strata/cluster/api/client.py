@@ -1,0 +1,270 @@
+"""The API server as `api.Api`, over the connection lightkube makes of a kubeconfig.
+
+lightkube brings the certificates, tokens (read again when they rotate) and exec plug-ins. The rest of it is not
+used: its objects would be copied into mappings and back, its watch has no read time limit, so that a dead
+connection is waited for for ever, and its errors lose Retry-After.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from strata.cluster.api.kinds import POD, Object, ObjectKind, meta, name_of, namespace_of
+from strata.cluster.api.protocol import MANAGER, Api, ApiFailed
+from strata.cluster.api.stream import Stream
+from strata.errors import MissingPart, UsageError, need
+
+PAGE: Final = 500
+"""Objects a page of a list, client-go's own: 5000 nodes in one answer are 47 MB the server holds at once."""
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+JSON: Final = "application/json"
+MERGE: Final = "application/merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+
+
+def connect(*, kubeconfig: str | None = None, context: str | None = None, timeout_s: float = 10.0) -> KubeApi:
+    """Return a client: of `kubeconfig`, else $KUBECONFIG, else ~/.kube/config, else of the pod we run in.
+
+    `timeout_s`: until a connection stands, and between two pieces of an answer. Nothing is asked yet.
+    Raises MissingPart (exit 5) where lightkube or every configuration is missing, UsageError where one is bad.
+    """
+    need("lightkube", extra="cluster")
+    adapter, http = need("lightkube.config.client_adapter", extra="cluster"), need("httpx2", extra="cluster")
+    bad_config = need("lightkube.core.exceptions", extra="cluster").ConfigError
+    config = _config(kubeconfig or os.environ.get("KUBECONFIG") or None, context)
+    parameters = adapter.ConnectionParams(timeout=http.Timeout(timeout_s))
+    try:
+        made = adapter.Client(config, parameters)
+    except (OSError, ValueError, http.InvalidURL, bad_config) as error:
+        raise UsageError(
+            f"context {config.context_name!r}: its address or certificates cannot be used: {error}",
+            hint="kubectl config view --raw",
+        ) from error
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells every request, and a Lease is two each 2 s
+    # The last two: an exec plug-in or a token's file that is missing is only found when something is asked.
+    failures = (http.HTTPError, bad_config, OSError)
+    return KubeApi(made, failures=failures, timeout_s=timeout_s, namespace=config.namespace)
+
+
+def _config(path: str | None, context: str | None) -> Any:
+    kube = need("lightkube.config.kubeconfig", extra="cluster")
+    models = need("lightkube.config.models", extra="cluster")
+    usual = Path(kube.DEFAULT_KUBECONFIG).expanduser()
+    if path is None and usual.is_file():
+        path = str(usual)
+    if path is None:
+        if "KUBERNETES_SERVICE_HOST" not in os.environ or not (ACCOUNT / "token").is_file():
+            raise MissingPart(
+                f"no cluster: no KUBECONFIG is set, there is no {usual}, and no service account of a pod is here",
+                hint="--kubeconfig FILE",
+            )
+        return kube.KubeConfig.from_service_account(str(ACCOUNT)).get()
+    if not Path(path).is_file():
+        raise MissingPart(f"{path}: no such kubeconfig", hint="--kubeconfig with one existing file")
+    try:
+        found = kube.KubeConfig.from_file(path).get(context)
+    except Exception as error:  # lightkube lets through whatever YAML, msgspec and missing keys raise
+        said = f"no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"{path}: not a usable kubeconfig: {said}", hint="kubectl config view") from error
+    return found if found.user is not None else found._replace(user=models.User())
+
+
+class KubeApi(Api):
+    """See `api.Api`. Threads may share one. `namespace`: of the kubeconfig's context, used where none is given."""
+
+    def __init__(
+        self, http: Any, *, failures: tuple[type[Exception], ...], timeout_s: float, namespace: str = "default"
+    ) -> None:
+        self._http, self._failures, self._timeout_s, self.namespace = http, failures, timeout_s, namespace
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def get(self, kind: ObjectKind, name: str, namespace: str = "") -> Object | None:
+        """See `Api.get`."""
+        try:
+            return self._ask("GET", self._path(kind, name, namespace))
+        except ApiFailed as failed:
+            if failed.status == 404:
+                return None
+            raise
+
+    def list(self, kind: ObjectKind, *, namespace: str = "", labels: str = "") -> tuple[Sequence[Object], str]:
+        """See `Api.list`. Read page by page; in one piece where the pages' past is forgotten meanwhile (410)."""
+        path = _everywhere(kind) if not namespace else self._path(kind, None, namespace)
+        wanted = {"labelSelector": labels} if labels else {}
+        try:
+            return self._pages(kind, path, {**wanted, "limit": str(PAGE)})
+        except ApiFailed as failed:
+            if not failed.is_gone:
+                raise
+            return self._pages(kind, path, wanted)
+
+    def _pages(self, kind: ObjectKind, path: str, wanted: Mapping[str, str]) -> tuple[Sequence[Object], str]:
+        found: list[Object] = []
+        more = ""
+        while True:
+            page = self._ask("GET", path, wanted={**wanted, **({"continue": more} if more else {})})
+            # In a list the server leaves both out of each object of its own kinds.
+            found += (
+                {"apiVersion": kind.api_version, "kind": kind.kind, **one} for one in page.get("items") or ()
+            )
+            more = str(meta(page).get("continue") or "")
+            if not more:
+                return found, str(meta(page).get("resourceVersion") or "")
+
+    def watch(self, kind: ObjectKind, *, since: str, timeout_s: float, labels: str = "") -> Stream:
+        """See `Api.watch`. It stands when this returns; a server that says nothing for `timeout_s` is given up."""
+        wanted = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(timeout_s)))}
+        wanted |= {"resourceVersion": since} if since else {}
+        wanted |= {"labelSelector": labels} if labels else {}
+        path = _everywhere(kind)
+        limits = dict.fromkeys(("connect", "write", "pool"), self._timeout_s)
+        request = self._http.build_request("GET", path, params=wanted)
+        request.extensions["timeout"] = {**limits, "read": timeout_s + self._timeout_s}
+        answer = self._send(request, is_stream=True)
+        return Stream(answer, f"watch {path}", failures=self._failures)
+
+    def create(self, kind: ObjectKind, obj: Object, *, is_dry_run: bool = False) -> Object:
+        """See `Api.create`."""
+        wanted = {"fieldManager": MANAGER, **({"dryRun": "All"} if is_dry_run else {})}
+        path = self._path(kind, None, namespace_of(obj))
+        return self._ask("POST", path, wanted=wanted, body=_typed(kind, obj))
+
+    def replace(self, kind: ObjectKind, obj: Object, *, subresource: str = "") -> Object:
+        """See `Api.replace`."""
+        path = self._path(kind, name_of(obj), namespace_of(obj), subresource)
+        return self._ask("PUT", path, wanted={"fieldManager": MANAGER}, body=_typed(kind, obj))
+
+    def patch(
+        self,
+        kind: ObjectKind,
+        name: str,
+        namespace: str = "",
+        *,
+        body: Mapping[str, Any],
+        subresource: str = "",
+        resource_version: str = "",
+    ) -> Object:
+        """See `Api.patch`."""
+        if resource_version:
+            body = {**body, "metadata": {**(body.get("metadata") or {}), "resourceVersion": resource_version}}
+        path = self._path(kind, name, namespace, subresource)
+        return self._ask("PATCH", path, wanted={"fieldManager": MANAGER}, body=body, content=MERGE)
+
+    def apply(self, kind: ObjectKind, obj: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
+        """See `Api.apply`."""
+        path = self._path(kind, name_of(obj), namespace_of(obj), subresource)
+        wanted = {"fieldManager": manager, "force": "true"}
+        return self._ask("PATCH", path, wanted=wanted, body=_typed(kind, obj), content=APPLY)
+
+    def delete(self, kind: ObjectKind, name: str, namespace: str = "") -> None:
+        """See `Api.delete`."""
+        self._gone("DELETE", self._path(kind, name, namespace), body={"propagationPolicy": "Background"})
+
+    def evict(self, name: str, namespace: str) -> None:
+        """See `Api.evict`; a pod that is not there is no error, as with `delete`."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        self._gone("POST", self._path(POD, name, namespace, "eviction"), body=body)
+
+    def minor_version(self) -> int:
+        """Return the 36 of a 1.36 API server. Raises ApiFailed."""
+        said = str(self._ask("GET", "/version").get("minor"))
+        # Managed clusters write 36+.
+        digits = said.rstrip("+")
+        if not (digits.isascii() and digits.isdigit()):
+            raise ApiFailed(f"GET /version: {said[:40]!r} is no minor version")
+        return int(digits)
+
+    def _gone(self, method: str, path: str, *, body: Mapping[str, Any]) -> None:
+        try:
+            self._ask(method, path, body=body)
+        except ApiFailed as failed:
+            if failed.status != 404:
+                raise
+
+    def _path(self, kind: ObjectKind, name: str | None, namespace: str, subresource: str = "") -> str:
+        parts = [_root(kind)]
+        if kind.is_namespaced:
+            parts += ["namespaces", _word(namespace or self.namespace)]
+        parts.append(kind.plural)
+        if name is not None:
+            parts.append(_word(name))
+        return "/".join(parts + ([subresource] if subresource else []))
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        wanted: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+    ) -> Object:
+        sent = {} if body is None else {"content": json.dumps(body), "headers": {"Content-Type": content}}
+        request = self._http.build_request(method, path, params=wanted, **sent)
+        answer = self._send(request)
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ApiFailed(f"{method} {request.url.path}: the answer is no object: {answer.text[:80]!r}")
+        return found
+
+    def _send(self, request: Any, *, is_stream: bool = False) -> Any:
+        what = f"{request.method} {request.url.path}"
+        try:
+            answer = self._http.send(request, stream=is_stream)
+            if answer.is_success:
+                return answer
+            with closing(answer):
+                answer.read()
+        except self._failures as error:
+            # Its text may be empty, as that of a time limit often is; its type then says it.
+            raise ApiFailed(f"{what}: {type(error).__name__}: {error}") from error
+        raise _refused(what, answer)
+
+
+def _refused(what: str, answer: Any) -> ApiFailed:
+    try:
+        status = answer.json()
+    except ValueError:
+        status = None
+    status = status if isinstance(status, dict) else {}
+    message = status.get("message") or answer.text[:200].strip() or answer.reason_phrase
+    wait = answer.headers.get("Retry-After", "")
+    return ApiFailed(
+        f"{what}: {answer.status_code}: {message}",
+        status=answer.status_code,
+        reason=str(status.get("reason") or ""),
+        retry_after_s=float(wait) if wait.isdecimal() else 0.0,
+    )
+
+
+def _root(kind: ObjectKind) -> str:
+    return f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+
+
+def _everywhere(kind: ObjectKind) -> str:
+    return f"{_root(kind)}/{kind.plural}"
+
+
+def _typed(kind: ObjectKind, obj: Object) -> Object:
+    return {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
+
+
+def _word(name: str) -> str:
+    """Return a name as one step of a path: a user's must not lead elsewhere."""
+    if name in ("", ".", ".."):
+        raise UsageError(f"{name!r} is no name of an object")
+    return quote(name, safe="")

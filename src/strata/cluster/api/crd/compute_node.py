@@ -1,0 +1,254 @@
+"""ComputeNode: a node's fingerprint as an object of the API server, and back.
+
+What is written is checked by the same rules as what is read, so that no agent writes what no controller reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, Literal, get_args
+
+from strata.cluster.agent.benchmark import Timing, measured_card
+from strata.cluster.agent.observation import die_of
+from strata.cluster.api.crd import models
+from strata.cluster.api.crd.document import ObjectDocument
+from strata.cluster.api.kinds import COMPUTE_NODE, Object, name_of
+from strata.decision import Trust
+from strata.errors import BadFile, Fault, StrataError, UsageError
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
+from strata.fleet.catalogue import accelerator
+from strata.fleet.fingerprint import Device, Fingerprint, Probe
+
+Measurable = Literal["fp16", "fp32", "memory_bandwidth"]
+MEASURABLE: Final[tuple[Measurable, ...]] = get_args(Measurable)
+"""Figures of a card that a benchmark on the node measures."""
+
+_AGREE: Final = 1e-9
+_DIE: Final = "-die"
+
+
+def compute_node(
+    fingerprint: Fingerprint,
+    *,
+    at: str,
+    rdma_group: str = "",
+    rack: str = "",
+    conditions: Sequence[Mapping[str, Any]] = (),
+    version: str = "",
+) -> Object:
+    """Return the whole object, for a server-side apply of its status.
+
+    at: when it was looked at, RFC 3339. version: of the agent. Notes beyond what the object holds are cut. Raises
+    BadFile where a figure is not finite, or negative: such a fingerprint is not to be believed.
+    """
+    status = {
+        "observedAt": at,
+        "agentVersion": version,
+        "driver": fingerprint.driver[: models.LONGEST],
+        "tool": fingerprint.tool[: models.LONGEST],
+        "notes": [note[: models.LONGEST] for note in fingerprint.notes[: models.MOST_NOTES]],
+        "canP2p": fingerprint.can_p2p,
+        "trust": fingerprint.trust.value,
+        "devices": [_device(device) for device in fingerprint.devices],
+        "links": _links(fingerprint),
+        "rdmaGroup": rdma_group,
+        "rack": rack,
+        "summary": _summary(fingerprint),
+        "conditions": [dict(condition) for condition in conditions],
+    }
+    obj = {
+        "apiVersion": COMPUTE_NODE.api_version,
+        "kind": COMPUTE_NODE.kind,
+        "metadata": {"name": fingerprint.node},
+        "status": {key: value for key, value in status.items() if value not in ("", [], None)},
+    }
+    fingerprint_of(obj)
+    return obj
+
+
+def fingerprint_of(obj: Object) -> Fingerprint:
+    """Return the fingerprint an object holds. Raises BadFile with every fault, by `status.devices[i].field`.
+
+    A card is the catalogue's, with the figures that were measured on the node instead of its own. Agents newer
+    than this may say more; that is left out.
+    """
+    document = ObjectDocument(obj)
+    status = document.check(models.ComputeNode).status
+    faults: list[Fault] = []
+    devices: list[Device] = []
+    places: dict[str, int] = {}
+    for place, said in enumerate(status.devices):
+        if places.setdefault(said.uuid, place) != place:
+            message = f"is also that of status.devices[{places[said.uuid]}]"
+            faults.append(document.fault(("status", "devices", place, "uuid"), message))
+        card = None
+        try:
+            card = _card_of(said)
+        except StrataError as error:
+            faults.append(document.fault(("status", "devices", place, "acu"), str(error)))
+        device = _device_of(said, card)
+        if said.probe is not None:
+            try:
+                at_s = datetime.fromisoformat(said.probe.at).timestamp()
+            except ValueError as error:  # the form of a date, but none
+                faults.append(document.fault(("status", "devices", place, "probe", "at"), str(error)))
+            else:
+                device = replace(device, probe=Probe(at_s, said.probe.rate_flops, said.probe.power_w))
+        devices.append(device)
+    links: dict[tuple[int, int], str] = {}
+    measured: dict[tuple[int, int], float] = {}
+    for place, link in enumerate(status.links):
+        if not link.a < link.b < len(devices):
+            message = f"joins {link.a} and {link.b} of {len(devices)} devices; the smaller comes first"
+            faults.append(document.fault(("status", "links", place), message))
+        if link.kind:
+            links[link.a, link.b] = link.kind
+        if link.bytes_per_s is not None:
+            measured[link.a, link.b] = link.bytes_per_s
+    if faults:
+        raise BadFile(faults)
+    return Fingerprint(
+        name_of(obj),
+        tuple(devices),
+        links,
+        measured,
+        can_p2p=status.can_p2p,
+        driver=status.driver,
+        tool=status.tool,
+        trust=Trust(status.trust),
+        notes=tuple(status.notes),
+    )
+
+
+def _device(device: Device) -> dict[str, Any]:
+    said = {
+        "index": device.index,
+        "uuid": device.uuid,
+        "model": device.model,
+        "vendor": device.vendor,
+        "memoryBytes": _whole(device.memory_bytes),
+        "memoryUsedBytes": None if device.memory_used_bytes is None else _whole(device.memory_used_bytes),
+        "acu": None if device.card is None else _vector(_worth(device.card)),
+        "health": device.health,
+        "faults": list(device.faults) or None,
+        "board": device.board or None,
+        "busId": device.bus_id or None,
+        "numaNode": device.numa_node,
+        "temperatureC": device.temperature_c,
+        "powerW": device.power_w,
+        "utilisation": device.utilisation,
+        "probe": None if device.probe is None else _probe(device.probe),
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _probe(probe: Probe) -> dict[str, Any]:
+    at = datetime.fromtimestamp(probe.at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    said = {"at": at, "rateFlops": probe.rate_flops, "powerW": probe.power_w}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _whole(count: float) -> float:
+    """Return bytes as a whole number; what is not finite stays, for the check to name."""
+    return round(count) if math.isfinite(count) else count
+
+
+def _vector(vector: AcuVector) -> dict[str, Any]:
+    return {
+        models.camel(figure): {"value": getattr(vector, figure), "trust": vector.trust[figure].value}
+        for figure in FIGURES
+        if getattr(vector, figure) is not None
+    }
+
+
+def _links(fingerprint: Fingerprint) -> list[dict[str, Any]]:
+    said = []
+    for a, b in sorted({*fingerprint.links, *fingerprint.measured}):
+        link: dict[str, Any] = {"a": a, "b": b}
+        if kind := fingerprint.links.get((a, b)):
+            link["kind"] = kind
+        if (rate := fingerprint.measured.get((a, b))) is not None:
+            link["bytesPerS"] = rate
+        said.append(link)
+    return said
+
+
+def _summary(fingerprint: Fingerprint) -> dict[str, Any]:
+    devices = fingerprint.devices
+    if not devices:
+        return {"devices": 0}
+    said: dict[str, Any] = {
+        "devices": len(devices),
+        "model": ", ".join(dict.fromkeys(device.model for device in devices))[: models.LONGEST],
+        "health": min(device.health for device in devices),
+    }
+    known = [_worth(device.card).fp16 for device in devices if device.card is not None]
+    amounts = [amount for amount in known if amount is not None]
+    # A sum that leaves a device out would pass for the node's.
+    return said | ({"acu": round(sum(amounts), 1)} if len(amounts) == len(devices) else {})
+
+
+@lru_cache(maxsize=1024)
+def _worth(card: Accelerator) -> AcuVector:
+    return acu(card)
+
+
+def _device_of(said: models.DeviceStatus, card: Accelerator | None) -> Device:
+    return Device(
+        said.index,
+        said.uuid,
+        said.model,
+        said.vendor,
+        float(said.memory_bytes),
+        card,
+        memory_used_bytes=None if said.memory_used_bytes is None else float(said.memory_used_bytes),
+        bus_id=said.bus_id,
+        board=said.board,
+        numa_node=said.numa_node,
+        utilisation=said.utilisation,
+        temperature_c=said.temperature_c,
+        power_w=said.power_w,
+        health=said.health,
+        faults=tuple(said.faults),
+    )
+
+
+def _card_of(said: models.DeviceStatus) -> Accelerator | None:
+    """Return a device's card; None where its agent knew none: a slice has the name of a card, not its rates.
+
+    Raises StrataError where a figure is far above what the card can do on paper.
+    """
+    if said.acu is None:
+        return None
+    card = _known(said.model)
+    own = None if card is None else _worth(card)
+    timings = []
+    for figure in MEASURABLE:
+        worth: models.Worth | None = getattr(said.acu, figure)
+        if worth is None or Trust(worth.trust) is not Trust.MEASURED:
+            continue
+        here = None if own is None else getattr(own, figure)
+        if here is not None and math.isclose(here, worth.value, rel_tol=_AGREE):
+            continue  # somebody else's measurement, which the catalogue has
+        unit = deliverable(accelerator(REFERENCE), figure)
+        assert unit is not None, "the reference card has every figure"
+        timings.append(Timing(figure, worth.value * unit[0] / 100, (1.0,)))
+    if not timings:
+        return card
+    return measured_card(_device_of(said, card), timings)
+
+
+@lru_cache(maxsize=1024)
+def _known(model: str) -> Accelerator | None:
+    for name, is_whole in ((model, True), (model.removesuffix(_DIE), False)):
+        try:
+            card = accelerator(name)
+        except UsageError:
+            continue
+        return card if is_whole else die_of(card)
+    return None

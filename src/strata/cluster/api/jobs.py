@@ -1,0 +1,247 @@
+"""Jobs that can be held back: where each kind says `suspend`, where its pods' templates are, how many pods.
+
+Read and changed as plain objects; a change is a body for a JSON merge patch. Lists cannot be merged, so a kind
+that keeps its templates in a list gets the whole list: send it with the resource version it was made from.
+
+References
+----------
+Job: KEP-2926 (mutable scheduling directives). JobSet: jobset.x-k8s.io/v1alpha2. TrainJob:
+trainer.kubeflow.org/v1alpha1 `podTemplateOverrides`. PyTorchJob: kubeflow.org/v1 `runPolicy`. RayJob: ray.io/v1.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.cluster.api import kinds
+from strata.cluster.api.kinds import Object, ObjectKind, labels_of
+from strata.cluster.api.placement_annotation import MANAGED
+
+Path = tuple[str | int, ...]
+
+QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+"""Label of jobs that Kueue lets go."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Pods of one template. `path` leads to the template in the job; an empty one is where the job has none yet.
+
+    first: the place of its first pod in the gang. per_job: pods of each of its jobs, where it makes several.
+    has_devices: False for pods that only steer (a Ray head): they get the runtime, but no device and no place.
+    """
+
+    name: str
+    pods: int
+    path: Path
+    template: Object
+    first: int = 0
+    per_job: int = 0
+    has_devices: bool = True
+
+
+def kind_of(obj: Object) -> ObjectKind | None:
+    """Return which of the kinds with `suspend` an object is, None for any other; versions of a group are alike."""
+    group = str(obj.get("apiVersion", "")).rpartition("/")[0]
+    return next((one for one in kinds.SUSPENDABLE if (one.group, one.kind) == (group, obj.get("kind"))), None)
+
+
+def is_managed(obj: Object) -> bool:
+    """Return whether an object is ours to place."""
+    return labels_of(obj).get(MANAGED) == "true"
+
+
+def is_queued(job: Object) -> bool:
+    """Return whether Kueue lets a job go: then `admission_checks.py` answers, and `suspend` is not ours."""
+    return bool(labels_of(job).get(QUEUE_NAME))
+
+
+def is_suspended(obj: Object) -> bool:
+    """Return whether a job is held back."""
+    return at(obj, _suspend_path(_kind(obj))) is True
+
+
+def suspension(obj: Object, *, wanted: bool) -> dict[str, Any]:
+    """Return the patch that holds a job back, or lets it go."""
+    return _nested(_suspend_path(_kind(obj)), wanted)
+
+
+def is_finished(obj: Object) -> bool:
+    """Return whether a job is over, well or not: it holds nothing any more."""
+    status = obj.get("status") or {}
+    if kinds.meta(obj).get("deletionTimestamp"):
+        return True
+    if str(status.get("jobStatus", "")) in ("SUCCEEDED", "FAILED", "STOPPED"):
+        return True
+    over = {"Complete", "Completed", "Succeeded", "Failed"}
+    return any(one.get("type") in over and one.get("status") == "True" for one in status.get("conditions") or ())
+
+
+def start_reset(obj: Object) -> dict[str, Any] | None:
+    """Return the status patch after which a suspended Job's template may change, None where it may already.
+
+    The API server takes a Job that has a start time for one that runs; the Job controller leaves the time there
+    when it suspends.
+    """
+    if _kind(obj) is kinds.JOB and (obj.get("status") or {}).get("startTime"):
+        return {"status": {"startTime": None}}
+    return None
+
+
+def is_quiet(obj: Object) -> bool:
+    """Return whether a suspended job has no running pods, as far as its status says.
+
+    Pods that are being deleted do not count: on a node that is dead they stay for ever. What they hold is still
+    held, by the book.
+    """
+    return not (obj.get("status") or {}).get("active")
+
+
+def pod_sets(obj: Object) -> tuple[PodSet, ...]:
+    """Return a job's templates in order, with the places of their pods. An absent count is one."""
+    found, first = [], 0
+    for name, pods, path, per_job, has_devices in _SETS[_kind(obj)](obj.get("spec") or {}):
+        template = at(obj, path) if path else _own_override(obj)
+        found.append(PodSet(name, pods, path, template or {}, first, per_job, has_devices))
+        first += pods if has_devices else 0
+    return tuple(found)
+
+
+def with_templates(obj: Object, templates: Sequence[Object]) -> dict[str, Any]:
+    """Return the patch that gives a job these templates, in the order of `pod_sets`."""
+    changed = copy.deepcopy(dict(obj))
+    for one, template in zip(pod_sets(obj), templates, strict=True):
+        if one.path:
+            _put(changed, one.path, template)
+        else:
+            overrides = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
+            changed["spec"] = {**(changed.get("spec") or {}), "podTemplateOverrides": overrides}
+    return merge_patch(obj, changed)
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch (RFC 7386) that makes one object the other: null for what goes, lists whole."""
+    body: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if value != old:
+                body[key] = merge_patch(old, value)
+        elif key not in before or value != old:
+            body[key] = value
+    return body
+
+
+def at(obj: Any, path: Path) -> Any:
+    """Return what stands at a path, None where nothing does."""
+    for key in path:
+        if isinstance(obj, Mapping):
+            obj = obj.get(key)
+        elif isinstance(obj, list) and isinstance(key, int) and key < len(obj):
+            obj = obj[key]
+        else:
+            return None
+    return obj
+
+
+def _put(obj: Any, path: Path, value: Any) -> None:
+    """Set what stands at a path, with mappings above it where nothing stands."""
+    for key in path[:-1]:
+        if isinstance(obj, dict) and obj.get(key) is None:
+            obj[key] = {}
+        obj = obj[key]
+    obj[path[-1]] = value
+
+
+_Set = tuple[str, int, Path, int, bool]
+
+
+def _job(spec: Mapping[str, Any]) -> Iterator[_Set]:
+    yield "main", _pods_of(spec), ("spec", "template"), 0, True
+
+
+def _job_set(spec: Mapping[str, Any]) -> Iterator[_Set]:
+    for i, one in enumerate(spec.get("replicatedJobs") or ()):
+        per_job = _pods_of(at(one, ("template", "spec")) or {})
+        path = ("spec", "replicatedJobs", i, "template", "spec", "template")
+        yield str(one.get("name", i)), _count(one.get("replicas")) * per_job, path, per_job, True
+
+
+def _train_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
+    yield "node", _count(at(spec, ("trainer", "numNodes"))), (), 0, True
+
+
+def _pytorch_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
+    # The master is rank 0, and trains like the others.
+    replicas = spec.get("pytorchReplicaSpecs") or {}
+    for role in sorted(replicas, key=lambda role: (role != "Master", role)):
+        yield (
+            role,
+            _count(replicas[role].get("replicas")),
+            ("spec", "pytorchReplicaSpecs", role, "template"),
+            0,
+            True,
+        )
+
+
+def _ray_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
+    cluster = spec.get("rayClusterSpec") or {}
+    if cluster.get("headGroupSpec"):
+        yield "head", 1, ("spec", "rayClusterSpec", "headGroupSpec", "template"), 0, False
+    for i, one in enumerate(cluster.get("workerGroupSpecs") or ()):
+        path = ("spec", "rayClusterSpec", "workerGroupSpecs", i, "template")
+        yield str(one.get("groupName", i)), _count(one.get("replicas")), path, 0, True
+
+
+_TO_TRAINERS: Final = {"targetJobs": [{"name": "node"}]}
+"""The job of a TrainJob's runtime that holds its trainers."""
+
+_SETS: Final[Mapping[ObjectKind, Callable[[Mapping[str, Any]], Iterator[_Set]]]] = {
+    kinds.JOB: _job,
+    kinds.JOB_SET: _job_set,
+    kinds.TRAIN_JOB: _train_job,
+    kinds.PYTORCH_JOB: _pytorch_job,
+    kinds.RAY_JOB: _ray_job,
+}
+
+
+def _kind(obj: Object) -> ObjectKind:
+    kind = kind_of(obj)
+    assert kind is not None, f"{obj.get('kind')} has no suspend"
+    return kind
+
+
+def _suspend_path(kind: ObjectKind) -> tuple[str, ...]:
+    return ("spec", "runPolicy", "suspend") if kind is kinds.PYTORCH_JOB else ("spec", "suspend")
+
+
+def _pods_of(spec: Mapping[str, Any]) -> int:
+    """Return how many pods of a Job run at a time."""
+    parallel, completions = _count(spec.get("parallelism")), spec.get("completions")
+    return min(parallel, completions) if isinstance(completions, int) else parallel
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 1
+
+
+def _own_override(obj: Object) -> Object:
+    """Return what is said over a TrainJob's runtime, which holds the templates."""
+    said = at(obj, ("spec", "podTemplateOverrides")) or ()
+    mine = (one for one in said if one.get("targetJobs") == _TO_TRAINERS["targetJobs"])
+    return {key: value for key, value in next(mine, {}).items() if key not in _TO_TRAINERS}
+
+
+def _others_overrides(obj: Object) -> list[Any]:
+    said = at(obj, ("spec", "podTemplateOverrides")) or ()
+    return [one for one in said if one.get("targetJobs") != _TO_TRAINERS["targetJobs"]]
+
+
+def _nested(path: Path, value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict), "a path has a beginning"
+    return value

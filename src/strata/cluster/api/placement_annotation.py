@@ -1,0 +1,169 @@
+"""A placement as an annotation: what the controller writes into a job's template, and the webhook reads.
+
+`ai.compute/placement` holds one compact JSON object, the same for all pods of a gang. Which of its places is a
+pod's own follows from the index the job's controller gives it (`place_of`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.kinds import Object, annotations_of, labels_of
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
+from strata.errors import BadFile, Fault
+
+PLACEMENT: Final = PREFIX + "placement"
+"""Annotation of templates and pods: the gang's placement."""
+GANG: Final = PREFIX + "gang"
+"""Annotation of templates and pods: `Kind/namespace/name` of what was placed, so that no pod counts twice."""
+FIRST: Final = PREFIX + "first-place"
+"""Annotation of a template: where its own pods begin among the gang's places; 0 where it is absent."""
+MANAGED: Final = PREFIX + "managed"
+"""Label of jobs and pods that are ours: "true"; what the webhook selects by."""
+CHECKPOINT: Final = PREFIX + "checkpoint"
+"""Annotation: the newest complete checkpoint a job should go on from."""
+GATE: Final = PREFIX + "room"
+"""The scheduling gate of pods that wait for room."""
+WAITING: Final = PREFIX + "waiting"
+"""Annotation of a pod behind the gate: a placement without nodes, what was injected and cannot change any more."""
+VISIBLE: Final = PREFIX + "visible"
+"""Annotation of a pod that waited: the numbers of its devices, which its environment refers to."""
+INJECTED: Final = PREFIX + "injected"
+"""Annotation of a pod: the profile that was injected."""
+CONTAINER: Final = PREFIX + "container"
+"""Annotation of a pod: the container that gets the devices."""
+COUNTED: Final = PREFIX + "counted"
+"""Annotation of a pod: the vendor's resource it counted devices by, before its own was injected."""
+
+INDEXES: Final = (
+    "batch.kubernetes.io/job-completion-index",
+    "training.kubeflow.org/replica-index",
+    "ray.io/replica-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+)
+"""Labels or annotations that number the pods of one template."""
+JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+"""Numbers the jobs of one replicated job; each has as many pods as `PER_JOB` says."""
+PER_JOB: Final = PREFIX + "pods-per-job"
+
+_FORM: Final = 1
+_NODE: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+-]{0,98}[A-Za-z0-9+])?")
+_MOST_CHARACTERS: Final = 200_000
+_LEVELS: Final = ("node", "rdma", "rack", "any")
+
+
+def encode(placement: Placement) -> str:
+    """Return a placement as the annotation's value."""
+    said: dict[str, Any] = {
+        "v": _FORM,
+        "profile": placement.profile,
+        "model": placement.model,
+        "devices": placement.devices_per_pod,
+        "level": placement.level,
+        "p2p": placement.can_p2p,
+        "pods": [
+            [pod.node, list(pod.devices), *([list(pod.numbers)] if pod.numbers else [])] for pod in placement.pods
+        ],
+    }
+    if placement.pods and placement.pods[0].memory_bytes is not None:
+        said["memory"] = int(placement.pods[0].memory_bytes)
+        said["cores"] = placement.cores_share or 0.0
+    return json.dumps(said, separators=(",", ":"))
+
+
+def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
+    """Return the placement an annotation holds; that of `WAITING` has no nodes' names.
+
+    Raises BadFile, naming `where`, for what `encode` never writes.
+    """
+    try:
+        return _decode(text, has_nodes=key != WAITING)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        fault = Fault(where, f"is no placement ({type(error).__name__}: {str(error)[:80]})", where=key)
+        raise BadFile([fault], hint="leave the annotation to the controller") from None
+
+
+@lru_cache(64)  # every pod of a gang carries the same
+def _decode(text: str, *, has_nodes: bool) -> Placement:
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError("too long")
+    said = json.loads(text)
+    if said["v"] != _FORM:
+        raise ValueError(f"form {said['v']!r} is unknown")
+    memory, cores = said.get("memory"), said.get("cores")
+    if memory is not None and not 0 < _whole(memory) < 2**60:
+        raise ValueError("memory is no amount")
+    if cores is not None and not 0 <= float(cores) <= 1:
+        raise ValueError("cores is no share")
+    pods = []
+    for node, devices, *rest in said["pods"]:
+        (numbers,) = rest or ((),)
+        if not _NODE.fullmatch(node) if has_nodes else node != "":
+            raise ValueError("no node's name")
+        if any(not 0 <= _whole(device) < 1024 for device in (*devices, *numbers)):
+            raise ValueError("no device's number")
+        if rest and len(numbers) != len(devices):
+            raise ValueError("not a number for each device")
+        pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory), tuple(numbers)))
+    if said["level"] not in _LEVELS or not isinstance(said["p2p"], bool):
+        raise ValueError("level or p2p")
+    if not _NAME.fullmatch(said["profile"]) or not _NAME.fullmatch(said["model"]):
+        raise ValueError("no name of a profile or a model")
+    return Placement(
+        said["profile"],
+        tuple(pods),
+        _whole(said["devices"]),
+        math.inf,
+        model=said["model"],
+        level=said["level"],
+        can_p2p=said["p2p"],
+        cores_share=None if cores is None else float(cores),
+    )
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("no whole number")
+    return value
+
+
+def index_of(pod: Object) -> int | None:
+    """Return which pod of its gang this is; None where its job's controller numbers none."""
+    said: Mapping[str, str] = {**labels_of(pod), **annotations_of(pod)}
+    numbers = [_number(said[key]) for key in INDEXES if key in said]
+    if not numbers or None in numbers:
+        return None
+    job, per_job, first = (_number(said.get(key, default)) for key, default in _OFFSETS)
+    if job is None or per_job is None or first is None:
+        return None
+    return first + job * per_job + (numbers[0] or 0)
+
+
+_OFFSETS: Final = ((JOB_INDEX, "0"), (PER_JOB, "0"), (FIRST, "0"))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
+
+
+def place_of(pod: Object, placement: Placement) -> PodPlace | None:
+    """Return a pod's own place: by its index, or the only one there is; None where it may be any of several.
+
+    A Job that runs fewer pods at a time than it completes has indexes beyond its places.
+    """
+    if len(placement.pods) == 1:
+        return placement.pods[0]
+    number = index_of(pod)
+    return placement.pods[number] if number is not None and number < len(placement.pods) else None
+
+
+def nodes_of(places: Sequence[PodPlace]) -> tuple[str, ...]:
+    """Return the nodes of some places, each once, in order of name."""
+    return tuple(sorted({place.node for place in places}))

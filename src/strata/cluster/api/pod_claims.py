@@ -1,0 +1,166 @@
+"""What a pod asks: its annotations, and the vendor's devices it counts in its resources.
+
+A vendor's resource counts that vendor's devices: `nvidia.com/gpu: 2` is `ai.compute/devices: "2"` of NVIDIA's
+cards. `ai.compute/accelerator` says which card that was, and then others may stand in for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from strata.cluster.api import affinity, jobs
+from strata.cluster.api.annotations import PREFIX, has_claim, read_claim
+from strata.cluster.api.crd.compute_claim import claim_of
+from strata.cluster.api.kinds import Object, annotations_of, name_of, namespace_of
+from strata.cluster.api.placement_annotation import (
+    COUNTED,
+    INJECTED,
+    MANAGED,
+    PLACEMENT,
+    WAITING,
+    decode,
+    nodes_of,
+)  # fmt: skip
+from strata.cluster.api.pod_form import check_pod, where_of
+from strata.cluster.api.vendor_resources import counted
+from strata.cluster.scheduling.claim import Claim, Where
+from strata.errors import BadFile, Fault
+from strata.fleet.acu import Need
+from strata.fleet.catalogue import accelerator
+from strata.fleet.vendor_resources import vendor_of
+
+CLAIM: Final = PREFIX + "claim"
+"""Annotation: the ComputeClaim that says what is asked for, instead of annotations."""
+GANG_SIZE: Final = PREFIX + "gang-size"
+"""Annotation: how many pods are placed as one; a job's own pods without it."""
+
+_COUNT: Final = re.compile(r"([a-z0-9./A-Z_-]{1,317})=([0-9]{1,9})")
+
+
+def claim_of_pod(pod: Object) -> Claim:
+    """Return what a pod asks for, also after its resources were replaced by what it got instead.
+
+    Raises BadFile for what contradicts itself, with both sides named, and where nothing is asked for.
+    """
+    check_pod(pod)
+    where, annotations = where_of(pod), annotations_of(pod)
+    resource, count, faults = devices_counted(pod)
+    asked: dict[str, str] = dict(annotations)
+    if resource:
+        asked.setdefault(PREFIX + "devices", str(count))
+    elif not faults and not has_claim(annotations):
+        faults.append(Fault(where, "is managed, and asks for nothing", where=MANAGED))
+    try:
+        name, namespace = name_of(pod) or "pod", namespace_of(pod) or "default"
+        claim = read_claim(asked, name=name, namespace=namespace)
+    except BadFile as error:
+        raise BadFile([*error.faults, *faults], hint=error.hint) from None
+    if resource:
+        faults += _contradictions(claim, resource, count, where=where)
+        claim = claim if claim.accelerator else replace(claim, vendor=vendor_of(resource))
+    if faults:
+        raise BadFile(faults, hint=f'{PREFIX}vram: 16Gi, or {PREFIX}devices: "2"')
+    return replace(claim, where=allowed(pod))
+
+
+def allowed(pod: Object) -> Where:
+    """Return where a pod's own spec lets it go, without what a placement before narrowed it to."""
+    before: tuple[str, ...] = ()
+    if text := annotations_of(pod).get(PLACEMENT):
+        with suppress(BadFile):  # somebody's own writing: then nothing was narrowed by us
+            before = nodes_of(decode(text, where=where_of(pod)).pods)
+    return affinity.where_of(pod.get("spec") or {}, placed_on=before)
+
+
+def claim_of_gated(pod: Object) -> Claim:
+    """Return what a pod behind the gate can still be given: the profile, card and devices it was injected for.
+
+    Raises BadFile.
+    """
+    said = annotations_of(pod).get(WAITING, "")
+    waiting = decode(said, where=where_of(pod), key=WAITING)
+    memory_bytes = waiting.pods[0].memory_bytes if waiting.pods else None
+    names_claim = CLAIM in annotations_of(pod)
+    return replace(
+        Claim(name_of(pod), namespace_of(pod) or "default") if names_claim else claim_of_pod(pod),
+        profile=waiting.profile,
+        framework="",
+        accelerator=waiting.model,
+        vendor="",
+        substitution="never",
+        need=Need({}),
+        devices=waiting.devices_per_pod,
+        is_fractional=memory_bytes is not None,
+        memory_bytes=memory_bytes or 0.0,
+        cores_share=None if memory_bytes is None else waiting.cores_share,
+    )
+
+
+def devices_counted(pod: Object) -> tuple[str, int, list[Fault]]:
+    """Return the vendor's resource a pod counts devices by, how many, and what is wrong; no name where none."""
+    annotations = annotations_of(pod)
+    if INJECTED in annotations:
+        match = _COUNT.fullmatch(annotations.get(COUNTED, ""))
+        return (match[1], int(match[2]), []) if match and vendor_of(match[1]) else ("", 0, [])
+    found = list(counted(pod))
+    faults: list[Fault] = []
+    for one in found:
+        if one.where.startswith("spec.init"):
+            message = f"{one.resource}: init containers get no devices"
+        elif not vendor_of(one.resource):
+            message = f"{one.resource} counts no whole devices; say {PREFIX}vram and {PREFIX}cores instead"
+        elif not re.fullmatch(r"[0-9]{1,9}", one.amount):
+            message = f"{one.resource}: {one.amount[:40]!a} is no number of devices"
+        elif one[1:3] != found[0][1:3]:
+            message = (
+                f"{one.resource} in {one.container}, beside {found[0].resource} in {found[0].container}: "
+                "a pod's devices are of one vendor and for one container"
+            )
+        else:
+            continue
+        faults.append(Fault(where_of(pod), message, where=f"{one.where}.resources"))
+    return ("", 0, faults) if faults or not found else (found[0].resource, int(found[0].amount), faults)
+
+
+def _contradictions(claim: Claim, resource: str, count: int, *, where: str) -> Iterator[Fault]:
+    if claim.devices != count:
+        message = f"{claim.devices} contradicts {resource}: {count}; give one of them"
+        yield Fault(where, message, where=PREFIX + "devices")
+    if claim.accelerator and accelerator(claim.accelerator).vendor != vendor_of(resource):
+        message = f"{claim.accelerator} contradicts {resource}: {count}, which {vendor_of(resource)} makes"
+        yield Fault(where, message, where=PREFIX + "accelerator")
+
+
+def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
+    """Return what a job asks for: a ComputeClaim it names, else its annotations and those of its first template.
+
+    claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
+    size. Raises BadFile.
+    """
+    sets = [one for one in jobs.pod_sets(obj) if one.has_devices and one.pods]
+    template: Mapping[str, Any] = sets[0].template if sets else {}
+    said = {**annotations_of(template), **annotations_of(obj)}
+    metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": said}
+    like = {"metadata": metadata, "spec": template.get("spec") or {}}
+    if CLAIM in said:
+        claim = named_claim(claims, like, str(obj.get("kind")))
+        has_size = claim.pods > 1
+    else:
+        claim = claim_of_pod(like)
+        has_size = GANG_SIZE in said
+    return claim if has_size else replace(claim, pods=max(1, sum(one.pods for one in sets)))
+
+
+def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:
+    """Return the claim that a pod, or a job as one, names, as its own. Raises BadFile."""
+    name, namespace = annotations_of(obj)[CLAIM], namespace_of(obj)
+    if f"{namespace}/{name}" not in claims:
+        where = f"{kind} {namespace}/{name_of(obj)}"
+        fault = Fault(where, f"there is no ComputeClaim {name[:80]!a} in namespace {namespace}", where=CLAIM)
+        raise BadFile([fault], hint="kubectl get computeclaims")
+    claim = claim_of(claims[f"{namespace}/{name}"])
+    return replace(claim, name=name_of(obj), namespace=namespace, where=allowed(obj))

@@ -1,0 +1,100 @@
+"""Pods and jobs of the form Kubernetes gives them, as far as it is read: admission comes before validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from strata.cluster.api.kinds import Object
+from strata.errors import BadFile, Fault
+
+_TEXTS: Final = {"*": str}
+_TERM: Final[Mapping[str, Any]] = {"matchExpressions": [{}], "matchFields": [{}]}
+_CONTAINER: Final = {
+    "name": str,
+    "image": str,
+    "command": [str],
+    "args": [str],
+    "env": [{"name": str}],
+    "volumeMounts": [{"name": str, "mountPath": str}],
+    "resources": {"requests": {}, "limits": {}},
+}
+_POD: Final[Mapping[str, Any]] = {
+    "metadata": {"name": str, "generateName": str, "namespace": str, "labels": _TEXTS, "annotations": _TEXTS},
+    "spec": {
+        "containers": [_CONTAINER],
+        "initContainers": [_CONTAINER],
+        "volumes": [{"name": str}],
+        "tolerations": [{}],
+        "nodeSelector": _TEXTS,
+        "schedulingGates": [{"name": str}],
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]}}
+        },
+    },
+}
+_JOB: Final[Mapping[str, Any]] = {
+    "metadata": {**_POD["metadata"], "ownerReferences": [{}]},
+    "spec": {
+        "runPolicy": {},
+        "trainer": {},
+        "template": _POD,
+        "replicatedJobs": [{"template": {"spec": {"template": _POD}}}],
+        "pytorchReplicaSpecs": {"*": {"template": _POD}},
+        "rayClusterSpec": {"headGroupSpec": {"template": _POD}, "workerGroupSpecs": [{"template": _POD}]},
+        "podTemplateOverrides": [{**_POD, "targetJobs": [{}]}],
+    },
+}
+"""All kinds at once: what one has, another has not."""
+
+# A mapping has some keys of a form, or (`*`) all of one; a list has items of one. Only names have to be there.
+
+
+def where_of(pod: Object) -> str:
+    """Return how a pod is called in messages."""
+    meta = pod.get("metadata") or {}
+    name = meta.get("name") or meta.get("generateName") or "-"
+    return f"pod {str(meta.get('namespace') or 'default')[:63]}/{str(name)[:253]}"
+
+
+def check_pod(pod: Object) -> None:
+    """Raise BadFile for a pod that has something else where Kubernetes has text, a list or a mapping."""
+    _check("pod", pod, _POD)
+
+
+def check_job(job: Object) -> None:
+    """Raise BadFile for a job of any kind that is odd in the same way."""
+    _check("job", job, _JOB)
+
+
+def _check(what: str, obj: Object, form: Any) -> None:
+    if faults := [Fault(what, message, where=path) for path, message in _odd("", obj, form)]:
+        raise BadFile(faults)
+
+
+def _odd(path: str, value: Any, form: Any) -> Iterator[tuple[str, str]]:
+    if form is str:
+        if not isinstance(value, str):
+            yield path, "should be text"
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            yield path, "should be a list"
+            return
+        for number, item in enumerate(value):
+            yield from _odd(f"{path}[{number}]", item, form[0])
+            if (
+                isinstance(form[0], Mapping)
+                and "name" in form[0]
+                and isinstance(item, Mapping)
+                and not item.get("name")
+            ):
+                yield f"{path}[{number}].name", "is missing"
+    elif not isinstance(value, Mapping):
+        yield path, "should be a mapping"
+    else:
+        every = form.get("*")
+        for key, below in value.items():
+            wanted = every or form.get(key)
+            if wanted is not None and (below is not None or every):
+                shown = ascii(key)[1:-1] if isinstance(key, str) else "?"
+                yield from _odd(f"{path}.{shown}".lstrip("."), below, wanted)

@@ -1,0 +1,166 @@
+"""Who holds which devices: pods against the places their gang was given, and what that leaves of a node.
+
+Kubernetes does not say which devices a pod got: a device plugin counts them, and tells only the kubelet. So a pod
+holds the devices its placement names; one without a placement (not ours), or that was bound elsewhere, holds as
+many of its vendor's devices as it asks for, and those are taken to be the first that nobody else holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from strata.cluster.api.kinds import Object, annotations_of, name_of, namespace_of
+from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode, place_of
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
+from strata.errors import BadFile
+from strata.fleet.fingerprint import Fingerprint
+
+_OVER: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod as far as devices go. node: empty until it is bound. place: its own, None where it may be any.
+
+    counts: of each extended resource. fault: why its placement cannot be read; it then counts as not ours.
+    """
+
+    key: str
+    gang: str
+    node: str = ""
+    placement: Placement | None = None
+    place: PodPlace | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    is_over: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a pod holds on a node: these devices, or of each resource so many that nobody named."""
+
+    devices: tuple[int, ...] = ()
+    memory_bytes: float | None = None
+    cores_share: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def pod_seen(pod: Object) -> PodSeen:
+    """Return what a pod holds, or will once it is bound."""
+    key = f"{namespace_of(pod)}/{name_of(pod)}"
+    annotations, fault, placement = annotations_of(pod), "", None
+    if PLACEMENT in annotations:
+        try:
+            placement = decode(annotations[PLACEMENT], where=f"pod {key}")
+        except BadFile as error:
+            fault = str(error)
+    return PodSeen(
+        key,
+        annotations.get(GANG) or f"Pod/{key}",
+        str((pod.get("spec") or {}).get("nodeName") or ""),
+        placement,
+        None if placement is None else place_of(pod, placement),
+        dict(_counts(pod)),
+        (pod.get("status") or {}).get("phase") in _OVER,
+        fault,
+    )
+
+
+def extended_resources(container: Mapping[str, Any]) -> dict[str, int]:
+    """Return the extended resources (`domain/name`) a container asks for."""
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return {
+        name: int(amount)
+        for name, amount in asked.items()
+        if "/" in name and not name.startswith("kubernetes.io/") and str(amount).isdigit()
+    }
+
+
+def _counts(pod: Object) -> Iterator[tuple[str, int]]:
+    spec = pod.get("spec") or {}
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        for name, amount in extended_resources(container).items():
+            total[name] = total.get(name, 0) + amount
+    for container in spec.get("initContainers") or ():
+        for name, amount in extended_resources(container).items():
+            total[name] = max(total.get(name, 0), amount)
+    yield from total.items()
+
+
+def uses_of(
+    placement: Placement | None, pods: Sequence[PodSeen], *, is_reserved: bool
+) -> Iterator[tuple[str, Use]]:
+    """Yield what a gang holds, by node: each pod once, and with `is_reserved` the places no pod has taken yet."""
+    left = list(placement.pods) if placement is not None else []
+    share = (placement.cores_share or 0.0) if placement is not None else 0.0
+    late: list[PodSeen] = []
+    for pod in sorted(pods, key=lambda pod: (pod.place is None, pod.key)):
+        if pod.is_over:
+            continue
+        place = pod.place if pod.place in left else None
+        if place is None or pod.node not in ("", place.node):
+            place = next((one for one in left if one.node == pod.node), None) if pod.place is None else None
+        if place is None:
+            late.append(pod)
+        else:
+            left.remove(place)
+            yield place.node, _use(place, share)
+    for pod in late:
+        if pod.node:
+            yield pod.node, _elsewhere(pod, share)
+    if is_reserved:
+        for place in left:
+            yield place.node, _use(place, share)
+
+
+def _use(place: PodPlace, share: float) -> Use:
+    return Use(place.devices, place.memory_bytes, share)
+
+
+def _elsewhere(pod: PodSeen, share: float) -> Use:
+    """Return what a pod holds that is not where its gang's placement has it now."""
+    if pod.place is not None and pod.placement is not None and pod.node == pod.place.node:
+        return _use(pod.place, pod.placement.cores_share or 0.0)  # of a placement before this one
+    memory = pod.placement.pods[0].memory_bytes if pod.placement and pod.placement.pods else None
+    # A fraction asks for no resource: which device it got where it was not sent nobody knows, so the first.
+    return Use(counts=pod.counts) if memory is None else Use((0,), memory, share)
+
+
+def free_of(
+    fingerprint: Fingerprint, uses: Sequence[Use], *, vendor_of: Callable[[str], str], offered: Mapping[str, int]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what is free of each device: bytes, and share of its cores.
+
+    vendor_of: whose devices a resource counts. offered: how many of a resource the node lets pods have; devices
+    beyond that are not free, since no pod that needs one could be bound.
+    """
+    devices = fingerprint.devices
+    free_bytes, free_share = [one.memory_bytes for one in devices], [1.0] * len(devices)
+
+    def take(device: int, memory_bytes: float | None, share: float) -> None:
+        if 0 <= device < len(devices):
+            is_whole = memory_bytes is None
+            free_bytes[device] = 0.0 if is_whole else max(0.0, free_bytes[device] - (memory_bytes or 0.0))
+            free_share[device] = 0.0 if is_whole else max(0.0, free_share[device] - share)
+
+    unnamed: dict[str, int] = {}
+    for use in uses:
+        for device in use.devices:
+            take(device, use.memory_bytes, use.cores_share)
+        for resource, count in use.counts.items():
+            if vendor := vendor_of(resource):
+                unnamed[vendor] = unnamed.get(vendor, 0) + count
+    for resource, count in offered.items():
+        if vendor := vendor_of(resource):
+            there = sum(one.vendor == vendor for one in devices)
+            unnamed[vendor] = unnamed.get(vendor, 0) + max(0, there - count)
+    for vendor, count in unnamed.items():
+        mine = [i for i, one in enumerate(devices) if one.vendor == vendor]
+        mine.sort(key=lambda i: (free_share[i] < 1.0 or free_bytes[i] < devices[i].memory_bytes, i))
+        for device in mine[:count]:
+            take(device, None, 0.0)
+    return tuple(free_bytes), tuple(free_share)

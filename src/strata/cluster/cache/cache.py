@@ -1,0 +1,377 @@
+"""The cluster as the API server tells it, object by object, and as the router wants it: an index, always current.
+
+Objects go in as they are listed or change, in any order; `index` then costs what changed. Not thread-safe: one
+thread writes, and an index that was handed out never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from strata.cluster.api import jobs, kinds
+from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.crd.runtime_profile import profile_of
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
+from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, decode, encode
+from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
+from strata.errors import BadFile
+from strata.fleet.fingerprint import Fingerprint
+from strata.fleet.vendor_resources import vendor_of
+
+RDMA_LABELS: Final = ("ai.compute/rdma-group", "network.topology.nvidia.com/leaf")
+RACK_LABELS: Final = ("ai.compute/rack", "network.topology.nvidia.com/spine")
+"""Node labels that say who reaches whom fast: ours, then those of NVIDIA's topology discovery."""
+
+WATCHED: Final = (
+    kinds.NODE,
+    kinds.COMPUTE_NODE,
+    kinds.RUNTIME_PROFILE,
+    kinds.COMPUTE_CLAIM,
+    kinds.POD,
+    *kinds.SUSPENDABLE,
+)
+"""What the book is told of."""
+
+
+@dataclass
+class _Gang:
+    """placement: as its job says, None where no job does. is_reserved: places without pods are held as well."""
+
+    placement: Placement | None = None
+    is_reserved: bool = False
+    assumed: Placement | None = None
+    assumed_until_s: float = 0.0
+    pods: dict[str, PodSeen] = field(default_factory=dict)
+    uses: tuple[tuple[str, Use], ...] = ()
+
+
+class ClusterCache:
+    """profiles: those used until the API server has some of its own.
+
+    jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
+    unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
+    faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
+    grown: another number whenever what did not fit might now, by the index that was taken last.
+    """
+
+    def __init__(self, profiles: Sequence[RuntimeProfile] = ()) -> None:
+        self.faults: dict[str, str] = {}
+        self.grown = 0
+        self.jobs: dict[str, Object] = {}
+        self.gated: dict[str, Object] = {}
+        self.unbound: dict[str, Object] = {}
+        self.claims: dict[str, Object] = {}
+        self.nodes: dict[str, Object] = {}
+        self.compute_nodes: dict[str, Object] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
+        self._own_profiles: dict[str, RuntimeProfile] = {}
+        self._bundled = tuple(profiles)
+        self._gangs: dict[str, _Gang] = {}
+        self._gang_of_pod: dict[str, str] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._index: Index | None = None
+        self._dirty: set[str] = set()
+        self._closed: set[str] = set()
+
+    @property
+    def profiles(self) -> tuple[RuntimeProfile, ...]:
+        """The profiles in use: the API server's where it has any, by name."""
+        own = tuple(self._own_profiles[name] for name in sorted(self._own_profiles))
+        return own or self._bundled
+
+    @property
+    def placements(self) -> Mapping[str, Placement]:
+        """What is placed, by gang: of its job, else of its pods."""
+        found = {key: _placement(gang) for key, gang in self._gangs.items()}
+        return {key: placement for key, placement in found.items() if placement is not None}
+
+    def placement_of(self, gang: str) -> Placement | None:
+        """Return what a gang holds, as `placements` has it."""
+        found = self._gangs.get(gang)
+        return None if found is None else _placement(found)
+
+    def free_places(self, gang: str) -> list[PodPlace]:
+        """Return the places of a gang that no pod of it has."""
+        found = self._gangs.get(gang)
+        left = list(placement.pods) if found and (placement := _placement(found)) else []
+        for pod in found.pods.values() if found else ():
+            if not pod.is_over and pod.place in left:
+                left.remove(pod.place)
+        return left
+
+    def pods_of(self, gang: str) -> tuple[str, ...]:
+        """Return the pods of a gang that hold something, as `namespace/name`."""
+        found = self._gangs.get(gang)
+        return tuple(sorted(key for key, pod in found.pods.items() if not pod.is_over)) if found else ()
+
+    @property
+    def index(self) -> Index:
+        """The index of all that was told."""
+        if self._index is None:
+            self._index = Index.of(Cluster(tuple(self._state(name) for name in sorted(self._names()))))
+            self.grown += 1
+        elif self._dirty:
+            old, new = self._index, [self._state(name) for name in sorted(self._dirty)]
+            try:
+                self._index = old.with_nodes(new)
+                self.grown += any(_may_fit_more(old.nodes[old.node_number[one.name]], one) for one in new)
+            except ValueError:  # built otherwise: all shapes are looked at again
+                self._index = None
+                return self.index
+        self._dirty.clear()
+        return self._index
+
+    def listed(self, kind: ObjectKind, objects: Iterable[Object]) -> None:
+        """Take all objects of a kind; those not among them are gone."""
+        present = {_key(obj): obj for obj in objects}
+        for key in self._known(kind) - present.keys():
+            self._take(kind, key, None)
+        for key, obj in present.items():
+            self._take(kind, key, obj)
+
+    def changed(self, kind: ObjectKind, obj: Object, *, is_gone: bool = False) -> None:
+        """Take one object that is new, has changed or is gone."""
+        self._take(kind, _key(obj), None if is_gone else obj)
+
+    def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
+        """Hold a gang's places that the API server does not show yet."""
+        one = self._gangs.setdefault(gang, _Gang())
+        # As an annotation has it, so that it can be told when it shows.
+        one.assumed, one.assumed_until_s = decode(encode(placement), where=gang), until_s
+        self._recount(gang)
+
+    def is_assumed(self, gang: str) -> bool:
+        """Return whether a gang's places are held that the API server does not show yet."""
+        found = self._gangs.get(gang)
+        return found is not None and found.assumed is not None
+
+    def forget(self, gang: str) -> None:
+        """Take back what was assumed: it did not come about."""
+        if one := self._gangs.get(gang):
+            one.assumed = None
+            self._recount(gang)
+
+    def expire(self, now_s: float) -> None:
+        """Take back what was assumed and did not show up in time."""
+        late = [
+            key for key, one in self._gangs.items() if one.assumed is not None and one.assumed_until_s <= now_s
+        ]
+        for gang in late:
+            self.forget(gang)
+
+    def close(self, nodes: set[str]) -> None:
+        """Take these nodes for closed to new pods, and no others."""
+        for node in nodes ^ self._closed:
+            self._touch(node)
+        self._closed = set(nodes)
+
+    def _take(self, kind: ObjectKind, key: str, obj: Object | None) -> None:
+        if kind == kinds.POD:
+            self._take_pod(key, obj)
+        elif kind == kinds.NODE:
+            with self._rebuilt_if_new(key):
+                _put(self.nodes, key, obj)
+        elif kind == kinds.COMPUTE_NODE:
+            self._take_compute_node(key, obj)
+        elif kind == kinds.RUNTIME_PROFILE:
+            self._take_profile(key, obj)
+        elif kind == kinds.COMPUTE_CLAIM:
+            _put(self.claims, key, obj)
+        elif kind in kinds.SUSPENDABLE:
+            self._take_job(kind, key, obj)
+
+    def _take_compute_node(self, name: str, obj: Object | None) -> None:
+        found = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
+        with self._rebuilt_if_new(name):
+            _put(self.compute_nodes, name, obj)
+            _put(self.fingerprints, name, found)
+
+    @contextmanager
+    def _rebuilt_if_new(self, node: str) -> Iterator[None]:
+        """Build the index again where a node comes or goes: it needs both its objects."""
+        was_there = node in self.nodes and node in self.fingerprints
+        yield
+        if (node in self.nodes and node in self.fingerprints) != was_there:
+            self._index = None
+        self._touch(node)
+
+    def _take_profile(self, name: str, obj: Object | None) -> None:
+        before = self._own_profiles.get(name)
+        found = self._read(kinds.RUNTIME_PROFILE, name, obj, profile_of)
+        _put(self._own_profiles, name, found)
+        self.grown += before != found
+        if (before is None or found is None or before.resource != found.resource) and before != found:
+            self._index = None  # whose devices a resource counts may have changed, on any node
+
+    def _take_job(self, kind: ObjectKind, key: str, obj: Object | None) -> None:
+        gang = f"{kind.kind}/{key}"
+        _put(self.jobs, gang, obj)
+        one = self._gangs.setdefault(gang, _Gang())
+        one.placement = None if obj is None else self._read(kind, key, obj, job_placement)
+        one.is_reserved = obj is not None and not jobs.is_suspended(obj) and not jobs.is_finished(obj)
+        if obj is None or (one.placement == one.assumed and (one.is_reserved or jobs.is_finished(obj))):
+            one.assumed = None
+        self._recount(gang)
+
+    def _take_pod(self, key: str, obj: Object | None) -> None:
+        _put(self.gated, key, obj if obj is not None and _is_gated(obj) else None)
+        _put(self.unbound, key, obj if obj is not None and _is_unbound(obj) else None)
+        seen = None if obj is None else pod_seen(obj)
+        old = self._gang_of_pod.get(key)
+        if old is not None and (seen is None or seen.gang != old):
+            self._gangs[old].pods.pop(key, None)
+            del self._gang_of_pod[key]
+            self._recount(old)
+        if seen is None or (seen.placement is None and not seen.counts and old is None):
+            return
+        one = self._gangs.setdefault(seen.gang, _Gang())
+        one.pods[key] = seen
+        self._gang_of_pod[key] = seen.gang
+        if seen.placement is not None and seen.placement == one.assumed:
+            one.assumed = None
+        self._recount(seen.gang)
+
+    def _read(self, kind: ObjectKind, key: str, obj: Object | None, read: Any) -> Any:
+        """Return what an object says; None, and a note, where it cannot be read."""
+        where = f"{kind.kind}/{key}"
+        self.faults.pop(where, None)
+        if obj is None:
+            return None
+        try:
+            return read(obj)
+        except BadFile as error:
+            self.faults[where] = str(error)
+            return None
+
+    def _recount(self, gang: str) -> None:
+        """Look again at what a gang holds, and where that changes something."""
+        one = self._gangs[gang]
+        placement, pods = _placement(one), tuple(one.pods.values())
+        is_held = one.is_reserved or one.assumed is not None
+        uses = tuple(uses_of(placement, pods, is_reserved=is_held))
+        if uses != one.uses:
+            for node in {node for node, _ in one.uses}:
+                self._on_node[node].discard(gang)
+                self._touch(node)
+            for node in {node for node, _ in uses}:
+                self._on_node.setdefault(node, set()).add(gang)
+                self._touch(node)
+            one.uses = uses
+        if not one.pods and one.placement is None and one.assumed is None:
+            del self._gangs[gang]
+
+    def _touch(self, node: str) -> None:
+        if node in self.fingerprints and node in self.nodes:
+            self._dirty.add(node)
+
+    def _names(self) -> set[str]:
+        return self.nodes.keys() & self.fingerprints.keys()
+
+    def _known(self, kind: ObjectKind) -> set[str]:
+        if kind in kinds.SUSPENDABLE:
+            prefix = f"{kind.kind}/"
+            return {key.removeprefix(prefix) for key in self.jobs if key.startswith(prefix)}
+        of_kind: Mapping[ObjectKind, Mapping[str, Any]] = {
+            kinds.NODE: self.nodes,
+            kinds.COMPUTE_NODE: self.compute_nodes,
+            kinds.RUNTIME_PROFILE: self._own_profiles,
+            kinds.COMPUTE_CLAIM: self.claims,
+            kinds.POD: self._gang_of_pod | self.gated,
+        }
+        return set(of_kind[kind])
+
+    def _state(self, name: str) -> NodeState:
+        """Return a node as the router sees it."""
+        node, fingerprint = self.nodes[name], self.fingerprints[name]
+        spec, status, labels = node.get("spec") or {}, node.get("status") or {}, labels_of(node)
+        uses = [
+            use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
+        ]
+        vendors = {one.resource: one.vendor for one in self.profiles}
+
+        def whose(resource: str) -> str:
+            return vendors.get(resource) or vendor_of(resource)
+
+        allocatable = status.get("allocatable") or {}
+        offered = {key: int(value) for key, value in allocatable.items() if whose(key) and str(value).isdigit()}
+        free_bytes, free_share = free_of(fingerprint, uses, vendor_of=whose, offered=offered)
+        said = (self.compute_nodes.get(name) or {}).get("status") or {}
+        return NodeState(
+            fingerprint,
+            free_bytes,
+            free_share,
+            labels=dict(labels),
+            taints=tuple(_taint(one) for one in spec.get("taints") or ()),
+            is_schedulable=name not in self._closed and not spec.get("unschedulable") and _is_ready(status),
+            rdma_group=_first(labels, RDMA_LABELS) or str(said.get("rdmaGroup") or ""),
+            rack=_first(labels, RACK_LABELS) or str(said.get("rack") or ""),
+        )
+
+
+def job_placement(obj: Object) -> Placement | None:
+    """Return the placement a job's templates carry. Raises BadFile."""
+    for one in jobs.pod_sets(obj):
+        if text := annotations_of(one.template).get(PLACEMENT):
+            return decode(text, where=f"{obj.get('kind')} {_key(obj)}")
+    return None
+
+
+def _placement(gang: _Gang) -> Placement | None:
+    if gang.assumed is not None or gang.placement is not None:
+        return gang.assumed or gang.placement
+    return next((pod.placement for pod in gang.pods.values() if pod.placement is not None), None)
+
+
+def _key(obj: Object) -> str:
+    namespace = namespace_of(obj)
+    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+
+
+def _put(into: dict[str, Any], key: str, value: Any) -> None:
+    if value is None:
+        into.pop(key, None)
+    else:
+        into[key] = value
+
+
+def _is_gated(pod: Object) -> bool:
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return any(one.get("name") == GATE for one in gates) and not meta(pod).get("deletionTimestamp")
+
+
+def _is_unbound(pod: Object) -> bool:
+    if not {PLACEMENT, GANG} <= annotations_of(pod).keys() or meta(pod).get("deletionTimestamp"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any((one.get("type"), one.get("reason")) == ("PodScheduled", "Unschedulable") for one in conditions)
+
+
+def _may_fit_more(before: NodeState, after: NodeState) -> bool:
+    """Return whether a pod that did not fit on a node might now."""
+
+    def said(node: NodeState) -> tuple[object, ...]:
+        well = tuple(device.health for device in node.fingerprint.devices)
+        return node.labels, node.taints, node.is_schedulable, well
+
+    free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
+    return any(is_now > was for was, is_now in free) or said(before) != said(after)
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    return any(
+        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
+    )
+
+
+def _taint(one: Mapping[str, Any]) -> str:
+    return f"{one.get('key', '')}={one.get('value') or ''}:{one.get('effect', '')}"
+
+
+def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")

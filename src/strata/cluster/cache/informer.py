@@ -1,0 +1,137 @@
+"""The API server followed into a book: one thread a kind listens, one reads what they heard.
+
+A node whose agent has not been heard of for `STALE_S`, by our own clock, gets no new gangs: nobody knows how its
+devices are. Whether the machine is alive is the kubelet's business.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from strata.cluster.api import kinds
+from strata.cluster.api.kinds import ObjectKind, name_of
+from strata.cluster.api.protocol import Api
+from strata.cluster.api.watch import Listed, News, Watcher
+from strata.cluster.cache.cache import WATCHED, ClusterCache
+
+STALE_S: Final = 180.0
+"""Six heartbeats of the agent."""
+
+_PUMP_S: Final = 0.5
+_LOOK_S: Final = 5.0
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock of seconds since the epoch that goes on from now, however the machine's own is set."""
+    ours = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ahead_s = time.time() - time.clock_gettime(ours)
+    return lambda: ahead_s + time.clock_gettime(ours)
+
+
+class Informer:
+    """A book that follows an API server. Hold `lock` while reading `cache`; an index taken from it may be kept.
+
+    received_s: when each node's agent was heard of last. fresh: nodes heard of since somebody cleared it.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        cache: ClusterCache,
+        *,
+        watched: Sequence[ObjectKind] = WATCHED,
+        rng: random.Random,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.cache, self.lock, self.clock = cache, threading.RLock(), clock or steady_clock()
+        self.received_s: dict[str, float] = {}
+        self.fresh: set[str] = set()
+        self._looked_s = float("-inf")
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._missing = set(watched)
+        self._stop = threading.Event()
+        self._watchers = {kind: Watcher(api, kind, self._news.put, rng=rng) for kind in watched}
+        self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give the lock to others while who holds it looks at something slow."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+
+    def start(self, *, in_thread: bool) -> None:
+        """Start listening; in_thread: also to tell the book by itself, where nobody calls `pump`."""
+        for watcher in self._watchers.values():
+            watcher.start()
+        if in_thread:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._stop.set()
+        for watcher in self._watchers.values():
+            watcher.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def pump(self, timeout_s: float) -> bool:
+        """Wait for news and tell the book all there is; return whether there was any."""
+        try:
+            news = [self._news.get(timeout=timeout_s)]
+        except queue.Empty:
+            news = []
+        while news and not self._news.empty():
+            news.append(self._news.get())
+        with self.lock:
+            for one in news:
+                self._hear(one)
+                if isinstance(one, Listed):
+                    self.cache.listed(one.kind, one.objects)
+                    self._missing.discard(one.kind)
+                else:
+                    self.cache.changed(one.kind, one.obj, is_gone=one.type == "DELETED")
+            self._close_silent()
+        return bool(news)
+
+    def _hear(self, news: News) -> None:
+        """Note when a node's agent is heard of: what an agent says the time is plays no part."""
+        if news.kind != kinds.COMPUTE_NODE:
+            return
+        now_s = self.clock()
+        for obj in news.objects if isinstance(news, Listed) else (news.obj,):
+            before = self.cache.compute_nodes.get(name_of(obj))
+            if before is None or _said(obj) != _said(before):
+                self.received_s[name_of(obj)] = now_s
+                self.fresh.add(name_of(obj))
+
+    def _close_silent(self) -> None:
+        now_s = self.clock()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self.cache.close({name for name, at_s in self.received_s.items() if now_s - at_s > STALE_S})
+
+    def unready(self) -> str:
+        """Return why the book should not be trusted, empty where it may be."""
+        broken = [kind.plural for kind, watcher in self._watchers.items() if watcher.failure is not None]
+        if broken:
+            return f"nobody follows {', '.join(broken)} any more"
+        return f"not listed yet: {', '.join(kind.plural for kind in self._missing)}" if self._missing else ""
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            self.pump(_PUMP_S)
+
+
+def _said(obj: Any) -> Any:
+    """Return what changes whenever an agent publishes, and not when others write conditions."""
+    status = obj.get("status") or {}
+    return status.get("observedAt"), status.get("devices")

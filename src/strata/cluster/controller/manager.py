@@ -1,0 +1,279 @@
+"""The controller at work: it hears, decides while it leads, and acts; many may run, one leads.
+
+Two threads share the book. One hears, and answers faults; the other lets jobs go, and tells those that wait. So
+neither a thousand jobs nor an API server that takes seconds to take one of them keeps a fault waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from strata.cluster.api import jobs, kinds
+from strata.cluster.api.actions import Action, Event, Evict, Patch, Ref, ref_of
+from strata.cluster.api.applier import Applier, Failure
+from strata.cluster.api.crd.compute_claim import pascal
+from strata.cluster.api.jobs import is_queued
+from strata.cluster.api.kinds import meta, name_of
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.informer import Informer
+from strata.cluster.controller.controller import Controller
+from strata.cluster.controller.healing import Policy, View, heal, owned, stamp
+from strata.cluster.controller.isolation_state import IsolationState, states_of
+from strata.cluster.controller.pending import gang_of_gated
+from strata.cluster.controller.sub_health import SubHealthReport, Window
+from strata.cluster.kueue.admission_checks import AdmissionChecks
+from strata.cluster.scheduling.snapshot import Placement
+from strata.decision import Reason
+from strata.net.metrics import SECONDS, Counter, Histogram, Registry, read_gauge, render
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 5.0
+"""A turn is made so often even where nothing is heard: times pass too."""
+HOLD_S: Final = 0.01
+REST_S: Final = 0.001
+"""How long the book is looked at without a rest: Python's locks go to whoever is quickest, not to who waits."""
+LOOKS: Final = 30
+"""How often slow devices are looked for within the window they are judged by."""
+
+
+class Meters:
+    """What the controller counts: its own thread writes, the server's thread reads."""
+
+    def __init__(self) -> None:
+        self.registry = new = Registry()
+        self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
+        self.failures = Counter(
+            "strata_controller_failures_total", "Actions that were not done.", ["action", "what"], registry=new
+        )
+        self.turns = Histogram(
+            "strata_controller_turn_seconds", "To decide and act once.", ["what"], buckets=SECONDS, registry=new
+        )
+        self.now = dict.fromkeys(NOW, 0.0)
+        for name, text in NOW.items():
+            read_gauge(new, f"strata_controller_{name}", text, (), self._read(name))
+
+    def show(self, **now: float) -> None:
+        """Let the gauges tell of this."""
+        self.now |= now
+
+    def render(self) -> str:
+        """Return the page that Prometheus scrapes."""
+        return render(self.registry)
+
+    def _read(self, name: str) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {(): self.now[name]}
+
+
+NOW: Final = {
+    "leads": "1 while this one leads.",
+    "waiting_gangs": "Jobs and pods of ours without a place.",
+    "placed_gangs": "Gangs that hold places.",
+    "isolated_nodes": "Nodes that are out for their devices.",
+    "isolation_waits_nodes": "Nodes that should be out, and the budget has no room.",
+    "silent_nodes": "Nodes whose agent was not heard of.",
+    "unreadable_objects": "Objects of ours that cannot be read.",
+}
+
+
+class Manager:
+    """is_leader: asked before every turn and every action. healer, placer: one for each thread."""
+
+    def __init__(
+        self,
+        informer: Informer,
+        healer: Applier,
+        placer: Applier,
+        controller: Controller,
+        *,
+        is_leader: Callable[[], bool],
+        policy: Policy,
+        window: Window,
+        admission_checks: AdmissionChecks | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.informer, self.controller, self.is_leader = informer, controller, is_leader
+        self.healer, self.placer = healer, placer
+        self.policy, self.admission_checks, self.clock = policy, admission_checks, clock
+        self.meters = Meters()
+        self.stopped = threading.Event()
+        self._window, self._sub_health, self._looked_s = window, SubHealthReport(), float("-inf")
+        self._marks: dict[str, IsolationState] | None = None
+        self._uids: dict[str, str] = {}
+        self._moves: dict[str, Placement | None] = {}
+        self._healed_s = float("-inf")
+        self._has_looked, self._is_due = threading.Event(), threading.Event()
+
+    def hear(self) -> None:
+        """Hear and answer faults until stopped."""
+        has_news = True
+        while not self.stopped.is_set():
+            has_news = self.informer.pump(0.5) or has_news or self._has_looked.is_set()
+            if not self._may_act():
+                # Another leads, and changes what this one remembers.
+                self._marks, has_news = None, True
+                self.meters.show(leads=0.0)
+            elif has_news or self.clock() - self._healed_s >= IDLE_S:
+                has_news = False
+                self._has_looked.clear()
+                self.heal()
+                self._is_due.set()
+
+    def let_go(self) -> None:
+        """Let jobs go until stopped, whenever anything was heard."""
+        while not self.stopped.is_set():
+            if self._is_due.wait(0.5) and self._may_act():
+                self._is_due.clear()
+                if self.place():
+                    self._is_due.set()
+                self._look()
+
+    def heal(self) -> None:
+        """Answer the faults there are, once."""
+        now_s, begun = self.clock(), time.perf_counter()
+        cache = self.informer.cache
+        with self.informer.lock:
+            actions = self._healed(cache, now_s)
+            self.meters.show(leads=1.0, placed_gangs=len(cache.placements), unreadable_objects=len(cache.faults))
+        self._done(self.healer, iter(actions))
+        self._healed_s = self.clock()
+        self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
+
+    def place(self) -> bool:
+        """Move what has to, and let go what waits, once; return whether there is more to do at once."""
+        now_s, begun = self.clock(), time.perf_counter()
+
+        def spent_s() -> float:
+            return time.perf_counter() - begun
+
+        self._done(self.placer, self._found(self._placed(now_s, spent_s)))
+        self.meters.show(waiting_gangs=self.controller.waiting)
+        self.meters.turns.labels("place").observe(spent_s())
+        return spent_s() > self.controller.policy.explain_s
+
+    def _placed(self, now_s: float, spent_s: Callable[[], float]) -> Iterator[Action | None]:
+        cache = self.informer.cache
+        for gang, placement in self._moves.items():
+            if cache.placement_of(gang) == placement:  # it may have another by now
+                yield from self._moved(cache, gang, now_s)
+        if self.admission_checks:
+            yield from self.admission_checks.step(cache, now_s, stamp=stamp(now_s))
+        yield from self.controller.step(cache, now_s, stamp=stamp(now_s), spent_s=spent_s)
+        yield from tuple(owned(cache.nodes, cache.compute_nodes))
+
+    def _found(self, actions: Iterator[Action | None]) -> Iterator[Action]:
+        """Yield what to do, each thing found while nobody else changes the book."""
+        begun = time.perf_counter()
+        while not self.stopped.is_set():
+            with self.informer.lock:
+                action = next(actions, _END)
+            if action is _END:
+                return
+            if isinstance(action, Action):
+                yield action
+                begun = time.perf_counter()
+            elif time.perf_counter() - begun > HOLD_S:
+                time.sleep(REST_S)
+                begun = time.perf_counter()
+
+    def _done(self, applier: Applier, actions: Iterator[Action]) -> None:
+        for failure in applier.do(itertools.takewhile(lambda action: self.is_leader(), actions)):
+            self._failed(failure)
+
+    def _healed(self, cache: ClusterCache, now_s: float) -> list[Action]:
+        uids = {name: str(meta(node).get("uid") or "") for name, node in cache.nodes.items()}
+        actions: list[Action] = []
+        if self._marks is None:
+            self._marks, events = states_of(cache.nodes, now_s)
+            actions += events
+        else:
+            # A node that was made anew under its old name is another.
+            same = {name for name in self._marks if uids.get(name) == self._uids.get(name)}
+            self._marks = {name: self._marks[name] for name in same}
+        self._uids = uids
+        view = View(
+            cache.nodes,
+            cache.compute_nodes,
+            cache.fingerprints,
+            self.informer.received_s,
+            cache.placements,
+            self._sub_health,
+        )
+        healing = heal(view, self._marks, now_s, policy=self.policy)
+        self._marks = dict(healing.states)
+        self._moves = {gang: cache.placement_of(gang) for gang in healing.moves}
+        self.meters.show(
+            isolated_nodes=sum(state.standing.is_isolated for state in healing.states.values()),
+            isolation_waits_nodes=len(healing.waiting),
+            silent_nodes=len(healing.silent),
+        )
+        return [*actions, *healing.actions]
+
+    def _may_act(self) -> bool:
+        unready = self.informer.unready() or (self.admission_checks.unready() if self.admission_checks else "")
+        return not unready and self.is_leader()
+
+    def _moved(self, cache: ClusterCache, gang: str, now_s: float) -> Iterator[Action]:
+        """Hold a gang back whose devices are broken: it is routed anew once its pods are gone."""
+        obj = cache.jobs.get(gang)
+        if obj is None:
+            for key in cache.pods_of(gang):
+                namespace, _, name = key.partition("/")
+                yield Evict(Ref(kinds.POD, name, namespace))
+            return
+        kind = jobs.kind_of(obj)
+        assert kind is not None, "only kinds with suspend are kept"
+        ref, reason = ref_of(obj, kind), Reason("gang-moved", name_of(obj), {})
+        if is_queued(obj) and self.admission_checks is not None:
+            # Kueue would only let it go again.
+            yield from self.admission_checks.moved(gang, str(reason), stamp=stamp(now_s))
+        elif not jobs.is_suspended(obj) and not jobs.is_finished(obj):
+            # With its version, so that it is done and told once, whatever the watch still has to say.
+            version = str(meta(obj).get("resourceVersion") or "")
+            yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
+            yield Event(ref, pascal(reason.token), str(reason), is_warning=True)
+
+    def _look(self) -> None:
+        """Look for slow devices where it is time to.
+
+        With tens of thousands of devices it takes most of a second.
+        """
+        now_s = self.clock()
+        with self.informer.lock:
+            cache, fresh = self.informer.cache, self.informer.fresh & self.informer.cache.fingerprints.keys()
+            heard = [(cache.fingerprints[name], self.informer.received_s[name]) for name in fresh]
+            self.informer.fresh.clear()
+        for fingerprint, received_s in heard:
+            self._window.add(fingerprint, received_s)
+        if now_s - self._looked_s < self._window.window_s / LOOKS:
+            return
+        before, self._sub_health, self._looked_s = self._sub_health, self._window.look(now_s), now_s
+        if before.slow != self._sub_health.slow:
+            self._has_looked.set()
+
+    def _failed(self, failure: Failure) -> None:
+        action, error = failure.action, failure.error
+        self.meters.failures.labels(type(action).__name__.lower(), failure.what).inc()
+        log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, error, failure.what)
+        # Without an answer it may have been done, or still be: its places are held until it shows, or their time.
+        if isinstance(action, Patch) and 400 <= error.status < 500:
+            with self.informer.lock:
+                gang = _gang_of(self.informer.cache, action.ref)
+                self.informer.cache.forget(gang)
+                self.controller.given.pop(gang, None)
+                if failure.what == "refused":
+                    self.controller.refused(gang, str(error), self.clock())
+
+
+_END: Final = object()
+
+
+def _gang_of(cache: ClusterCache, ref: Ref) -> str:
+    """Return the gang of a job or a gated pod; that of a pod with a generated name is not called after it."""
+    pod = cache.gated.get(f"{ref.namespace}/{ref.name}") if ref.kind == kinds.POD else None
+    return str(ref) if pod is None else gang_of_gated(pod)

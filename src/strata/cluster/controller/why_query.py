@@ -1,0 +1,129 @@
+"""Why one job or pod is where it is, or waits: as its ComputeClaim says, or decided anew where there is none."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strata.cluster.api import kinds
+from strata.cluster.api.crd.compute_claim import claim_status
+from strata.cluster.api.jobs import is_managed
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, name_of, namespace_of
+from strata.cluster.api.placement_annotation import GANG, PLACEMENT, WAITING, decode
+from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.gather import Objects
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.explain import decide
+from strata.cluster.scheduling.snapshot import Placement
+from strata.errors import UsageError
+
+KINDS: Final = (kinds.POD, *kinds.SUSPENDABLE, kinds.COMPUTE_CLAIM)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """subject: `Kind/namespace/name` of what was placed as one. status: as of a ComputeClaim.
+
+    is_recorded: somebody decided it then; else it is what would be decided now. placement: None where it has none.
+    is_managed: False for what nobody will route, since it has not our label.
+    """
+
+    subject: str
+    status: Mapping[str, Any]
+    is_recorded: bool
+    placement: Placement | None
+    is_managed: bool = True
+
+
+def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str) -> Answer:
+    """Return the answer for `NAME` (a pod) or `KIND/NAME`.
+
+    Changes `cache`: what is decided now is decided as if the subject had no places yet. Raises UsageError for what
+    is not there, BadFile for what asks for nothing, or for what contradicts itself.
+    """
+    kind, obj = _found(objects, target, namespace)
+    if kind == kinds.COMPUTE_CLAIM:
+        owner: Mapping[str, Any] = next(iter(kinds.meta(obj).get("ownerReferences") or ()), {})
+        subject = "/".join((str(owner.get("kind", kind.kind)), namespace, str(owner.get("name", name_of(obj)))))
+        recorded: Object | None = obj
+    else:
+        subject = annotations_of(obj).get(GANG) or f"{kind.kind}/{namespace}/{name_of(obj)}"
+        recorded = _claim_object(objects, subject)
+    status = (recorded or {}).get("status") or {}
+    if status.get("conditions"):
+        said = status.get("placement")
+        return Answer(subject, status, True, decode(said, where=f"claim of {subject}") if said else None)
+    if kind == kinds.COMPUTE_CLAIM:
+        raise UsageError(
+            f"{target}: nothing was decided yet", hint=f"strata kube why {subject.partition('/')[0]}/NAME"
+        )
+    if kind == kinds.POD and PLACEMENT in annotations_of(obj):
+        # Its own place was decided before it was made; what others took since says nothing of that.
+        placement = decode(annotations_of(obj)[PLACEMENT], where=f"pod {namespace}/{name_of(obj)}")
+        return Answer(subject, _placed(placement), True, placement)
+    claim = _claim(kind, obj, objects)
+    cache.changed(kind, obj, is_gone=True)
+    decision = decide(cache.index, claim, cache.profiles)
+    status = claim_status(decision, None, now="", generation=0)
+    return Answer(subject, status, False, decision.choice, is_managed(obj))
+
+
+def _claim(kind: ObjectKind, obj: Object, objects: Objects) -> Claim:
+    if kind != kinds.POD:
+        return job_claim(obj, {f"{namespace_of(one)}/{name_of(one)}": one for one in objects[kinds.COMPUTE_CLAIM]})
+    return claim_of_gated(obj) if WAITING in annotations_of(obj) else claim_of_pod(obj)
+
+
+def _placed(placement: Placement) -> Mapping[str, Any]:
+    return {
+        "profile": placement.profile,
+        "model": placement.model,
+        "devices": placement.devices_per_pod * len(placement.pods),
+    }
+
+
+def _claim_object(objects: Objects, subject: str) -> Object | None:
+    """Return the ComputeClaim of a job; its name is made of the job's kind and name."""
+    kind, namespace, name = (*subject.split("/", 2), "", "")[:3]
+    wanted = f"{kind}-{name}".lower()
+    for one in objects[kinds.COMPUTE_CLAIM]:
+        if (namespace_of(one), name_of(one)) == (namespace, wanted):
+            return one
+    return None
+
+
+def _found(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
+    word, slash, name = target.partition("/")
+    if not slash:
+        word, name = "pod", target
+    kind = next((one for one in KINDS if word.lower() in (one.kind.lower(), one.plural)), None)
+    if kind is None:
+        known = ", ".join(one.kind.lower() for one in KINDS)
+        raise UsageError(f"{word!r} is no kind that is placed", hint=f"one of {known}")
+    here = {name_of(one): one for one in objects[kind] if namespace_of(one) == namespace}
+    if name not in here:
+        raise UsageError(
+            f"there is no {kind.kind} {name!r} in namespace {namespace}",
+            hint=_elsewhere(objects[kind], name, here),
+        )
+    return kind, here[name]
+
+
+def _elsewhere(some: Any, name: str, here: Mapping[str, Object]) -> str | None:
+    others = sorted({namespace_of(one) for one in some if name_of(one) == name})
+    if others:
+        return f"--namespace {others[0]}"
+    close = difflib.get_close_matches(name, here, n=1)
+    return f"{close[0]}, which is there" if close else None
+
+
+def grouped(nodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """Return nodes by reason and message, the reason of most nodes first."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for one in nodes:
+        found.setdefault(one["reason"], {}).setdefault(one["message"], []).append(one["node"])
+    order = sorted(found, key=lambda token: (-sum(map(len, found[token].values())), token))
+    return {token: found[token] for token in order}

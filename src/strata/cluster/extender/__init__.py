@@ -1,0 +1,1 @@
+"""Scheduler extenders: filter and prioritize for kube-scheduler and Volcano, answered by the router."""

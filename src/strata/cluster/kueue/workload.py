@@ -1,0 +1,281 @@
+"""Kueue's admission check: where a workload goes once there is quota for it.
+
+Kueue holds jobs back and counts quota. When it has reserved some, `answer` routes the gang on the cards of the
+flavor that was chosen and puts the placement into the check's `podSetUpdates`, which Kueue merges into the
+templates before it lets the job go; the webhook does the rest. Where there is no room the quota goes back, and
+Kueue comes again later.
+
+References
+----------
+kubernetes-sigs/kueue apis/kueue/{v1beta1,v1beta2}/{workload,admissioncheck}_types.go, pkg/podset/podset.go (Merge:
+a key that is there with another value is an error); read at ff69552e (0.19).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from strata.cluster.api import jobs
+from strata.cluster.api.actions import Patch, Ref
+from strata.cluster.api.annotations import has_claim
+from strata.cluster.api.jobs import is_managed
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, meta, name_of, namespace_of
+from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode, encode
+from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
+from strata.cluster.kueue.flavors import ADMISSION_CHECK, CONTROLLER, MOST, each_once, flavor_name
+from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.explain import decide
+from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.profile import RuntimeProfile
+from strata.cluster.scheduling.snapshot import Placement
+from strata.decision import Decision
+from strata.errors import BadFile, Fault
+
+RETRY_S: Final = 60
+MOST_CHARACTERS: Final = 4000
+
+WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+
+
+def activation(check: Object, *, stamp: str) -> Patch | None:
+    """Return the status without which Kueue admits nothing by a check; None where it has it, or is not ours."""
+    conditions = (check.get("status") or {}).get("conditions") or ()
+    if not is_ours(check) or any(
+        one.get("type") == "Active" and one.get("status") == "True" for one in conditions
+    ):
+        return None
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "the router answers",
+        "lastTransitionTime": stamp,
+        "observedGeneration": meta(check).get("generation", 0),
+    }
+    others = [one for one in conditions if one.get("type") != "Active"]
+    body = {"status": {"conditions": [*others, active]}}
+    return Patch(_ref(ADMISSION_CHECK, check), body, "status", str(meta(check).get("resourceVersion") or ""))
+
+
+def is_ours(check: Object) -> bool:
+    """Return whether an AdmissionCheck is ours to answer."""
+    return (check.get("spec") or {}).get("controllerName") == CONTROLLER
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """placement: to be held for `gang` (its key in the book) as soon as the patch is done; None for any other."""
+
+    patch: Patch
+    gang: str
+    placement: Placement | None = None
+
+
+def answer(
+    workload: Object,
+    index: Index,
+    profiles: Sequence[RuntimeProfile],
+    *,
+    checks: Collection[str],
+    stamp: str,
+    job: Object | None = None,
+    claims: Mapping[str, Object] = MappingProxyType({}),
+) -> Answer | None:
+    """Return what to answer to a Workload's checks; None where nothing is asked of us now.
+
+    checks: names of those that are ours. job: the owner, where it is of a kind with `suspend`: what stands there
+    but not in the templates counts too. claims: ComputeClaims by `namespace/name`. stamp: the time as the API
+    server writes it.
+    """
+    status = workload.get("status") or {}
+    if not is_asked(workload, checks):
+        return None
+    gang = gang_of(workload)
+    sets = _sets(workload, job)
+    try:
+        claim = _claim(workload, job, sets, claims)
+    except BadFile as error:
+        said, placement = _said("Rejected", "; ".join(str(fault) for fault in error.faults)), None
+    else:
+        said, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
+    return Answer(_patch(workload, checks, "Pending", said, stamp), gang, placement)
+
+
+def gang_of(workload: Object) -> str:
+    """Return the key of a workload's gang in the book: its owner's."""
+    owners = meta(workload).get("ownerReferences") or ()
+    owner: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
+    kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))
+    return f"{kind}/{namespace_of(workload)}/{name}"
+
+
+def is_asked(workload: Object, checks: Collection[str]) -> bool:
+    """Return whether a workload has quota and waits for one of our checks."""
+    return _has_quota(workload) and any(one.get("state") == "Pending" for one in _states(workload, checks))
+
+
+def is_held(workload: Object, checks: Collection[str]) -> bool:
+    """Return whether one of our checks gave a workload a place that it still has."""
+    given = (one for one in _states(workload, checks) if one.get("state") == "Ready")
+    return _has_quota(workload) and any(one.get("podSetUpdates") for one in given)
+
+
+def held(workload: Object, checks: Collection[str]) -> Placement | None:
+    """Return the placement a workload was given and still has. Raises BadFile where somebody wrote into it."""
+    if not is_held(workload, checks):
+        return None
+    updates = (update for state in _states(workload, checks) for update in state.get("podSetUpdates") or ())
+    text = next((annotations_of({"metadata": update}).get(PLACEMENT) for update in updates), None)
+    return decode(text, where=f"workload {namespace_of(workload)}/{name_of(workload)}") if text else None
+
+
+def send_back(workload: Object, checks: Collection[str], message: str, *, stamp: str) -> Patch:
+    """Return the patch by which Kueue takes a workload's pods down and queues it again."""
+    said = _said("Retry", message) | {"requeueAfterSeconds": 0}
+    return _patch(workload, checks, "Ready", said, stamp)
+
+
+def _states(workload: Object, checks: Collection[str]) -> list[Mapping[str, Any]]:
+    states = (workload.get("status") or {}).get("admissionChecks") or ()
+    return [one for one in states if one.get("name") in checks]
+
+
+def _patch(workload: Object, checks: Collection[str], state: str, said: Mapping[str, Any], stamp: str) -> Patch:
+    """Return the patch that changes our checks in some state; the list goes whole, so not over a newer one."""
+    after = [
+        {**_kept(one), **said, "lastTransitionTime": stamp}
+        if one.get("name") in checks and one.get("state") == state
+        else one
+        for one in (workload.get("status") or {}).get("admissionChecks") or ()
+    ]
+    version = str(meta(workload).get("resourceVersion") or "")
+    return Patch(_ref(WORKLOAD, workload), {"status": {"admissionChecks": after}}, "status", version)
+
+
+def _routed(
+    index: Index, claim: Claim | None, profiles: Sequence[RuntimeProfile], sets: Sequence[jobs.PodSet], gang: str
+) -> tuple[dict[str, Any], Placement | None]:
+    """Return what to say of a check's state, and the placement behind it."""
+    if claim is None:
+        return _said("Ready", "asks for no accelerators of ours"), None
+    decision = decide(index, claim, profiles)
+    placement = decision.choice
+    if placement is None:
+        return _said("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None
+    profile = next(one for one in profiles if one.name == placement.profile)
+    updates = [_update(one, placement, profile, gang) for one in sets if one.has_devices]
+    return _said("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}, placement
+
+
+def _said(state: Literal["Ready", "Retry", "Rejected"], message: str) -> dict[str, Any]:
+    return {"state": state, "message": message[:MOST_CHARACTERS]}
+
+
+def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a state is not ours to say, as the count of its retries."""
+    return {key: value for key, value in state.items() if key not in ("podSetUpdates", "requeueAfterSeconds")}
+
+
+def _has_quota(workload: Object) -> bool:
+    """Whether quota is reserved and the workload neither over nor on its way out."""
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    true = {one.get("type") for one in conditions if one.get("status") == "True"}
+    return "QuotaReserved" in true and not true & {"Finished", "Evicted"}
+
+
+def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
+    """Return a workload's pods by template, with their places, as many as Kueue counted.
+
+    Which have devices and how many a job of a JobSet makes is read from the job; without it those have devices
+    that ask for something.
+    """
+    admission = (workload.get("status") or {}).get("admission") or {}
+    counted = {one.get("name"): one.get("count") for one in admission.get("podSetAssignments") or ()}
+    known = {}
+    if job is not None and jobs.kind_of(job) is not None:
+        known = {one.name.lower(): one for one in jobs.pod_sets(job)}  # as Kueue names them
+    found, first = [], 0
+    for position, one in enumerate((workload.get("spec") or {}).get("podSets") or ()):
+        name, template = str(one.get("name", "main")), one.get("template") or {}
+        count = counted.get(name)
+        pods = int(one.get("count", 1) if count is None else count)
+        own = known.get(name)
+        has_devices = own.has_devices if own else _asks(template, annotations_of(template))
+        per_job = own.per_job if own else 0
+        path = ("spec", "podSets", position, "template")
+        found.append(jobs.PodSet(name, pods, path, template, first, per_job, has_devices and pods > 0))
+        first += pods if has_devices else 0
+    return tuple(found)
+
+
+def _asks(template: Object, said: Mapping[str, str]) -> bool:
+    return is_managed(template) or CLAIM in said or has_claim(said)
+
+
+def _claim(
+    workload: Object, job: Object | None, sets: Sequence[jobs.PodSet], claims: Mapping[str, Object]
+) -> Claim | None:
+    """Return what the gang asks for, None where nothing is asked. Raises BadFile, also for pods that differ."""
+    over = annotations_of(job) if job is not None else {}
+    asked: dict[str, Claim] = {}
+    for one in sets:
+        said = {**annotations_of(one.template), **over}
+        if not one.has_devices or not _asks(one.template, said):
+            continue
+        metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": said}
+        pod = {"metadata": metadata, "spec": one.template.get("spec") or {}}
+        asked[one.name] = named_claim(claims, pod, "Workload") if CLAIM in said else claim_of_pod(pod)
+    if not asked:
+        return None
+    (first, claim), *others = asked.items()
+    for name, other in others:
+        if other != claim:
+            where = f"workload {namespace_of(workload)}/{name_of(workload)}"
+            fault = Fault(where, f"asks for something else than {first}; the pods of a gang are alike", where=name)
+            raise BadFile([fault], hint="give both the same ai.compute/ annotations")
+    return replace(claim, pods=sum(one.pods for one in sets if one.has_devices))
+
+
+def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -> list[RuntimeProfile]:
+    """Return the profiles of the flavors that quota was reserved of; all, where none of those is ours."""
+    admission = status.get("admission") or {}
+    assigned = {
+        flavor
+        for one in admission.get("podSetAssignments") or ()
+        for flavor in (one.get("flavors") or {}).values()
+    }
+    mine = assigned & {flavor_name(one) for one in profiles}
+    return [one for one in profiles if not mine or flavor_name(one) in mine]
+
+
+def _why_not(decision: Decision[Placement]) -> str:
+    """Return why a gang has no place: its own reasons, and of how many nodes each token was said."""
+    tokens = Counter(one.reasons[0].token for one in decision.alternatives if one.choice is None and one.reasons)
+    nodes = ", ".join(f"{count} {token}" for token, count in tokens.most_common())
+    said = [f"{one.token}: {one}" for one in decision.reasons]
+    return "; ".join([*said, f"nodes: {nodes}"] if nodes else said)
+
+
+def _update(one: jobs.PodSet, placement: Placement, profile: RuntimeProfile, gang: str) -> dict[str, Any]:
+    """Return a PodSetUpdate. It can hold no affinity, so no nodes: the webhook pins each pod to its place."""
+    annotations = {PLACEMENT: encode(placement), GANG: gang}
+    if one.first:
+        annotations[FIRST] = str(one.first)
+    if one.per_job:
+        annotations[PER_JOB] = str(one.per_job)
+    update: dict[str, Any] = {"name": one.name, "labels": {MANAGED: "true"}, "annotations": annotations}
+    if profile.node_selector:
+        update["nodeSelector"] = dict(profile.node_selector)
+    if profile.tolerations:
+        update["tolerations"] = each_once(dict(said) for said in profile.tolerations)[:MOST]
+    return update
+
+
+def _ref(kind: ObjectKind, obj: Object) -> Ref:
+    version = str(obj.get("apiVersion") or kind.api_version).rpartition("/")[2]
+    uid = str(meta(obj).get("uid") or "")
+    return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), uid)

@@ -1,0 +1,5 @@
+"""Where a gang goes: the router, on an index of the cluster in arrays. Pure, and without Kubernetes.
+
+A `claim` is converted into devices of each model (`conversion`), scored on every row of the `index` (`scoring`,
+`shape`), and placed as a whole (`gang`, `fraction`). `router` chooses, `explain` says why, for every node.
+"""

@@ -1,0 +1,282 @@
+"""A cluster in arrays, so that a gang is placed among thousands of nodes in about a millisecond.
+
+A row is the devices of one model in one node: R rows, at most D devices a row. Rows whose devices, shape and free
+devices are alike are of one kind; what a pod is worth there is computed once a kind. Updates give a new index and
+leave the old one as it was; only what is remembered about shapes and kinds is shared, and it never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from strata.arrays import Bools, Floats, Ints
+from strata.cluster.scheduling.shape import Shape
+from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement
+from strata.fleet.accelerator import Accelerator
+from strata.fleet.acu import deliverable
+
+MIN_HEALTH: Final = 0.5
+"""Devices below it are not used."""
+
+_WHOLE: Final = 1 - 1e-9
+
+
+class Kind(NamedTuple):
+    """Rows alike: a shape, the devices that are well, and those of them that nobody uses."""
+
+    shape: int
+    usable: int
+    free: int
+
+
+@dataclass
+class Kinds:
+    """Every shape and kind seen so far; numbers are never given anew."""
+
+    shapes: list[Shape] = field(default_factory=list)
+    shape_ids: dict[tuple[object, ...], int] = field(default_factory=dict)
+    kinds: list[Kind] = field(default_factory=list)
+    kind_ids: dict[Kind, int] = field(default_factory=dict)
+    tables: dict[int, Floats] = field(default_factory=dict)
+
+    def number(self, kind: Kind) -> int:
+        """Return the number of a kind."""
+        found = self.kind_ids.get(kind)
+        if found is None:
+            found = self.kind_ids[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return found
+
+
+class Row(NamedTuple):
+    """What of a row does not change while its node's fingerprint stays: its devices' places in the node."""
+
+    node: int
+    model: str
+    devices: tuple[int, ...]
+    memory_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """nodes: by name, in order. Per row [R]: kind, groups (numbers), taints (a number of `taint_sets`), is_open.
+
+    free_bytes, free_share: [R, D], -1 for a device that is not there or not well. sizes: bytes of each device.
+    cards: what a device of each model is worth; None where the catalogue and the nodes do not know.
+    groups: of each level (node, rdma, rack) the number of the row's group [R]; rows nobody grouped stand alone.
+    """
+
+    nodes: tuple[NodeState, ...]
+    node_number: Mapping[str, int]
+    rows: tuple[Row, ...]
+    rows_of_node: tuple[tuple[int, ...], ...]
+    rows_of_model: Mapping[str, Ints]
+    cards: Mapping[str, Accelerator | None]
+    kind: Ints
+    is_open: Bools
+    taint_set: Ints
+    taint_sets: tuple[tuple[str, ...], ...]
+    groups: Mapping[str, Ints]
+    free_bytes: Floats
+    free_share: Floats
+    sizes: Floats
+    kinds: Kinds
+    min_health: float = MIN_HEALTH
+
+    @staticmethod
+    def of(cluster: Cluster, *, min_health: float = MIN_HEALTH) -> Index:
+        """Build the index of a snapshot."""
+        nodes = tuple(sorted(cluster.nodes, key=lambda node: node.name))
+        kinds, rows_of_node, filled = Kinds(), [], []
+        rows: list[Row] = []
+        by_model: dict[str, list[int]] = {}
+        cards: dict[str, list[Accelerator | None]] = {}
+        for number, node in enumerate(nodes):
+            mine = []
+            for row in _rows(number, node):
+                mine.append(len(rows))
+                by_model.setdefault(row.model, []).append(len(rows))
+                cards.setdefault(row.model, []).append(node.fingerprint.devices[row.devices[0]].card)
+                filled.append(_fill(kinds, row, node, min_health))
+                rows.append(row)
+            rows_of_node.append(tuple(mine))
+        width = max((len(row.devices) for row in rows), default=1)
+        free_bytes, free_share = np.full((len(rows), width), -1.0), np.full((len(rows), width), -1.0)
+        sizes = np.ones((len(rows), width))
+        for r, (_, some_bytes, some_share) in enumerate(filled):
+            sizes[r, : len(some_bytes)] = np.maximum(rows[r].memory_bytes, 1.0)  # 0 where it is not known
+            free_bytes[r, : len(some_bytes)], free_share[r, : len(some_share)] = some_bytes, some_share
+        taint_ids: dict[tuple[str, ...], int] = {}
+        of_row = [nodes[row.node] for row in rows]
+        return Index(
+            nodes=nodes,
+            node_number={node.name: number for number, node in enumerate(nodes)},
+            rows=tuple(rows),
+            rows_of_node=tuple(rows_of_node),
+            rows_of_model={model: np.array(some) for model, some in by_model.items()},
+            cards={model: _middle(some) for model, some in cards.items()},
+            kind=np.array([one[0] for one in filled], dtype=np.int64),
+            is_open=np.array([node.is_schedulable for node in of_row], dtype=bool),
+            taint_set=np.array([taint_ids.setdefault(n.taints, len(taint_ids)) for n in of_row], dtype=np.int64),
+            taint_sets=tuple(taint_ids),
+            groups={
+                "node": np.array([row.node for row in rows], dtype=np.int64),
+                "rdma": _groups([node.rdma_group for node in of_row]),
+                "rack": _groups([node.rack for node in of_row]),
+            },
+            free_bytes=free_bytes,
+            free_share=free_share,
+            sizes=sizes,
+            kinds=kinds,
+            min_health=min_health,
+        )
+
+    def with_nodes(self, changed: Iterable[NodeState]) -> Index:
+        """Return the index after nodes changed what is free, their health, taints or schedulability.
+
+        Nodes that came, went, or have other devices, groups or links need `Index.of` again: ValueError.
+        """
+        nodes, taint_sets = list(self.nodes), list(self.taint_sets)
+        kind, is_open, taint_set = self.kind.copy(), self.is_open.copy(), self.taint_set.copy()
+        free_bytes, free_share = self.free_bytes.copy(), self.free_share.copy()
+        for node in changed:
+            number = self.node_number.get(node.name)
+            if number is None or not _alike(self.nodes[number], node):
+                raise ValueError(f"node {node.name} is new or built otherwise; build the index again")
+            nodes[number] = node
+            if node.taints not in taint_sets:
+                taint_sets.append(node.taints)
+            for r in self.rows_of_node[number]:
+                kind[r], some_bytes, some_share = _fill(self.kinds, self.rows[r], node, self.min_health)
+                free_bytes[r, : len(some_bytes)], free_share[r, : len(some_share)] = some_bytes, some_share
+                is_open[r], taint_set[r] = node.is_schedulable, taint_sets.index(node.taints)
+        return replace(
+            self,
+            nodes=tuple(nodes),
+            kind=kind,
+            is_open=is_open,
+            taint_set=taint_set,
+            taint_sets=tuple(taint_sets),
+            free_bytes=free_bytes,
+            free_share=free_share,
+        )
+
+    def level_of(self, rows: Iterable[int]) -> str:
+        """Return how near some rows are: the nearest level that holds them all."""
+        numbers = list(rows)
+        for level, group in self.groups.items():
+            if len({int(group[row]) for row in numbers}) == 1:
+                return level
+        return "any"
+
+    def placed(self, placement: Placement) -> Index:
+        """Return the index after a placement took its devices."""
+        return self.with_nodes(taken(self, placement))
+
+
+def taken(index: Index, placement: Placement) -> list[NodeState]:
+    """Return the nodes of a placement with its devices taken."""
+    return _changed(index, placement, sign=-1)
+
+
+def released(index: Index, placement: Placement) -> list[NodeState]:
+    """Return the nodes of a placement with its devices given back."""
+    return _changed(index, placement, sign=1)
+
+
+def _changed(index: Index, placement: Placement, *, sign: int) -> list[NodeState]:
+    share = placement.cores_share or 0.0
+    changed: dict[str, tuple[list[float], list[float]]] = {}
+    for pod in placement.pods:
+        node = index.nodes[index.node_number[pod.node]]
+        some_bytes, some_share = changed.setdefault(pod.node, (list(node.free_bytes), list(node.free_share)))
+        for device in pod.devices:
+            if pod.memory_bytes is None:
+                some_bytes[device] = node.fingerprint.devices[device].memory_bytes if sign > 0 else 0.0
+                some_share[device] = 1.0 if sign > 0 else 0.0
+            else:
+                some_bytes[device] += sign * pod.memory_bytes
+                some_share[device] += sign * share
+    return [
+        replace(index.nodes[index.node_number[name]], free_bytes=tuple(b), free_share=tuple(s))
+        for name, (b, s) in changed.items()
+    ]
+
+
+def _middle(cards: list[Accelerator | None]) -> Accelerator | None:
+    """Return the card that stands for a model: nodes measure their own, and the middle one by FP16 is taken."""
+    known = {card for card in cards if card is not None}
+    if len(known) < 2:
+        return next(iter(known), None)
+    each = [(known_[0] if (known_ := deliverable(card, "fp16")) else 0.0, card) for card in cards if card]
+    return sorted(each, key=lambda pair: pair[0])[len(each) // 2][1]
+
+
+def _rows(number: int, node: NodeState) -> list[Row]:
+    devices = node.fingerprint.devices
+    models: dict[str, list[int]] = {}
+    for position, device in enumerate(devices):
+        models.setdefault(device.model, []).append(position)
+    return [
+        Row(number, model, tuple(some), tuple(devices[i].memory_bytes for i in some))
+        for model, some in models.items()
+    ]
+
+
+def _fill(kinds: Kinds, row: Row, node: NodeState, min_health: float) -> tuple[int, list[float], list[float]]:
+    """Return a row's kind, and what is free of each of its devices."""
+    devices = node.fingerprint.devices
+    usable = free = 0
+    some_bytes, some_share = [], []
+    for bit, position in enumerate(row.devices):
+        left, share = node.free_bytes[position], node.free_share[position]
+        if not devices[position].health >= min_health:
+            left = share = -1.0
+        else:
+            usable |= 1 << bit
+            if share >= _WHOLE and left >= devices[position].memory_bytes * _WHOLE:
+                free |= 1 << bit
+        some_bytes.append(left)
+        some_share.append(share)
+    return kinds.number(Kind(_shape(kinds, row, node), usable, free)), some_bytes, some_share
+
+
+def _shape(kinds: Kinds, row: Row, node: NodeState) -> int:
+    print_ = node.fingerprint
+    boards = tuple(print_.devices[i].board for i in row.devices)
+    numa = tuple(-1 if (near := print_.devices[i].numa_node) is None else near for i in row.devices)
+    links = tuple(sorted(print_.links.items()))
+    key = (row.devices, boards, numa, links, tuple(sorted(print_.measured.items())), print_.can_p2p)
+    if key not in kinds.shape_ids:
+        kinds.shape_ids[key] = len(kinds.shapes)
+        among = np.ix_(row.devices, row.devices)
+        kinds.shapes.append(Shape.of(print_.bandwidth()[among], boards=boards, numa=numa, can_p2p=print_.can_p2p))
+    return kinds.shape_ids[key]
+
+
+def _groups(names: list[str]) -> Ints:
+    numbers: dict[str, int] = {}
+    found = []
+    for position, name in enumerate(names):
+        found.append(numbers.setdefault(name or f"\0{position}", len(numbers)))
+    return np.array(found, dtype=np.int64)
+
+
+def _alike(before: NodeState, after: NodeState) -> bool:
+    a, b = before.fingerprint, after.fingerprint
+    if (before.rdma_group, before.rack) != (after.rdma_group, after.rack):
+        return False
+    if a is b:
+        return True
+    return (
+        (a.links, a.measured, a.can_p2p) == (b.links, b.measured, b.can_p2p)
+        and len(a.devices) == len(b.devices)
+        and all(
+            (x.model, x.board, x.numa_node, x.memory_bytes) == (y.model, y.board, y.numa_node, y.memory_bytes)
+            for x, y in zip(a.devices, b.devices, strict=True)
+        )
+    )
