@@ -5,21 +5,19 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli, run
-from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.fleet import catalogue
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import domain, fleet, job
+from tests.support.training_plans import save_plan
 
-SAVED = SavedPlan(
-    "a > b",
-    TrainingPlan((Pipeline((Stage("a", 0, 5, 2, 1), Stage("b", 5, 5, 2)), 2, 8),), 2),
-    "fleet",
-    (PlannedDomain("a", "A100-SXM4-80GB", 8, 8), PlannedDomain("b", "A100-SXM4-80GB", 8, 4)),
-    PlannedJob("job", "model", 10, 4096, 32, num_heads=32, hidden_size=4096),
-)
+PLAN = TrainingPlan((Pipeline((Stage("a", 0, 5, 2, 1), Stage("b", 5, 5, 2)), 2, 8),), 2)
+CARD = catalogue.accelerator("A100-SXM4-80GB")
+FLEET, JOB = fleet(domain("a", 8, accelerator=CARD), domain("b", 8, per_node=4, accelerator=CARD)), job(batch=32)
 
 
 @pytest.fixture
 def plan(tmp_path):
-    save_plan(tmp_path / "plan.json", SAVED)
+    save_plan(tmp_path / "plan.json", FLEET, JOB, PLAN)
     return tmp_path / "plan.json"
 
 
@@ -39,7 +37,12 @@ def test_the_files_are_written_and_listed(plan, tmp_path, target, files):
     data = json.loads(answer.stdout)
     assert set(data["files"]) == files == {path.name for path in out.iterdir()}
     assert (data["num_ranks"], data["num_nodes"], data["target"]) == (8, 2, target)
-    assert data["notes"] == []
+    # Only a job made of layers alone does not know its model's shape.
+    assert data["notes"] == (
+        ["the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"]
+        if target == "megatron"
+        else []
+    )
 
 
 def test_the_table_names_every_file(plan, tmp_path, monkeypatch):
@@ -51,14 +54,14 @@ def test_the_table_names_every_file(plan, tmp_path, monkeypatch):
 
 
 def test_a_plan_the_launcher_cannot_run_is_refused_and_nothing_is_written(tmp_path, capsys):
-    save_plan(tmp_path / "plan.json", replace(SAVED, plan=replace(SAVED.plan, local_steps=8)))
+    save_plan(tmp_path / "plan.json", FLEET, JOB, replace(PLAN, local_steps=8))
     assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "out")]) == 2
     assert "every 8 steps" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_note_goes_to_stderr(tmp_path, capsys):
-    save_plan(tmp_path / "plan.json", replace(SAVED, plan=replace(SAVED.plan, zero_stage=1)))
+    save_plan(tmp_path / "plan.json", FLEET, JOB, replace(PLAN, zero_stage=1))
     assert run(["export", str(tmp_path / "plan.json"), "--to", "torchrun", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr()
     assert "note: train.py does not shard the optimizer" in shown.err

@@ -249,6 +249,174 @@ def test_explain_refuses_what_is_no_answer(tmp_path: Path, capsys: pytest.Captur
     assert "kind: Fleet" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fleet whose two sites are too far apart to share the job, and its plan."""
+    folder = tmp_path_factory.mktemp("far")
+    (folder / "fleet.yaml").write_text(FLEET.replace("5Gbps, latency: 30ms", "10Mbps, latency: 300ms"))
+    (folder / "job.yaml").write_text(JOB)
+    inputs = [str(folder / "fleet.yaml"), str(folder / "job.yaml")]
+    assert run(["plan", "train", *inputs, "--pareto", "--save", str(folder / "plan.json"), "-o", "json"]) == 0
+    return folder
+
+
+def edited(far: Path, tmp_path: Path, *where: object, value: object = None) -> Path:
+    """The plan with one value set to another, or taken away (None)."""
+    data = json.loads((far / "plan.json").read_text())
+    inner = data
+    for key in where[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps(data, indent=1))
+    return file
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, id=".".join(map(str, where)))
+        for where in [
+            ("plans",), ("plans", 0, "name"), ("plans", 0, "breakdown_s"), ("plans", 0, "breakdown_s", "wan"),
+            ("plans", 0, "stages"), ("plans", 0, "stages", 0, "memory_limit_bytes"), ("plans", 0, "plan"),
+            ("plans", 0, "plan", "pipelines", 0, "replicas"), ("plans", 0, "reasons", 0, "text"),
+            ("baselines",), ("baselines", "uniform_split", "found"), ("baselines", "mast_like", "num_devices"),
+            ("proof",), ("proof", "gap"), ("search_s",), ("reasons",), ("reasons", 0, "token"), ("alternatives",),
+            ("alternatives", 0, "domains"), ("fleet",), ("fleet", "domains", 0, "name"), ("inputs",),
+            ("objective",), ("front", 0, "step_time_s"), ("request",), ("digests",),
+        ]
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("arguments", [(), ("--why-not", "East")], ids=["", "why-not"])
+def test_an_edited_plan_is_refused_with_its_place(
+    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: tuple[object, ...], arguments: tuple[str]
+) -> None:
+    file = edited(far, tmp_path, *where)
+    assert run(["explain", str(file), *arguments]) == 2
+    message = capsys.readouterr().err
+    assert f"{file}:" in message
+    assert str(where[-1]) in message
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("plans", 0, "step_time_s"), 0),
+        (("plans", 0, "step_time_s"), "fast"),
+        (("plans", 0, "stages"), []),
+        (("plans", 0, "plan", "pipelines"), []),
+        (("plans", 0, "plan", "pipelines", 0, "replicas"), 10**9),
+        (("plans",), {}),
+        (("baselines", "uniform_split", "found"), "maybe"),
+        (("alternatives",), [3]),
+        (("inputs", "fleet"), 3),
+        (("request", "planner"), "guess"),
+    ],
+)
+def test_a_plan_of_impossible_values_is_refused_with_its_place(
+    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: tuple[object, ...], value: object
+) -> None:
+    file = edited(far, tmp_path, *where, value=value)
+    assert run(["explain", str(file)]) == 2
+    assert f"{file}:" in capsys.readouterr().err
+
+
+def test_a_plan_of_an_earlier_version_says_what_to_do(
+    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = edited(far, tmp_path, "kind", value="TrainingAnswer")
+    for command in (["explain", str(file)], ["export", str(file), "--to", "torchrun"], ["lint", str(file)]):
+        assert run(command) == 2
+        assert "earlier strata" in capsys.readouterr().err
+
+
+def test_why_not_plans_what_the_plan_was_made_from_and_nothing_else(
+    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("fleet.yaml", FLEET), ("job.yaml", JOB)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    plan = [
+        "plan",
+        "train",
+        "fleet.yaml",
+        "job.yaml",
+        "--no-baselines",
+        "--weights",
+        "1,0,0",
+        "--save",
+        "plan.json",
+    ]
+    assert run([*plan, "-o", "json"]) == 0
+    capsys.readouterr()
+    used = json.loads(Path("plan.json").read_text())["plans"][0]["domains"]
+    others = [name for name in ("West", "East") if name not in used]
+    question = ["explain", str(tmp_path / "plan.json"), "--why-not", *(others or ["East"])]
+    if others:
+        assert run([*question, "-o", "json"]) == 0
+        best = json.loads(capsys.readouterr().out)["best_with"]
+        assert {reason["token"] for reason in best["reasons"]} & {"scores-lower"}
+    # The same names in another folder are other files.
+    Path("there/fleet.yaml").write_text(FLEET.replace("num_gpus: 8", "num_gpus: 4"))
+    Path("there/job.yaml").write_text(JOB.replace("64", "32"))
+    monkeypatch.chdir(tmp_path / "there")
+    if others:
+        assert run(question) == 2
+        message = capsys.readouterr().err
+        assert f"fleet.yaml (in {tmp_path / 'there'}) has changed: West is 4" in message
+        assert "global_batch is 32, and was 64" in message
+        assert message.count("try:") == 1
+
+
+def test_no_baselines_are_compared_where_none_are_wanted(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data = planned(capsys, *files, "--no-baselines")
+    assert (code, data["baselines"]) == (0, {})
+    assert run(["plan", "train", *map(str, files), "--no-baselines"]) == 0
+    assert "compared with" not in capsys.readouterr().out
+
+
+def test_a_baseline_cut_short_says_so(files: tuple[Path, Path]) -> None:
+    from strata.fleet.schema import load_fleet
+    from strata.training.plan.compare import plan_request
+    from strata.training.plan.schema import PlanRequest
+    from strata.workload.schema import load_job
+
+    fleet, job = load_fleet(files[0]), load_job(files[1])
+    reads = iter(range(10**9))
+    request = PlanRequest(time_limit_s=1e9)
+    whole = plan_request(fleet, job, request, clock=lambda: float(next(reads)))
+    enough = next(reads)
+    assert {result.absent for result in whole.baselines.values()} <= {"", "no plan of this rule fits"}
+    reads = iter(range(10**9))
+    # The search ends well before three quarters of the limit, the baselines do not.
+    cut = plan_request(fleet, job, PlanRequest(time_limit_s=enough * 0.5), clock=lambda: float(next(reads)))
+    assert cut.best == whole.best
+    assert "out of time" in {result.absent for result in cut.baselines.values()}
+    assert next(reads) < enough
+    assert all(cut.baselines[name].plan in (None, result.plan) for name, result in whole.baselines.items())
+
+
+def test_ctrl_c_in_a_baseline_ends_the_command(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strata.training.plan.baselines import latency_blind
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(latency_blind, "evaluate", interrupted)
+    code, data = planned(capsys, *files)
+    assert code == 130
+    assert data["plans"]
+    assert "latency_blind" not in data["baselines"]
+
+
 def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     def answer() -> str:
         _, data = planned(capsys, *files)

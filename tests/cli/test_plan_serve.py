@@ -15,8 +15,11 @@ from strata.cli.main import run
 from strata.history import History, default_path
 from strata.serving.planning import planner
 from strata.serving.planning.planfile import read_serving_plan
-from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import domain
+from tests.support.builders import fleet as hardware
+from tests.support.builders import job as work
+from tests.support.training_plans import save_plan
 
 FLEET = """\
 apiVersion: strata/v1alpha1
@@ -297,16 +300,7 @@ def test_a_plan_of_the_other_kind_is_refused_with_what_launches_it(
     assert "a serving plan, and --to torchrun launches training plans\ntry: --to vllm" in err
     training = tmp_path / "training.json"
     stages = (Stage("a", 0, 10, 8),)
-    save_plan(
-        training,
-        SavedPlan(
-            "a",
-            TrainingPlan((Pipeline(stages, 1, 1),), 1),
-            "fleet",
-            (PlannedDomain("a", "A100-SXM4-80GB", 8, 8),),
-            PlannedJob("job", "model", 10, 4096, 32),
-        ),
-    )
+    save_plan(training, hardware(domain("a")), work(batch=32), TrainingPlan((Pipeline(stages, 1, 1),), 1))
     code, _, err = told(capsys, "export", training, "--to", "vllm", "--out", tmp_path / "out")
     assert code == 2
     assert "a training plan, and --to vllm launches serving plans\ntry: --to torchrun" in err

@@ -5,35 +5,39 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli, run
+from strata.files import write_json
 from strata.fleet.schema import load_fleet
 from strata.simulate.analytic import StepModel
-from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.schema import load_job
+from tests.support.training_plans import plan_data
 
 FLEET, JOB = "aws10", "llama-3.1-70b"
 ENDS = ("Virginia", "London")
 
 
-def saved(name="west > east", *, domains=ENDS, inputs=None, pipelines=1):
-    fleet, job = load_fleet(FLEET), load_job(JOB)
-    count = len(job.layers)
+def two_sites():
+    count = len(load_job(JOB).layers)
     half = count // 2
-    stages = (Stage(domains[0], 0, half, 8, 1), Stage(domains[1], half, count - half, 8))
-    return SavedPlan(
-        name,
-        TrainingPlan((Pipeline(stages, 1, 4),) * pipelines, 1),
-        FLEET,
-        tuple(PlannedDomain(n, fleet.domain(n).accelerator.name, 16, 8) for n in ENDS),
-        PlannedJob("job", "model", count, job.sequence_length, job.global_batch),
+    stages = (Stage(ENDS[0], 0, half, 8, 1), Stage(ENDS[1], half, count - half, 8))
+    return TrainingPlan((Pipeline(stages, 1, 4),), 1)
+
+
+def saved(*, inputs=None, pipelines=1):
+    data = plan_data(
+        load_fleet(FLEET),
+        load_job(JOB),
+        two_sites(),
         inputs={"fleet": FLEET, "job": JOB} if inputs is None else inputs,
     )
+    data["plans"][0]["plan"]["pipelines"] *= pipelines
+    return data
 
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save_plan("plan.json", saved())
+    write_json("plan.json", saved())
     return "plan.json"
 
 
@@ -48,7 +52,7 @@ def refused(capsys, *arguments):
 
 
 def test_one_plan_answers_with_its_step_report_whatever_the_backend(plan):
-    expected = StepModel(load_fleet(FLEET), load_job(JOB)).reports([saved().plan])[0].to_dict()
+    expected = StepModel(load_fleet(FLEET), load_job(JOB)).reports([two_sites()])[0].to_dict()
     for backend in ("events", "analytic"):
         found = answer(plan, "--backend", backend)
         assert found.keys() == expected.keys()
@@ -59,7 +63,7 @@ def test_one_plan_answers_with_its_step_report_whatever_the_backend(plan):
 def test_several_jobs_share_the_links_and_each_has_a_name(plan):
     alone = answer(plan)["step_time_s"]
     jobs = answer(plan, plan)["jobs"]
-    assert [job["name"] for job in jobs] == ["west > east", "west > east 2"]
+    assert [job["name"] for job in jobs] == ["pp Virginia > London", "pp Virginia > London 2"]
     assert all(job["step_time_s"] > alone for job in jobs)
 
 
@@ -84,7 +88,8 @@ def test_the_timeline_is_written_in_both_forms(plan):
 def test_the_table_names_the_job_and_what_was_planned(plan):
     shown = CliRunner().invoke(cli, ["simulate", plan, plan], catch_exceptions=False)
     assert "vs planned" in shown.stdout
-    assert "west > east 2" in " ".join(shown.stdout.split())
+    assert [line.startswith("pp Virginia >") for line in shown.stdout.splitlines()].count(True) == 2
+    assert "London 2" in shown.stdout
 
 
 def test_jobs_that_want_the_same_devices_are_told_so(plan, capsys):
@@ -94,7 +99,7 @@ def test_jobs_that_want_the_same_devices_are_told_so(plan, capsys):
 
 def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save_plan("still.json", saved())
+    write_json("still.json", saved())
     text = (
         "topology:\n  domains:\n"
         "    - {name: Virginia, num_gpus: 8, intra_bandwidth: 300GB/s, intra_latency: 5us}\n"
@@ -103,7 +108,7 @@ def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
         "dynamics: {bandwidth_fluctuation: 0.3}\n"
     )
     (tmp_path / "seed.yaml").write_text(text)
-    save_plan("plan.json", saved(inputs={"fleet": "seed.yaml", "job": JOB}))
+    write_json("plan.json", saved(inputs={"fleet": "seed.yaml", "job": JOB}))
     steps = [answer("plan.json", "--seed", seed)["step_time_s"] for seed in "12"]
     assert len({*steps, answer("plan.json", "--backend", "analytic")["step_time_s"]}) == 3
 
@@ -128,7 +133,7 @@ def test_what_cannot_be_asked_is_refused(plan, capsys, arguments, says):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"inputs": {}}, "does not say from which fleet"),
+        ({"inputs": {}}, "does not name its fleet and job files"),
         ({"inputs": {"fleet": "gone.yaml", "job": JOB}}, "cannot be read"),
         ({"inputs": {"fleet": "hub", "job": JOB}}, "no longer fits hub: there is no domain Virginia"),
         ({"inputs": {"fleet": FLEET, "job": "llama-3.1-8b"}}, "layers where the model has"),
@@ -137,7 +142,7 @@ def test_what_cannot_be_asked_is_refused(plan, capsys, arguments, says):
 )
 def test_a_plan_whose_fleet_or_job_is_gone_says_so(tmp_path, monkeypatch, capsys, changed, says):
     monkeypatch.chdir(tmp_path)
-    save_plan("plan.json", saved(**changed))
+    write_json("plan.json", saved(**changed))
     error = refused(capsys, "plan.json")
     assert says in error
     assert "try: strata plan train" in error
@@ -150,5 +155,5 @@ def test_plans_for_two_fleets_are_refused(plan, capsys, tmp_path):
         "  - {name: London, accelerator: A100-SXM4-40GB, num_gpus: 16}\n"
         "links:\n  - {source: Virginia, dest: London, bandwidth: 1Gbps, latency: 30ms, symmetric: true}\n"
     )
-    save_plan("other.json", saved(inputs={"fleet": "other.yaml", "job": JOB}))
+    write_json("other.json", saved(inputs={"fleet": "other.yaml", "job": JOB}))
     assert "another fleet" in refused(capsys, plan, "other.json")

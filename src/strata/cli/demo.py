@@ -38,46 +38,50 @@ SCENES: Final = (
 @click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="Plans to show per job.")
 @output_option
 def demo(out: str, top: int, output: str) -> int:
-    """Plan three real jobs on bundled fleets; writes the answers to out/.
+    """Plan three real jobs on bundled fleets; writes the plans to out/.
 
     Each is planned exactly, set beside the best single domain, the same number of GPUs in one domain, and seven
     other rules, with the reasons and the next command to try.
     """
-    answers = [_planned(fleet, job, top, Path(out)) for fleet, job, _ in SCENES]
-    emit(answers, output, lambda console: _show(console, answers, out))
+    plans = [_plan(fleet, job, top, Path(out)) for fleet, job, _ in SCENES]
+    emit(plans, output, lambda console: _show(console, plans, out))
     return 0
 
 
-def _planned(fleet: str, job: str, top: int, out: Path) -> dict[str, Any]:
-    from strata.cli.plan_train import planned
+def _plan(fleet: str, job: str, top: int, out: Path) -> dict[str, Any]:
+    """Return a plan file's content, and under `inputs.saved` where it was written to."""
+    import time
+
+    from strata.cli.output import progress
     from strata.files import write_json
     from strata.fleet.schema import load_fleet
+    from strata.training.plan.compare import plan_request
+    from strata.training.plan.schema import PlanRequest
     from strata.workload.schema import load_job
 
-    data, _ = planned(
-        load_fleet(fleet), load_job(job), {"fleet": fleet, "job": job}, top=top, seed=0, limit_s=30.0
-    )
+    request, inputs = PlanRequest(top=top), {"fleet": fleet, "job": job}
+    report = plan_request(load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    data = report.to_dict(request, inputs)
     file = out / f"{fleet}-{job}.json"
     write_json(file, data)
-    data["inputs"]["saved"] = str(file)
-    return data
+    return {**data, "inputs": {**inputs, "saved": str(file)}}
 
 
-def _show(console: Console, answers: list[dict[str, Any]], out: str) -> None:
-    from strata.cli.plan_table import show_answer
+def _show(console: Console, plans: list[dict[str, Any]], out: str) -> None:
+    from strata.cli.plan_table import show_plans
 
-    for number, ((fleet, job, about), data) in enumerate(zip(SCENES, answers, strict=True), 1):
+    for number, ((fleet, job, about), data) in enumerate(zip(SCENES, plans, strict=True), 1):
         console.rule(f"{number}/{len(SCENES)}  {job} on {fleet}", align="left", characters="─")
         console.print(about)
         console.print()
-        show_answer(console, data)
+        show_plans(console, data, saved=data["inputs"]["saved"])
         console.print()
-    spent = sum(data["search_s"] for data in answers)
-    first = answers[0]["inputs"]["saved"]
+    spent = sum(data["search_s"] for data in plans)
+    first = plans[0]["inputs"]["saved"]
     console.rule(characters="─")
-    console.print(
-        f"Planned {len(answers)} jobs in {show_time(spent)} of search; the answers are in {out}/ as JSON."
-    )
+    console.print(f"Planned {len(plans)} jobs in {show_time(spent)} of search; the plans are in {out}/ as JSON.")
     console.print(
         "Figures say how far to trust them: here `assumed`, since no layer was measured on your machines."
     )

@@ -14,6 +14,8 @@ from strata.units import show_bytes, show_time
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from strata.training.plan.schema import TrainingPlanFile
+
 
 @click.command()
 @click.argument("plan", type=click.Path(dir_okay=False), required=False)
@@ -29,18 +31,19 @@ def explain(plan: str | None, why_not: str | None, output: str) -> int:
     strata plan train aws10 llama-3.1-70b --save plan.json
     strata explain plan.json --why-not Tokyo
     """
-    data = _latest() if plan is None else _read(plan)
-    if data["kind"] == "ServingPlan":
+    data, file = _latest() if plan is None else _read(plan)
+    if file is None:
         return _explain_serving(data, why_not, output)
     if why_not is None:
         emit(data, output, lambda console: _show(console, data))
         return 0 if data["plans"] else 3
-    found = _why_not(data, why_not)
-    emit(found, output, lambda console: console.print("\n".join(found["text"])))
+    answer = _why_not(data, file, why_not)
+    emit(answer, output, lambda console: console.print("\n".join(answer["text"])))
     return 0
 
 
-def _latest() -> dict[str, Any]:
+def _latest() -> tuple[dict[str, Any], TrainingPlanFile | None]:
+    """Return the latest plan of this machine, and its checked form where it is a training plan."""
     import os
 
     from strata.history import History, default_path
@@ -52,11 +55,18 @@ def _latest() -> dict[str, Any]:
             entries = [*history.latest("training", 1), *history.latest("serving", 1)]
     if not entries:
         raise UsageError("no plan has been made yet", hint="strata plan train seed llama-3.1-70b")
-    return dict(max(entries, key=lambda entry: entry.id).decision)
+    latest = max(entries, key=lambda entry: entry.id)
+    data = dict(latest.decision)
+    if latest.kind == "serving":
+        return data, None
+    from strata.training.plan.planfile import plan_file_of
+
+    return data, plan_file_of(data, source=str(path))
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> tuple[dict[str, Any], TrainingPlanFile | None]:
     from strata.files import read_json
+    from strata.training.plan.planfile import OLD_KIND, read_plan_file
 
     data = read_json(path)
     if isinstance(data, dict) and data.get("kind") == "ServingPlan":
@@ -64,14 +74,15 @@ def _read(path: str) -> dict[str, Any]:
         from strata.serving.planning.schema import ServingPlanFile
 
         read_serving_plan(path)  # tells what is wrong in the file, with its place
-        return ServingPlanFile.model_validate(data).model_dump(mode="json", by_alias=True)
-    if not isinstance(data, dict) or data.get("kind") != "TrainingAnswer" or "plans" not in data:
+        return ServingPlanFile.model_validate(data).model_dump(mode="json", by_alias=True), None
+    if not isinstance(data, dict) or data.get("kind") not in ("TrainingPlan", OLD_KIND):
         kind = data.get("kind") if isinstance(data, dict) else None
         raise UsageError(
-            f"{path}: is no answer of `strata plan`" + (f" (kind: {kind})" if kind else ""),
+            f"{path}: not a plan that `strata plan` wrote" + (f" (kind: {kind})" if kind else ""),
             hint="strata plan train FLEET JOB --save plan.json",
         )
-    return data
+    file = read_plan_file(path)
+    return file.model_dump(mode="json", by_alias=True, exclude_unset=True), file
 
 
 def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> int:
@@ -80,15 +91,15 @@ def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> 
     if why_not is None:
         emit(data, output, lambda console: show_serving(console, data, next_command=False))
         return 0 if data["pipelines"] else 3
-    found = why_not_serving(data, why_not)
-    emit(found, output, lambda console: console.print("\n".join(found["text"])))
+    answer = why_not_serving(data, why_not)
+    emit(answer, output, lambda console: console.print("\n".join(answer["text"])))
     return 0
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:
-    from strata.cli.plan_table import show_answer
+    from strata.cli.plan_table import show_plans
 
-    show_answer(console, data, next_command=False)
+    show_plans(console, data, next_command=False)
     if not data["plans"]:
         return
     best = data["plans"][0]
@@ -110,7 +121,7 @@ def _show(console: Console, data: dict[str, Any]) -> None:
     )
 
 
-def _why_not(data: dict[str, Any], domain: str) -> dict[str, Any]:
+def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[str, Any]:
     names = [item["name"] for item in data["fleet"]["domains"]]
     excluded = [reason for reason in data["reasons"] if reason["subject"] == domain]
     if domain not in names and not excluded:
@@ -118,7 +129,7 @@ def _why_not(data: dict[str, Any], domain: str) -> dict[str, Any]:
 
         close = difflib.get_close_matches(domain, names, n=1)
         raise UsageError(
-            f"no domain {domain!r} in this answer", hint=f"--why-not {close[0] if close else ' | '.join(names)}"
+            f"no domain {domain!r} in this plan", hint=f"--why-not {close[0] if close else ' | '.join(names)}"
         )
     answer: dict[str, Any] = {"domain": domain, "used": False, "reasons": excluded, "best_with": None}
     if data["plans"] and domain in data["plans"][0]["domains"]:
@@ -128,33 +139,36 @@ def _why_not(data: dict[str, Any], domain: str) -> dict[str, Any]:
     if excluded:
         answer["text"] = [reason["text"] for reason in excluded]
         return answer
-    answer["best_with"] = _best_with(data, domain)
+    answer["best_with"] = _best_with(file, domain)
     answer["text"] = _sentences(data, domain, answer["best_with"])
     return answer
 
 
-def _best_with(data: dict[str, Any], domain: str) -> dict[str, Any] | None:
-    """Plan again with the domain forced in; the files the answer came from must still be there."""
-    from dataclasses import replace
-
-    from strata.fleet.schema import load_fleet
-    from strata.training.plan.planner import best_with, plan_training
+def _best_with(file: TrainingPlanFile, domain: str) -> dict[str, Any] | None:
+    """Plan with the domain forced in, as the file was planned; the files it came from must be as they were."""
+    from strata.training.plan.planfile import reload_inputs
+    from strata.training.plan.planner import best_with, problem_of
     from strata.training.plan.report import plan_dict
-    from strata.workload.job import Objective
-    from strata.workload.schema import load_job
 
-    inputs = data["inputs"]
-    fleet, job = load_fleet(inputs["fleet"]), load_job(inputs["job"])
-    job = replace(job, objective=Objective(data["objective"]))
-    answer = plan_training(fleet, job, clock=time.perf_counter, rank=0)
-    item = best_with(answer, domain, clock=time.perf_counter)
-    return None if item is None else plan_dict(answer, item, 1)
+    inputs = reload_inputs(file)
+    if inputs.changes:
+        raise UsageError(
+            f"the plan was not made from these files: {'; '.join(inputs.changes)}",
+            hint=f"strata plan train {file.inputs['fleet']} {file.inputs['job']} --save plan.json",
+        )
+    problem = problem_of(inputs.fleet, inputs.job)
+    if not file.plans:
+        return None
+    item, reasons = best_with(
+        problem, file.plans[0].plan.plan, domain, clock=time.perf_counter, time_limit_s=file.request.time_limit_s
+    )
+    return None if item is None else plan_dict(problem, item, 1, reasons)
 
 
 def _sentences(data: dict[str, Any], domain: str, item: dict[str, Any] | None) -> list[str]:
     if item is None:
-        found = [alternative for alternative in data["alternatives"] if domain in alternative["domains"]]
-        refusals = [f"{a['name']}: {reason['text']}" for a in found for reason in a["reasons"]]
+        tried = [alternative for alternative in data["alternatives"] if domain in alternative["domains"]]
+        refusals = [f"{a['name']}: {reason['text']}" for a in tried for reason in a["reasons"]]
         return [f"no plan that uses {domain} fits this job", *refusals[:3]]
     best = data["plans"][0]
     ratio = item["step_time_s"] / best["step_time_s"]

@@ -68,13 +68,12 @@ def _read(path: Path, kind: str, target: str) -> Any:
         return read_serving_plan(path) if kind == "ServingPlan" else read_plan(path)
     except BadFile:
         data = read_document(path).data
-        found = data.get("kind") if isinstance(data, dict) else None
-        other = {"ServingPlan": ("serving", "vllm"), "TrainingPlan": ("training", "torchrun")}
-        other["TrainingAnswer"] = other["TrainingPlan"]
-        if found in other and other[found] != other[kind]:
+        given = data.get("kind") if isinstance(data, dict) else None
+        launched = {"ServingPlan": ("serving", "vllm"), "TrainingPlan": ("training", "torchrun")}
+        if given in launched and given != kind:
             raise UsageError(
-                f"{path}: a {other[found][0]} plan, and --to {target} launches {other[kind][0]} plans",
-                hint=f"--to {other[found][1]}",
+                f"{path}: a {launched[given][0]} plan, and --to {target} launches {launched[kind][0]} plans",
+                hint=f"--to {launched[given][1]}",
             ) from None
         raise
 

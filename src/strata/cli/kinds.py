@@ -44,8 +44,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "What is to be trained, how it may be, and what counts as good.",
     ),
     "TrainingPlan": Kind(
-        "strata.training.plan.planfile:read_plan",
-        "strata.training.plan.schema:PlanFile",
+        "strata.training.plan.planfile:read_plan_file",
+        "strata.training.plan.schema:TrainingPlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
     "RuntimeProfile": Kind(
@@ -65,8 +65,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
 }
 
-_KINDLESS: Final = {"topology": "Fleet", "plans": "TrainingPlan"}
-"""Files without `kind:` told by a key: seed 001's network file, and the answer of `strata plan train -o json`."""
+_KINDLESS: Final = {"topology": "Fleet"}
+"""Files without `kind:` that a key tells: the network file of seed 001."""
+
+_FORMER: Final = {"TrainingAnswer": "TrainingPlan"}
+"""Kinds of earlier versions, and what reads them now, if only to say what to do."""
 
 
 def kind_named(name: str) -> Kind:
@@ -85,6 +88,7 @@ def kind_of(document: Document) -> str:
                 return name
         raise BadFile([document.fault((), f"no `kind:` at the top (known: {', '.join(KINDS)})")])
     name = str(keys["kind"])
+    name = _FORMER.get(name, name)
     if name not in KINDS:
         raise BadFile([document.fault(("kind",), _unknown(name))])
     return name

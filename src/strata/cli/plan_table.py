@@ -25,8 +25,10 @@ LABELS: Final = {
 SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 
-def show_answer(console: Console, data: dict[str, Any], *, next_command: bool = True) -> None:
-    """Print an answer (the dict of `answer_dict`) in 80 columns."""
+def show_plans(
+    console: Console, data: dict[str, Any], *, saved: str | None = None, next_command: bool = True
+) -> None:
+    """Print a plan file's content in 80 columns; `saved` is where it was written to."""
     if not data["plans"]:
         console.print(f"no plan fits {data['name']} on {data['fleet']['name']}")
         _reasons(console, data["reasons"])
@@ -46,7 +48,7 @@ def show_answer(console: Console, data: dict[str, Any], *, next_command: bool = 
     _reasons(console, data["reasons"])
     _why_not(console, data)
     if next_command:
-        _next(console, data)
+        _next(console, data["inputs"], saved)
 
 
 def _plans(console: Console, plans: list[dict[str, Any]]) -> None:
@@ -109,11 +111,11 @@ def _baselines(console: Console, data: dict[str, Any]) -> None:
     body = []
     for name, item in data["baselines"].items():
         if not item["found"]:
-            body.append([LABELS[name], "needs pymoo" if "pymoo" in item["reason"] else "no plan", "", "", ""])
+            body.append([LABELS.get(name, name), _absent(item["reason"]), "", "", ""])
             continue
         body.append(
             [
-                LABELS[name],
+                LABELS.get(name, name),
                 show_time(item["step_time_s"]),
                 f"{item['ratio']:.2f}x",
                 str(item["num_devices"]),
@@ -124,6 +126,12 @@ def _baselines(console: Console, data: dict[str, Any]) -> None:
     ours = best["num_devices"] / best["tokens_per_s"] * 1e6
     body.insert(0, ["strata", show_time(best["step_time_s"]), "1.00x", str(best["num_devices"]), show_count(ours)])
     console.print(rows(["compared with", "step", "vs strata", "GPUs", "GPU-s/Mtok"], body, right=range(1, 5)))
+
+
+def _absent(reason: str) -> str:
+    if "pymoo" in reason:
+        return "needs pymoo"
+    return "out of time" if "time" in reason else "no plan"
 
 
 def _policy(console: Console, policy: dict[str, Any]) -> None:
@@ -176,10 +184,9 @@ def _why_not(console: Console, data: dict[str, Any]) -> None:
         console.print(f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"]))
 
 
-def _next(console: Console, data: dict[str, Any]) -> None:
-    fleet, job = data["inputs"].get("fleet", "FLEET"), data["inputs"].get("job", "JOB")
-    saved = data["inputs"].get("saved")
+def _next(console: Console, inputs: dict[str, str], saved: str | None) -> None:
     if saved:
         console.print(f"next: strata explain {saved}   or: strata export {saved} --to torchrun")
     else:
+        fleet, job = inputs["fleet"], inputs["job"]
         console.print(f"next: strata plan train {fleet} {job} --save plan.json && strata explain plan.json")

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import remember, time_limit_s
-from strata.errors import OutOfTime, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from strata.fleet.fleet import Fleet
-    from strata.training.plan.exact.search import Evaluated
-    from strata.training.plan.planner import Answer
-    from strata.workload.job import TrainingJob
-
-    Planner = Callable[[Fleet, TrainingJob], Answer]
+from strata.errors import OutOfTime
 
 
 def _weights(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -42,9 +30,14 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "reward", "tchebycheff"]), help="Instead of the job's goal."
 )
-@click.option("--weights", callback=_weights, metavar="A,B,C", help="Of reward and tchebycheff; alone: of reward.")
+@click.option(
+    "--weights", callback=_weights, metavar="A,B,C", help="For reward and tchebycheff; on its own, for reward."
+)
+@click.option("--baselines/--no-baselines", default=True, help="Whether to compare the plan with other rules.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")
-@click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
+@click.option(
+    "--time-limit", default="30s", show_default=True, help="For everything: search, baselines and Pareto front."
+)
 @click.option(
     "--planner",
     type=click.Choice(["exact", "hi-ppo"]),
@@ -56,13 +49,13 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--in-use", "in_use", type=click.Path(), help="With hi-ppo: the plan file the job runs now; keep or switch."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the random baselines.")
-@click.option("--save", type=click.Path(dir_okay=False), help="Also write the answer, as JSON, to this file.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the random baselines.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Also write the plan file (JSON) to this path.")
 @output_option
 def train(
-    fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None, pareto: bool,
-    time_limit: str, planner: str, policy: str | None, in_use: str | None, seed: int, save: str | None,
-    output: str,
+    fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None,
+    baselines: bool, pareto: bool, time_limit: str, planner: str, policy: str | None, in_use: str | None,
+    seed: int, save: str | None, output: str,
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
 
@@ -75,116 +68,32 @@ def train(
     """
     from strata import units
     from strata.fleet.schema import load_fleet
+    from strata.training.plan.compare import plan_request
+    from strata.training.plan.schema import PlanRequest
     from strata.workload.schema import load_job
 
     limit_s = time_limit_s(time_limit)
-    asked = _asked(load_job(job), minimize, weights)
-    if planner == "exact" and (policy or in_use):
-        raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
-    learned = _learned(policy, in_use) if planner == "hi-ppo" else None
-    data, stopped = planned(load_fleet(fleet), asked, {"fleet": fleet, "job": job}, top=top, seed=seed,
-                            limit_s=limit_s, pareto=pareto, learned=learned)  # fmt: skip
-    if not data["plans"] and stopped == "time":
-        raise OutOfTime(
-            f"no plan within {units.show_time(limit_s)}",
-            hint=f"--time-limit {units.show_time(max(10, 4 * limit_s))}",
-        )
+    request = PlanRequest.model_validate({
+        "planner": planner, "minimize": minimize, "weights": weights, "time_limit_s": limit_s, "top": top,
+        "seed": seed, "baselines": baselines, "pareto": pareto, "policy": policy, "in_use": in_use,
+    })  # fmt: skip
+    report = plan_request(load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress)
+    if report.out_of_time:
+        hint = f"--time-limit {units.show_time(max(10, 4 * limit_s))}"
+        raise OutOfTime(f"no plan within {units.show_time(limit_s)}", hint=hint)
+    data = report.to_dict(request, {"fleet": fleet, "job": job})
     if save:
         from strata.files import write_json
 
         write_json(save, data)
     remember("training", data)
+    if not report.front_complete:
+        click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
+    if report.interrupted:
+        click.echo("interrupted: this is the best plan so far, and the comparison is not complete", err=True)
     if output == "table":
-        from strata.cli.plan_table import show_answer
-
-        data["inputs"]["saved"] = save or ""
-    emit(data, output, lambda console: show_answer(console, data))
-    if stopped == "interrupt":
+        from strata.cli.plan_table import show_plans
+    emit(data, output, lambda console: show_plans(console, data, saved=save))
+    if report.interrupted:
         return 130
     return 0 if data["plans"] else 3
-
-
-def planned(
-    fleet: Any,
-    job: TrainingJob,
-    inputs: dict[str, str],
-    *,
-    top: int,
-    seed: int,
-    limit_s: float,
-    pareto: bool = False,
-    learned: Planner | None = None,
-) -> tuple[dict[str, Any], str]:
-    """Return the answer as data, and what stopped the search: "", "time" or "interrupt".
-
-    `learned` plans instead of the exact search.
-    """
-    import numpy as np
-
-    from strata.training.plan.baselines import BASELINES
-    from strata.training.plan.baselines.context import Context
-    from strata.training.plan.exact.pareto import front
-    from strata.training.plan.planner import plan_training
-    from strata.training.plan.report import answer_dict
-
-    with progress("planning"):
-        if learned is not None:
-            answer = learned(fleet, job)
-        else:
-            answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=limit_s, rank=top, seed=seed)
-    stopped = "interrupt" if answer.found.interrupted else "time" if answer.found.stopped else ""
-    baselines: dict[str, Evaluated | None] = {}
-    shape: list[Evaluated] | None = None
-    try:
-        if answer.best is not None and stopped != "interrupt":
-            context = Context(
-                answer.scales, answer.best.report.num_devices, np.random.default_rng(seed), time.perf_counter,
-                time.perf_counter() + limit_s,
-            )  # fmt: skip
-            with progress("baselines", total=len(BASELINES)) as advance:
-                for done, (name, rule) in enumerate(BASELINES.items()):
-                    baselines[name] = rule(answer.problem, context)
-                    advance(done + 1)
-        if pareto:
-            with progress("Pareto front", total=1.0) as advance:
-                shape, complete = front(
-                    answer.problem,
-                    clock=time.perf_counter,
-                    deadline=time.perf_counter() + limit_s,
-                    advance=advance,
-                )
-            if not complete:
-                click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
-    except KeyboardInterrupt:
-        stopped = "interrupt"
-        click.echo("interrupted: the plan stands, the comparison is not complete", err=True)
-    return answer_dict(answer, baselines=baselines, top=top, inputs=inputs, front=shape), stopped
-
-
-def _learned(policy: str | None, in_use: str | None) -> Planner:
-    """Return the learned policy as a planner."""
-    from functools import partial
-
-    from strata.training.hi_ppo.global_agent import InUse
-    from strata.training.hi_ppo.plan import plan_hi_ppo
-    from strata.training.hi_ppo.policy import load_policy
-    from strata.training.plan.planfile import read_plan
-
-    using = None if in_use is None else InUse(read_plan(in_use).plan)
-    return partial(plan_hi_ppo, policy=load_policy(policy), clock=time.perf_counter, in_use=using)
-
-
-def _asked(job: TrainingJob, minimize: str | None, weights: tuple[float, float, float] | None) -> TrainingJob:
-    from strata.workload.job import Objective
-
-    if minimize is not None:
-        job = replace(job, objective=Objective(minimize))
-    if weights is not None:
-        if minimize is None and job.objective in (Objective.TIME, Objective.COST):
-            job = replace(job, objective=Objective.REWARD)
-        if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
-            raise UsageError(
-                f"--weights has no meaning for --minimize {job.objective}", hint="--minimize tchebycheff or reward"
-            )
-        job = replace(job, weights=weights)
-    return job

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.errors import StrataError, UsageError
+from strata.errors import UsageError
 
 if TYPE_CHECKING:
     from strata.simulate.analytic import StepModel
@@ -16,42 +16,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A plan with what it was made for; `fleet` is the file (or the bundled fleet's name)."""
+    """A plan with what it was made for; `fleet` is the file (or the bundled fleet's name).
+
+    notes: how fleet and job differ from what the plan was made for.
+    """
 
     name: str
     plan: TrainingPlan
     model: StepModel
     fleet: str
+    notes: tuple[str, ...] = ()
 
 
 def load(paths: tuple[Path, ...]) -> list[Loaded]:
     """Read plan files. Raises UsageError where the fleet or job is gone or no longer that of the plan."""
-    from strata.fleet.schema import load_fleet
     from strata.simulate.analytic import StepModel
-    from strata.training.plan.planfile import read_plan
-    from strata.workload.schema import load_job
+    from strata.training.plan.planfile import read_plan, reload_inputs
 
-    found: list[Loaded] = []
+    loaded: list[Loaded] = []
     for path in paths:
         saved = read_plan(path)
-        again = f"strata plan train FLEET JOB --save {path}"
-        if not {"fleet", "job"} <= set(saved.inputs):
-            raise UsageError(f"{path} does not say from which fleet and job it was planned", hint=again)
+        inputs = reload_inputs(saved.file)
         source = saved.inputs["fleet"]
-        try:
-            fleet, job = load_fleet(source), load_job(saved.inputs["job"])
-        except StrataError as error:
-            raise UsageError(f"{path} was planned from files that cannot be read: {error}", hint=again) from error
-        if found and fleet != found[0].model.fleet:
-            raise UsageError(f"{path} is for another fleet ({fleet.name}) than {paths[0]}", hint="one fleet a run")
-        model = StepModel(fleet, job)
+        if loaded and inputs.fleet != loaded[0].model.fleet:
+            raise UsageError(
+                f"{path} is for another fleet ({inputs.fleet.name}) than {paths[0]}", hint="one fleet a run"
+            )
+        model = StepModel(inputs.fleet, inputs.job)
         if fault := _misfit(saved.plan, model):
+            again = f"strata plan train {source} {saved.inputs['job']} --save {path}"
             raise UsageError(f"{path} no longer fits {source}: {fault}", hint=again)
-        known = [one.name for one in found]
+        known = [job.name for job in loaded]
         name = saved.name.replace("/", "-")  # a lane is named JOB/stage
         unique = next(n for n in (name, *(f"{name} {k}" for k in range(2, len(paths) + 2))) if n not in known)
-        found.append(Loaded(unique, saved.plan, model, source))
-    return found
+        loaded.append(Loaded(unique, saved.plan, model, source, inputs.changes))
+    return loaded
 
 
 def _misfit(plan: TrainingPlan, model: StepModel) -> str:
@@ -80,7 +79,7 @@ def _misfit(plan: TrainingPlan, model: StepModel) -> str:
 
 def crowded(jobs: list[Loaded]) -> list[str]:
     """Return a sentence a domain whose devices the jobs would have to share, which is not simulated."""
-    notes = []
+    notes = [f"{note}; the plan was made before" for job in jobs for note in job.notes]
     for domain in jobs[0].model.fleet.domains:
         used = sum(job.plan.devices().get(domain.name, 0) for job in jobs)
         if used > domain.num_devices:

@@ -15,7 +15,7 @@ from strata.units import show_bytes, show_count, show_time, show_usd
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.training.plan.planner import Answer
+    from strata.training.plan.report import TrainingPlanReport
 
 _NONE: Final = "-"
 
@@ -57,9 +57,9 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     for label, (hardware, work) in (("as it is", before), ("what if", (new_fleet, new_job))):
         with progress(label):
             answer = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=limit_s)
-        if answer.found.interrupted:
+        if answer.search.interrupted:
             raise KeyboardInterrupt  # one plan and half of another compare to nothing
-        if answer.best is None and answer.found.stopped:
+        if answer.best is None and answer.search.stopped:
             raise OutOfTime(f"no plan within {show_time(limit_s)} ({label})", hint="a longer --time-limit")
         answers.append(answer)
     old, new = answers
@@ -75,12 +75,13 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
     return 0 if new.best is not None else 3
 
 
-def _side(answer: Answer) -> dict[str, Any]:
+def _side(answer: TrainingPlanReport) -> dict[str, Any]:
     """Return one side: its plan (None where none fits), and the reasons of its decision."""
     from strata.training.plan.report import plan_dict
 
+    best, chosen = answer.best, answer.decision.reasons[:1]
     return {
-        "plan": plan_dict(answer, answer.best, 1) if answer.best is not None else None,
+        "plan": None if best is None else plan_dict(answer.problem, best, 1, chosen),
         "reasons": [reason.to_dict() for reason in answer.decision.reasons],
         "trust": str(answer.decision.trust),
         "inputs_digest": answer.decision.inputs_digest,

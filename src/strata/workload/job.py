@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from strata.workload.layers import LayerTable
+from strata.workload.model import ModelSpec
 from strata.workload.profile import LayerProfile
 
 
@@ -60,6 +61,7 @@ class TrainingJob:
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
     model_name: what the layers are of, for people. profile: measured layer times, which go before FLOPs.
+    spec: the model's shape, for launch files; the planner reads the layers alone.
     """
 
     name: str
@@ -81,6 +83,7 @@ class TrainingJob:
     flops_efficiency: float = 0.45
     model_name: str = ""
     profile: LayerProfile | None = None
+    spec: ModelSpec | None = field(default=None, compare=False, repr=False)
 
     @property
     def tokens_per_step(self) -> int:

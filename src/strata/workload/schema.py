@@ -243,6 +243,7 @@ def _job(file: TrainingJobFile, spec: ModelSpec, profile: LayerProfile | None) -
     job = TrainingJob(
         name=file.name,
         model_name=spec.name,
+        spec=spec,
         layers=spec.layer_table(train.sequence, element_bytes),
         sequence_length=train.sequence,
         num_heads=spec.num_heads,

@@ -11,38 +11,42 @@ import pytest
 
 from strata.cli.main import run
 from strata.errors import UsageError
+from strata.fleet.schema import load_fleet
+from strata.simulate.analytic import StepModel
 from strata.simulate.astra.chakra import decode
 from strata.simulate.astra.discover import Binaries
 from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.referee import simulate_astra
 from strata.simulate.astra.run import parse
-from strata.training.export.chakra import render, step_model
-from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, save_plan
+from strata.training.export.chakra import render
+from strata.training.plan.planfile import read_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from strata.workload.schema import load_job
 from tests.simulate.astra.fake_astra import fake
+from tests.support.training_plans import save_plan
 
 NAMES = ("East_DataCenter", "Central_DataCenter", "West_DataCenter")
 LAYERS = 34  # llama-3.1-8b: 32, the embedding and the head
 
 
-def saved(*names, **inputs):
+def chain(*names):
     cuts = [LAYERS * i // len(names) for i in range(len(names) + 1)]
     stages = tuple(
         Stage(name, cuts[i], cuts[i + 1] - cuts[i], 4, len(names) - 1 - i) for i, name in enumerate(names)
     )
-    return SavedPlan(
-        " > ".join(names),
-        TrainingPlan((Pipeline(stages, 1, 8),), 1),
-        "seed",
-        tuple(PlannedDomain(name, "A100-SXM4-80GB", 8, 8) for name in NAMES),
-        PlannedJob("job", "llama-3.1-8b", LAYERS, 4096, 8),
-        inputs=inputs or {"fleet": "seed", "job": "llama-3.1-8b"},
-    )
+    return TrainingPlan((Pipeline(stages, 1, 8),), 1)
+
+
+def save(path, *names, **inputs):
+    """Write a plan of domains one after the other; `inputs` are the files it names."""
+    named = inputs or {"fleet": "seed", "job": "llama-3.1-8b"}
+    save_plan(path, load_fleet("seed"), load_job("llama-3.1-8b"), chain(*names), inputs=named)
+    return read_plan(path)
 
 
 def test_the_traces_are_those_the_simulation_runs(tmp_path, monkeypatch):
-    plan, binary = saved(*NAMES[:2]), fake(tmp_path / "bin", "aware")
-    save_plan(tmp_path / "plan.json", plan)
+    binary = fake(tmp_path / "bin", "aware")
+    plan = save(tmp_path / "plan.json", *NAMES[:2])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert run(["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", str(tmp_path / "out")]) == 0
     ranks = json.loads((tmp_path / "out" / "ranks.json").read_text())
@@ -51,13 +55,16 @@ def test_the_traces_are_those_the_simulation_runs(tmp_path, monkeypatch):
     printed = subprocess.check_output([binary, *command[1:]], cwd=tmp_path / "out", text=True)
     finish, _ = parse(printed, len(ranks["ranks"]))
     result = simulate_astra(
-        step_model(plan), plan.plan, binaries=Binaries(aware=binary), environment={"XDG_CACHE_HOME": str(tmp_path)}
+        StepModel(load_fleet("seed"), load_job("llama-3.1-8b")),
+        plan.plan,
+        binaries=Binaries(aware=binary),
+        environment={"XDG_CACHE_HOME": str(tmp_path)},
     )
     assert max(finish) / 1e9 == result.step_s
 
 
 def test_every_file_is_listed(tmp_path, capsys):
-    save_plan(tmp_path / "plan.json", saved(*NAMES[:2]))
+    save(tmp_path / "plan.json", *NAMES[:2])
     out = tmp_path / "out"
     assert run(["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", str(out), "-o", "json"]) == 0
     shown = capsys.readouterr()
@@ -71,16 +78,16 @@ def test_every_file_is_listed(tmp_path, capsys):
 
 
 def test_the_table_counts_the_ranks(tmp_path, capsys):
-    save_plan(tmp_path / "plan.json", saved(NAMES[0]))
+    save(tmp_path / "plan.json", NAMES[0])
     assert run(["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", str(tmp_path / "out")]) == 0
     assert "2 ranks, 1 of them at work" in capsys.readouterr().out
 
 
 def test_unlike_links_need_an_aggregation_and_say_so(tmp_path, capsys):
+    plan = save(tmp_path / "plan.json", *NAMES)
     with pytest.raises(Refused):
-        render(saved(*NAMES))
-    assert "are all taken as 3Gbps, 50ms (min)" in render(saved(*NAMES), aggregation=Aggregation.MIN).notes[0]
-    save_plan(tmp_path / "plan.json", saved(*NAMES))
+        render(plan)
+    assert "are all taken as 3Gbps, 50ms (min)" in render(plan, aggregation=Aggregation.MIN).notes[0]
     arguments = ["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", str(tmp_path / "out")]
     assert run(arguments) == 3
     assert "ASTRA-sim has one link for all of domains" in capsys.readouterr().err
@@ -89,7 +96,7 @@ def test_unlike_links_need_an_aggregation_and_say_so(tmp_path, capsys):
 
 
 def test_an_aggregation_is_for_chakra_only(tmp_path, capsys):
-    save_plan(tmp_path / "plan.json", saved(*NAMES[:2]))
+    save(tmp_path / "plan.json", *NAMES[:2])
     assert run(["export", str(tmp_path / "plan.json"), "--to", "torchrun", "--aggregate", "min"]) == 2
     assert "--aggregate is for --to chakra" in capsys.readouterr().err
 
@@ -98,18 +105,18 @@ def test_an_aggregation_is_for_chakra_only(tmp_path, capsys):
     ("inputs", "message"),
     [
         ({"fleet": "seed"}, "does not name its fleet and job files"),
-        ({"fleet": "hub", "job": "llama-3.1-8b"}, "no domain 'East_DataCenter'"),
-        ({"fleet": "seed", "job": "llama-3.1-70b"}, "82 layers, not 34"),
+        ({"fleet": "hub", "job": "llama-3.1-8b"}, "hub has changed: it has no domain East_DataCenter"),
+        ({"fleet": "seed", "job": "llama-3.1-70b"}, "model is llama-3.1-70b, and was llama-3.1-8b"),
     ],
 )
-def test_a_plan_whose_files_are_gone_or_changed_is_refused(inputs, message):
+def test_a_plan_whose_files_are_gone_or_changed_is_refused(tmp_path, inputs, message):
     with pytest.raises(UsageError, match=message):
-        render(saved(*NAMES[:2], **inputs))
+        render(save(tmp_path / "plan.json", *NAMES[:2], **inputs))
 
 
 def test_an_unwritable_folder_is_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    save_plan(tmp_path / "plan.json", saved(*NAMES[:2]))
+    save(tmp_path / "plan.json", *NAMES[:2])
     out = str(tmp_path / "file" / "out")
     assert run(["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", out]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -7,11 +7,13 @@ import pytest
 from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import Layout, rank_map
-from strata.training.plan.planfile import PlannedJob
+from strata.training.plan.schema import PlannedJob
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
-JOB = PlannedJob("job", "model", 10, 4096, 32, num_heads=32, hidden_size=4096)
+JOB = PlannedJob(
+    name="job", model="model", num_layers=10, sequence_length=4096, global_batch=32, num_heads=32, hidden_size=4096
+)
 
 
 def plan(*counts, domains, replicas=2, tensor_parallel=2, microbatches=8, **more):
@@ -96,7 +98,7 @@ def test_every_process_runs_the_part_megatron_takes_its_rank_for(tmp_path, domai
 def test_copies_of_several_pipelines_are_megatrons_data_parallel_ranks(tmp_path):
     one = Pipeline((Stage("a", 0, 10, 2),), 2, 8)
     both = TrainingPlan((one, replace(one, stages=(Stage("b", 0, 10, 2),))), 1)
-    devices = launched(tmp_path, render(layout(both), replace(JOB, global_batch=32)))
+    devices = launched(tmp_path, render(layout(both), JOB.model_copy(update={"global_batch": 32})))
     assert [devices[rank][0] for rank in range(8)] == list("aaaabbbb")
 
 
@@ -160,7 +162,7 @@ def test_what_megatron_runs_at_another_speed_is_noted_in_every_file():
     deep = plan(5, 5, domains="ab", schedule=Schedule.LATENCY_AWARE, gradient_compression=2.0)
     stages = tuple(replace(stage, warmup=5 - s) for s, stage in enumerate(deep.pipelines[0].stages))
     deep = replace(deep, pipelines=(replace(deep.pipelines[0], stages=stages),))
-    launch = render(layout(deep), replace(JOB, global_batch=30, hidden_size=None))
+    launch = render(layout(deep), JOB.model_copy(update={"global_batch": 30, "hidden_size": None}))
     text = " ".join(launch.notes)
     assert "[1, 0]" in text
     assert "[5, 4]" in text

@@ -4,9 +4,11 @@ from dataclasses import replace
 import pytest
 
 from strata.errors import BadFile
-from strata.training.plan.planfile import PlannedDomain, PlannedJob, SavedPlan, read_plan, save_plan
+from strata.training.plan.planfile import read_plan
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
+from tests.support.builders import domain, fleet, job, layers
+from tests.support.training_plans import plan_data
 
 PLAN = TrainingPlan(
     (Pipeline((Stage("a", 0, 6, 4, warmup=3), Stage("b", 6, 4, 2)), replicas=2, microbatches=8),),
@@ -14,15 +16,11 @@ PLAN = TrainingPlan(
     schedule=Schedule.LATENCY_AWARE,
     recompute=Recompute.FULL,
 )
-SAVED = SavedPlan(
-    name="a > b",
-    plan=PLAN,
-    fleet="two sites",
-    domains=(PlannedDomain("a", "A100-SXM4-80GB", 8, 8), PlannedDomain("b", "H100-SXM", 4, 4)),
-    job=PlannedJob("job", "model", 10, 4096, 32, num_heads=32),
-    report={"step_time_s": 1.5, "egress_usd_per_step": 1e-05},
-    inputs={"fleet": "fleet.yaml"},
-)
+FLEET, JOB = fleet(domain("a", 16), domain("b", 4)), job(layers(8), batch=32)
+
+
+def saved():
+    return plan_data(FLEET, JOB, PLAN, inputs={"fleet": "fleet.yaml", "job": "job.yaml"})
 
 
 def write(path, data):
@@ -30,21 +28,17 @@ def write(path, data):
     return path
 
 
-def test_a_saved_plan_reads_back_equal(tmp_path):
-    save_plan(tmp_path / "plan.json", SAVED)
-    assert read_plan(tmp_path / "plan.json") == SAVED
-
-
-def test_the_first_plan_of_an_answer_is_read(tmp_path):
-    one = {"name": "best", "plan": PLAN.to_dict(), "step_time_s": 1.5}
-    other = {"name": "second", "plan": replace(PLAN, zero_stage=1).to_dict()}
-    answer = {"plans": [one, other], "decision": {}, **{key: SAVED.to_dict()[key] for key in ("fleet", "job")}}
-    assert read_plan(write(tmp_path / "answer.json", answer)) == replace(SAVED, name="best", report={}, inputs={})
+def test_the_best_plan_of_a_file_is_read(tmp_path):
+    data = plan_data(FLEET, JOB, PLAN, replace(PLAN, zero_stage=1))
+    plan = read_plan(write(tmp_path / "plan.json", data))
+    assert plan.plan == PLAN
+    assert [domain.name for domain in plan.domains] == ["a", "b"]
+    assert (plan.job.num_layers, plan.job.num_heads) == (10, 32)
 
 
 def test_every_fault_has_its_place(tmp_path):
-    data = SAVED.to_dict()
-    stages = data["plan"]["pipelines"][0]["stages"]
+    data = saved()
+    stages = data["plans"][0]["plan"]["pipelines"][0]["stages"]
     stages[0]["domain"], stages[1]["first_layer"], stages[1]["tensor_parallel"] = "c", 5, 8
     path = write(tmp_path / "plan.json", data)
     with pytest.raises(BadFile) as error:
@@ -54,7 +48,7 @@ def test_every_fault_has_its_place(tmp_path):
     for fault in error.value.faults:
         assert fault.line
         assert fault.column
-        found[fault.where.removeprefix("plan.pipelines")] = (lines[fault.line - 1], fault.message)
+        found[fault.where.removeprefix("plans.0.plan.pipelines")] = (lines[fault.line - 1], fault.message)
     assert found[".0.stages.0.domain"][0].strip() == '"domain": "c",'
     assert "should be 6" in found[".0.stages.1.first_layer"][1]
     assert "4 devices of a node of b" in found[".0.stages.1.tensor_parallel"][1]
@@ -63,9 +57,10 @@ def test_every_fault_has_its_place(tmp_path):
 
 
 def test_unknown_keys_and_wrong_values_are_faults(tmp_path):
-    data = SAVED.to_dict()
-    data["plan"]["microbatchsize"] = data["plan"].pop("microbatch_size")
-    data["plan"]["schedule"] = "2f2b"
+    data = saved()
+    plan = data["plans"][0]["plan"]
+    plan["microbatchsize"] = plan.pop("microbatch_size")
+    plan["schedule"] = "2f2b"
     with pytest.raises(BadFile) as error:
         read_plan(write(tmp_path / "plan.json", data))
     text = str(error.value)
@@ -73,6 +68,13 @@ def test_unknown_keys_and_wrong_values_are_faults(tmp_path):
     assert "1f1b-la" in text
 
 
-def test_an_answer_without_plans_is_refused(tmp_path):
-    with pytest.raises(BadFile, match="plans"):
-        read_plan(write(tmp_path / "answer.json", {"plans": [], "fleet": {}, "job": {}}))
+def test_a_file_that_holds_no_plan_says_so(tmp_path):
+    with pytest.raises(BadFile, match="no plan fitted") as error:
+        read_plan(write(tmp_path / "plan.json", saved() | {"plans": []}))
+    assert "strata explain" in error.value.hint
+
+
+def test_a_file_of_an_earlier_version_says_what_to_do(tmp_path):
+    with pytest.raises(BadFile, match="TrainingAnswer") as error:
+        read_plan(write(tmp_path / "plan.json", saved() | {"kind": "TrainingAnswer"}))
+    assert error.value.hint == "strata plan train fleet.yaml job.yaml --save plan.json"

@@ -63,8 +63,8 @@ def test_the_exact_planner_equals_brute_force(seed, objective):
         return
     best = min(score_report(asked, answer.scales, report) for report in kept)
     assert best - 1e-9 * abs(best) <= answer.best.score <= best + TOLERANCE * abs(best)
-    assert answer.found.bound <= best + 1e-9 * abs(best)
-    assert 0 <= answer.found.gap <= TOLERANCE
+    assert answer.search.bound <= best + 1e-9 * abs(best)
+    assert 0 <= answer.search.gap <= TOLERANCE
     assert within_limits(asked, answer.best.report)
 
 
@@ -256,7 +256,7 @@ def test_a_domain_smaller_than_its_node_cannot_hold_a_stage():
 def test_no_time_is_no_plan_and_not_an_error():
     ticks = count(0)
     answer = plan_training(fleet(domain("a")), job(), clock=lambda: float(next(ticks)), time_limit_s=0)
-    assert answer.found.stopped
+    assert answer.search.stopped
     assert answer.decision.choice is None
     assert "time-limit" in tokens(answer)
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strata.errors import UsageError
-from strata.fleet.schema import load_dynamics, load_fleet
+from strata.fleet.schema import load_dynamics
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import NAMES, Backend
 from strata.simulate.astra.files import encode_traces, options, scenario_files
 from strata.simulate.astra.lower import Aggregation, lower
 from strata.simulate.astra.validate import check_scenario
-from strata.training.plan.planfile import SavedPlan
-from strata.workload.schema import load_job
+from strata.training.plan.planfile import SavedPlan, reload_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,12 @@ def render(saved: SavedPlan, *, aggregation: Aggregation | None = None) -> Chakr
     Raises Refused where ASTRA-sim would answer wrongly, UsageError where the plan does not name its files or they
     no longer hold what it was made for.
     """
-    low = lower(step_model(saved), saved.plan, aggregation=aggregation)
+    inputs = reload_inputs(saved.file)
+    absent = [name for name in saved.plan.domains if name not in {domain.name for domain in inputs.fleet.domains}]
+    if absent or len(inputs.job.layers) != saved.job.num_layers:
+        again = f"strata plan train {saved.inputs['fleet']} {saved.inputs['job']} --save plan.json"
+        raise UsageError(f"{saved.name} no longer fits its files: {'; '.join(inputs.changes)}", hint=again)
+    low = lower(StepModel(inputs.fleet, inputs.job), saved.plan, aggregation=aggregation)
     check_scenario(low.scenario, is_aware=low.backend is Backend.AWARE)
     command = " ".join([NAMES[low.backend], *options(has_groups=bool(low.scenario.groups))])
     files = {
@@ -41,25 +45,11 @@ def render(saved: SavedPlan, *, aggregation: Aggregation | None = None) -> Chakr
         "ranks.json": json.dumps({"backend": low.backend, "command": command, "ranks": low.labels}, indent=1)
         + "\n",
     }
-    notes = [*low.notes, f"in this folder: {command}"]
+    notes = [
+        *(f"{change}; the plan was made before" for change in inputs.changes),
+        *low.notes,
+        f"in this folder: {command}",
+    ]
     if load_dynamics(saved.inputs["fleet"]) is not None:
         notes.append("links vary in the fleet file; network.yml has them as they are without that")
     return ChakraFiles(encode_traces(low.scenario.traces), files, low.labels, tuple(notes))
-
-
-def step_model(saved: SavedPlan) -> StepModel:
-    """Return the cost model of what a plan was made for, read again from the files it names."""
-    if not {"fleet", "job"} <= saved.inputs.keys():
-        raise UsageError(
-            f"{saved.name}: the plan file does not name its fleet and job files, and traces need their links",
-            hint="strata plan train FLEET JOB --save plan.json",
-        )
-    fleet, job = load_fleet(saved.inputs["fleet"]), load_job(saved.inputs["job"])
-    absent = [name for name in saved.plan.domains if name not in {domain.name for domain in fleet.domains}]
-    if absent or len(job.layers) != saved.job.num_layers:
-        what = f"no domain {absent[0]!r}" if absent else f"{len(job.layers)} layers, not {saved.job.num_layers}"
-        raise UsageError(
-            f"{saved.name}: {saved.inputs['fleet']} and {saved.inputs['job']} have changed: {what}",
-            hint="strata plan train FLEET JOB --save plan.json",
-        )
-    return StepModel(fleet, job)

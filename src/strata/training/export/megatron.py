@@ -13,7 +13,7 @@ from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import Layout, Rank, RankMap, rank_map
-from strata.training.plan.planfile import PlannedJob
+from strata.training.plan.schema import PlannedJob
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
@@ -165,6 +165,11 @@ def _arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
     if job.hidden_size is not None and job.num_heads is not None:
         yield f"--hidden-size {job.hidden_size}"
         yield f"--num-attention-heads {job.num_heads}"
+        if job.num_kv_heads is not None and job.num_kv_heads != job.num_heads:
+            yield "--group-query-attention"
+            yield f"--num-query-groups {job.num_kv_heads}"
+    if job.ffn_hidden_size is not None:
+        yield f"--ffn-hidden-size {job.ffn_hidden_size}"
     yield f"--seq-length {job.sequence_length}"
     yield f"--max-position-embeddings {job.sequence_length}"
     yield f"--micro-batch-size {plan.microbatch_size}"

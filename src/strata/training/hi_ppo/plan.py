@@ -1,4 +1,4 @@
-"""Plan a job with the learned policy: the same Answer as the exact planner's, without a proof."""
+"""Plan a job with the learned policy: the same report as the exact planner's, without a proof."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from strata.fleet.fleet import Fleet
 from strata.training.hi_ppo.global_agent import InUse, decide
 from strata.training.hi_ppo.policy import Policy
 from strata.training.plan import explain, relax
-from strata.training.plan.exact.search import Found
-from strata.training.plan.planner import Answer, alternatives, inputs_digest, problem_of
+from strata.training.plan.exact.search import SearchResult
+from strata.training.plan.planner import alternatives, problem_of
+from strata.training.plan.report import TrainingPlanReport
+from strata.training.plan.request import digests, inputs_digest
 from strata.workload.job import TrainingJob
 
 
 def plan_hi_ppo(
     fleet: Fleet, job: TrainingJob, *, policy: Policy, clock: Clock, in_use: InUse | None = None
-) -> Answer:
+) -> TrainingPlanReport:
     """Return the policy's plan of a job, ranked before the other candidates.
 
     With a plan in use the answer may be to keep it. Raises UsageError as `plan_training` does.
@@ -23,7 +25,7 @@ def plan_hi_ppo(
     started = clock()
     problem = problem_of(fleet, job)
     made = decide(problem, policy=policy, clock=clock, in_use=in_use)
-    found = Found(branches=len(made.items), evaluated=len(made.items))
+    found = SearchResult(branches=len(made.items), evaluated=len(made.items))
     for item in made.ranked:
         found.by_set.setdefault(item.domain_set, item)
     # One row a set of domains, the policy's choice first.
@@ -49,4 +51,4 @@ def plan_hi_ppo(
         "seed": policy.record.get("seed"),
         "explanation": None if made.explanation is None else made.explanation.to_dict(),
     }
-    return Answer(problem, decision, plans, found, made.scales, told)
+    return TrainingPlanReport(problem, digests(fleet, job), decision, plans, found, made.scales, told)

@@ -9,7 +9,7 @@ from typing import Any
 from strata.decision import Reason
 from strata.training.plan import explain
 from strata.training.plan.exact.search import Evaluated
-from strata.training.plan.planner import Answer
+from strata.training.plan.report import TrainingPlanReport
 from strata.units import show_time, show_usd
 from strata.workload.job import Objective
 from strata.workload.plan import TrainingPlan
@@ -75,7 +75,7 @@ class Comparison:
         }
 
 
-def compare(old: Answer, new: Answer) -> Comparison:
+def compare(old: TrainingPlanReport, new: TrainingPlanReport) -> Comparison:
     """Compare the chosen plans of two answers; a side may have none."""
     before, after = old.best, new.best
     both = (before.report, after.report) if before is not None and after is not None else None
@@ -101,7 +101,7 @@ def compare(old: Answer, new: Answer) -> Comparison:
     )
 
 
-def _reasons(answer: Answer) -> dict[tuple[str, str], Reason]:
+def _reasons(answer: TrainingPlanReport) -> dict[tuple[str, str], Reason]:
     """Return the reasons by what tells them apart; that a plan was chosen is the same, whichever it is."""
     reasons = answer.decision.reasons
     return {(r.token, "" if r.token == "chosen" else r.subject): r for r in reasons}
@@ -128,7 +128,11 @@ def work(item: Evaluated | None) -> dict[str, DomainWork]:
     return {name: DomainWork(len(layers[name]), devices[name], done[name] / total) for name in done}
 
 
-def _text(old: Answer, new: Answer, domains: Mapping[str, tuple[DomainWork | None, DomainWork | None]]) -> str:
+def _text(
+    old: TrainingPlanReport,
+    new: TrainingPlanReport,
+    domains: Mapping[str, tuple[DomainWork | None, DomainWork | None]],
+) -> str:
     """Return the one sentence for people."""
     before, after = old.best, new.best
     if after is None:
@@ -166,7 +170,7 @@ def _pace(before: Evaluated, after: Evaluated, objective: Objective) -> str:
     return text
 
 
-def _why_left(new: Answer, best: Evaluated, left: list[str], objective: Objective) -> str:
+def _why_left(new: TrainingPlanReport, best: Evaluated, left: list[str], objective: Objective) -> str:
     """Return what the best plan that still has a domain that left would pay, as far as it was evaluated."""
     if objective not in (Objective.TIME, Objective.COST):
         return ""  # a score has no unit to say it in

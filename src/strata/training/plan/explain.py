@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strata.decision import Reason
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Evaluated, Found
+from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import money
 from strata.units import show_bandwidth, show_time, show_usd
 from strata.workload.job import Objective, TrainingJob
@@ -28,7 +28,7 @@ def costs(item: Evaluated) -> dict[str, float]:
     }
 
 
-def chosen(problem: Problem, best: Evaluated, found: Found) -> Reason:
+def chosen(problem: Problem, best: Evaluated, found: SearchResult) -> Reason:
     """Return why the chosen plan was chosen."""
     return Reason(
         "chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": found.branches}

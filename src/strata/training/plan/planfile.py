@@ -1,109 +1,157 @@
-"""Plan files: a plan, what it was made for and what it promises, in one file that `strata export` reads."""
+"""Plan files read back: the best plan for those who launch and simulate it, and the inputs it was made from.
+
+There is one form: what `strata plan train` prints as JSON is what `--save` writes, what `strata export` and
+`strata simulate` read, and what `strata explain` shows again (`schema.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata.errors import BadFile, Fault
-from strata.files import API_VERSION, Document, read_document, write_json
-from strata.training.plan.schema import PlanAnswer, PlanEntry, PlanFile
+from strata.errors import BadFile, Fault, StrataError, UsageError
+from strata.files import Document, read_document
+from strata.fleet.fleet import Fleet
+from strata.fleet.schema import load_fleet
+from strata.training.plan.request import digests, requested_job
+from strata.training.plan.schema import (
+    PlanEntry,
+    PlannedDomain,
+    PlannedFleet,
+    PlannedJob,
+    TrainingPlanFile,
+)
+from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
+from strata.workload.schema import load_job
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedDomain:
-    """What launching needs to know of a domain."""
-
-    name: str
-    accelerator: str
-    num_devices: int
-    devices_per_node: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """The job a plan is for. `num_layers` counts the embedding and the head; None where not known."""
-
-    name: str
-    model: str
-    num_layers: int
-    sequence_length: int
-    global_batch: int
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    num_heads: int | None = None
-    hidden_size: int | None = None
+OLD_KIND = "TrainingAnswer"
+"""What plan files were called before they were one kind with a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan as a file holds it. `report` is a StepReport's JSON form; `inputs` names the files it came from."""
+    """The best plan of a file; `inputs` names the files it came from."""
 
     name: str
     plan: TrainingPlan
-    fleet: str
     domains: tuple[PlannedDomain, ...]
     job: PlannedJob
-    report: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the stable JSON form, which `read_plan` reads back."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "TrainingPlan",
-            "name": self.name,
-            "plan": self.plan.to_dict(),
-            "report": dict(self.report),
-            "fleet": {"name": self.fleet, "domains": [asdict(domain) for domain in self.domains]},
-            "job": asdict(self.job),
-            "inputs": dict(self.inputs),
-        }
+    inputs: Mapping[str, str]
+    file: TrainingPlanFile
 
 
-def save_plan(path: str | Path, saved: SavedPlan) -> None:
-    """Write a plan file atomically."""
-    write_json(path, saved.to_dict())
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """The fleet and the job of a plan, read again, the request applied. changes: how they differ from then."""
+
+    fleet: Fleet
+    job: TrainingJob
+    changes: tuple[str, ...]
+
+
+def read_plan_file(path: str | Path) -> TrainingPlanFile:
+    """Read a plan file whole. Raises BadFile with all faults and their places.
+
+    A file without plans reads: it is the answer that nothing fits.
+    """
+    return _checked(read_document(path))
+
+
+def plan_file_of(data: Mapping[str, Any], *, source: str) -> TrainingPlanFile:
+    """Check what was kept elsewhere than in a file, as `read_plan_file` does."""
+    return _checked(Document(source, data, {}))
 
 
 def read_plan(path: str | Path) -> SavedPlan:
-    """Read a plan file, or the first plan of what `strata plan train -o json` printed.
-
-    Raises BadFile with all faults and their places, also where layers are missing or devices are too few.
-    """
+    """Read the best plan of a file. Raises BadFile with all faults and their places, also where there is none."""
     document = read_document(path)
-    where: tuple[str | int, ...]
-    if isinstance(document.data, dict) and "plans" in document.data:
-        answer = document.check(PlanAnswer)
-        first, fleet, job, inputs = answer.plans[0], answer.fleet, answer.job, answer.inputs
-        name, entry, report, where = first.name or job.name, first.plan, first.report, ("plans", 0, "plan")
-    else:
-        file = document.check(PlanFile)
-        fleet, job, inputs = file.fleet, file.job, file.inputs
-        name, entry, report, where = file.name, file.plan, file.report, ("plan",)
-    saved = SavedPlan(
-        name=name,
-        plan=TrainingPlan.from_dict(entry.model_dump()),
-        fleet=fleet.name,
-        domains=tuple(PlannedDomain(**domain.model_dump()) for domain in fleet.domains),
-        job=PlannedJob(**job.model_dump()),
-        report=report,
-        inputs=inputs,
-    )
-    faults = list(_relations(document, saved, entry, where))
+    file = _checked(document)
+    if not file.plans:
+        fault = document.fault(("plans",), "no plan fitted when this was written")
+        raise BadFile([fault], hint=f"strata explain {path}")
+    best = file.plans[0]
+    return SavedPlan(best.name, best.plan.plan, tuple(file.fleet.domains), file.job, file.inputs, file)
+
+
+def reload_inputs(file: TrainingPlanFile) -> PlanInputs:
+    """Read again what a plan was made from. Raises UsageError where it names no files or they cannot be read."""
+    again = "strata plan train FLEET JOB --save plan.json"
+    if not {"fleet", "job"} <= file.inputs.keys():
+        raise UsageError(f"{file.name}: the plan does not name its fleet and job files", hint=again)
+    names = file.inputs["fleet"], file.inputs["job"]
+    try:
+        fleet, job = load_fleet(names[0]), requested_job(load_job(names[1]), file.request)
+    except StrataError as error:
+        again = f"strata plan train {names[0]} {names[1]} --save plan.json, where these files are"
+        raise UsageError(f"{file.name} was planned from files that cannot be read: {error}", hint=again) from error
+    now = digests(fleet, job)
+    changes = []
+    if now.fleet != file.digests.fleet:
+        changes.append(f"{_whole_name(names[0])} has changed: {_fleet_change(file.fleet, PlannedFleet.of(fleet))}")
+    if now.job != file.digests.job:
+        changes.append(f"{_whole_name(names[1])} has changed: {_job_change(file.job, PlannedJob.of(job))}")
+    return PlanInputs(fleet, job, tuple(changes))
+
+
+def _whole_name(name: str) -> str:
+    """Return a file's name with the folder it was looked for in: another folder may hold another such file."""
+    path = Path(name)
+    return name if path.is_absolute() or not path.exists() else f"{name} (in {path.resolve().parent})"
+
+
+def _fleet_change(old: PlannedFleet, new: PlannedFleet) -> str:
+    now = {domain.name: domain for domain in new.domains}
+    for domain in old.domains:
+        if domain.name not in now:
+            return f"it has no domain {domain.name}"
+        if domain != now[domain.name]:
+            return f"{domain.name} is {_devices(now[domain.name])}, and was {_devices(domain)}"
+    return "its links, prices or other figures differ"
+
+
+def _devices(domain: PlannedDomain) -> str:
+    return f"{domain.num_devices} {domain.accelerator}, {domain.devices_per_node} a node"
+
+
+def _job_change(old: PlannedJob, new: PlannedJob) -> str:
+    for key, was in old.model_dump(exclude={"name"}).items():
+        if (value := getattr(new, key)) != was:
+            return f"{key} is {value}, and was {was}"
+    return "its goal, limits or layer times differ"
+
+
+def _checked(document: Document) -> TrainingPlanFile:
+    if isinstance(document.data, dict) and document.data.get("kind") == OLD_KIND:
+        inputs = document.data.get("inputs")
+        names = [str(inputs.get(key, key.upper())) if isinstance(inputs, dict) else key.upper() for key in _INPUTS]
+        fault = document.fault(
+            ("kind",), f"{OLD_KIND} files are of an earlier strata; the kind is TrainingPlan now"
+        )
+        raise BadFile([fault], hint=f"strata plan train {names[0]} {names[1]} --save plan.json")
+    file = document.check(TrainingPlanFile)
+    lists = {"plans": file.plans, "front": file.front or []}
+    faults = [
+        fault
+        for key, entries in lists.items()
+        for number, entry in enumerate(entries)
+        for fault in _relations(document, file, entry.plan, (key, number, "plan"))
+    ]
     if faults:
         raise BadFile(faults)
-    return saved
+    return file
+
+
+_INPUTS = ("fleet", "job")
 
 
 def _relations(
-    document: Document, saved: SavedPlan, entry: PlanEntry, where: tuple[str | int, ...]
+    document: Document, file: TrainingPlanFile, entry: PlanEntry, where: tuple[str | int, ...]
 ) -> Iterator[Fault]:
     """Yield what is wrong between values that are right alone."""
-    domains = {domain.name: domain for domain in saved.domains}
+    domains = {domain.name: domain for domain in file.fleet.domains}
     for p, pipeline in enumerate(entry.pipelines):
         layer = 0
         for s, stage in enumerate(pipeline.stages):
@@ -119,10 +167,10 @@ def _relations(
             elif stage.tensor_parallel > domain.devices_per_node:
                 message = f"more than the {domain.devices_per_node} devices of a node of {domain.name}"
                 yield document.fault((*here, "tensor_parallel"), message)
-        if layer != saved.job.num_layers:
-            message = f"ends after {layer} layers where the job's model has {saved.job.num_layers}"
+        if layer != file.job.num_layers:
+            message = f"ends after {layer} layers where the job's model has {file.job.num_layers}"
             yield document.fault((*where, "pipelines", p, "stages"), message)
-    for name, used in saved.plan.devices().items():
+    for name, used in entry.plan.devices().items():
         if name in domains and used > domains[name].num_devices:
             message = f"uses {used} devices of {name}, which has {domains[name].num_devices}"
             yield document.fault((*where, "pipelines"), message)

@@ -6,48 +6,26 @@ clock. explain: the Decision inside the answer, and `explain.py`. act: `export.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from strata.clock import Clock
-from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.decision import Alternative, Decision, Reason, Trust
+from strata.errors import OutOfTime
 from strata.fleet.fleet import Fleet
 from strata.training.plan import explain, relax
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.problem import POOL, Problem
-from strata.training.plan.exact.search import Evaluated, Found, Search
-from strata.training.plan.objective import Scales, check_prices, money
+from strata.training.plan.exact.search import Evaluated, Search, SearchResult
+from strata.training.plan.objective import Scales, check_prices, money, score_report
+from strata.training.plan.report import TrainingPlanReport
+from strata.training.plan.request import digests, inputs_digest
 from strata.units import show_time
 from strata.workload.job import Limits, Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
 
 DEFAULT_TIME_LIMIT_S: Final = 30.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What `plan_training` returns: the Decision, and the evaluated plans behind it, best first."""
-
-    problem: Problem
-    decision: Decision[TrainingPlan]
-    plans: tuple[Evaluated, ...]
-    found: Found
-    scales: Scales
-    policy: Mapping[str, Any] | None = None
-    """Where a learned policy chose: which one, and its explanation (stable JSON)."""
-
-    @property
-    def best(self) -> Evaluated | None:
-        """The chosen plan, evaluated."""
-        return self.plans[0] if self.plans else None
-
-    @property
-    def bound_s(self) -> float | None:
-        """The step time (or score, for other objectives) that no plan in the space can beat."""
-        return float(self.found.bound) if np.isfinite(self.found.bound) else None
 
 
 def plan_training(
@@ -58,7 +36,7 @@ def plan_training(
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     rank: int = 5,
     seed: int = 0,
-) -> Answer:
+) -> TrainingPlanReport:
     """Return the best plan of the plan space, with the proof of how good it is.
 
     Exact for fleets of up to 10 usable domains (gap 0 unless the time limit stops it); above, the best of
@@ -90,7 +68,7 @@ def plan_training(
         seed=seed,
         elapsed_s=elapsed,
     )
-    return Answer(problem, decision, plans, found, scales)
+    return TrainingPlanReport(problem, digests(fleet, job), decision, plans, found, scales)
 
 
 def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
@@ -104,47 +82,57 @@ def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
     return replace(problem, job=replace(job, weights=(*job.weights[:2], 0.0)))
 
 
-def inputs_digest(fleet: Fleet, job: TrainingJob) -> str:
-    """Return a short hash of what was asked."""
-    return digest(repr(fleet), replace(job, profile=None), repr(job.profile))
-
-
-def best_of(problem: Problem, members: Sequence[int], scales: Scales, *, clock: Clock, deadline: float) -> Found:
+def best_of(
+    problem: Problem, members: Sequence[int], scales: Scales, *, clock: Clock, deadline: float
+) -> SearchResult:
     """Return the exact search over some domains (positions in the problem's fleet)."""
     return Search(problem, scales, members, clock=clock, deadline=deadline).run()
 
 
-def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> Found:
+def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> SearchResult:
     """Return the best plan of every domain taken alone."""
-    found = Found()
+    found = SearchResult()
     for index in range(len(problem.fleet.domains)):
         found.merge(best_of(problem, (index,), scales, clock=clock, deadline=deadline))
     return found
 
 
-def best_with(answer: Answer, domain: str, *, clock: Clock, time_limit_s: float = 10.0) -> Evaluated | None:
-    """Return the best plan that uses a domain, None where no such plan fits or keeps the limits."""
-    problem = answer.problem
+def best_with(
+    problem: Problem, chosen: TrainingPlan, domain: str, *, clock: Clock, time_limit_s: float
+) -> tuple[Evaluated | None, tuple[Reason, ...]]:
+    """Return the best plan that uses a domain and why it is not the chosen one; None where no such plan fits.
+
+    Raises OutOfTime where the limit passed before there was one.
+    """
+    deadline = clock() + time_limit_s
+    scales = _scales(problem, clock, deadline)
     index = problem.fleet.index(domain)
-    others = [problem.fleet.index(name) for name in answer.best.plan.domains] if answer.best else []
+    others = [problem.fleet.index(name) for name in chosen.domains]
     rest = [i for i in range(len(problem.fleet.domains)) if i != index and i not in others]
     members = sorted({index, *others, *rest[: max(0, POOL - 1 - len(others))]})[:POOL]
     search = Search(
         problem,
-        answer.scales,
+        scales,
         members if index in members else [index, *members[1:]],
         clock=clock,
-        deadline=clock() + time_limit_s,
+        deadline=deadline,
         must_use=index,
-    )
-    found = search.run().ranked
-    return found[0] if found else None
+    ).run()
+    if search.interrupted:
+        raise KeyboardInterrupt
+    if not search.ranked:
+        if search.stopped:
+            raise OutOfTime(f"no plan with {domain} within {show_time(time_limit_s)}")
+        return None, ()
+    report = problem.model.reports([chosen])[0]
+    best = Evaluated(chosen, report, score_report(problem.job, scales, report))
+    return search.ranked[0], explain.why_not(problem, search.ranked[0], best)
 
 
-def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int) -> Found:
+def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, rank: int) -> SearchResult:
     count = len(problem.fleet.domains)
     if count == 0:
-        return Found()
+        return SearchResult()
     if count <= POOL:
         return Search(problem, scales, range(count), clock=clock, deadline=deadline).run(rank=rank)
     return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank)
@@ -182,7 +170,7 @@ def _only_domains(limits: Limits) -> Limits:
 
 
 def alternatives(
-    problem: Problem, plans: Sequence[Evaluated], found: Found
+    problem: Problem, plans: Sequence[Evaluated], found: SearchResult
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""
     problem.model.details([item.plan for item in plans])

@@ -1,82 +1,148 @@
-"""The planner's answer as data: the stable JSON of `strata plan train`, which is also the plan file."""
+"""What planning a job answers with, and its one JSON form, `kind: TrainingPlan`: printed, saved and read back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from strata.decision import Reason
+from strata.decision import Decision, Reason
 from strata.files import API_VERSION
-from strata.fleet.fleet import Fleet
 from strata.training.plan import explain
-from strata.training.plan.baselines import absent
-from strata.training.plan.exact.search import Evaluated
-from strata.training.plan.planner import Answer
-from strata.workload.job import Objective, TrainingJob
+from strata.training.plan.exact.problem import Problem
+from strata.training.plan.exact.search import Evaluated, SearchResult
+from strata.training.plan.objective import Scales
+from strata.training.plan.schema import InputDigests, PlannedFleet, PlannedJob, PlanRequest
+from strata.workload.job import Objective
+from strata.workload.plan import TrainingPlan
 
 
-def answer_dict(
-    answer: Answer,
-    *,
-    baselines: Mapping[str, Evaluated | None],
-    top: int,
-    inputs: Mapping[str, str],
-    front: Sequence[Evaluated] | None = None,
-) -> dict[str, Any]:
-    """Return the whole answer. `plans` stand best first; `inputs` names the files it was planned from."""
-    decision, found, job = answer.decision, answer.found, answer.problem.job
-    bounded = np.isfinite(found.bound) and answer.best is not None
-    by_time = job.objective is Objective.TIME
-    data: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": "TrainingAnswer",
-        "name": job.name,
-        "objective": str(job.objective),
-        "plans": [plan_dict(answer, item, rank) for rank, item in enumerate(answer.plans[:top], 1)],
-        "baselines": {name: _baseline(name, item, answer.best) for name, item in baselines.items()},
-        "proof": {
-            "bound_s": float(found.bound) if bounded and by_time else None,
-            "bound_score": float(found.bound) if bounded else None,
-            "gap": float(found.gap) if bounded else None,
-            "branches": found.branches,
-            "evaluated": found.evaluated,
-        },
-        "search_s": decision.elapsed_s,
-        "reasons": [reason.to_dict() for reason in decision.reasons],
-        "alternatives": [
-            {
-                "name": item.name,
-                "domains": list(item.choice.domains) if item.choice is not None else item.name.split("+"),
-                "cost": dict(item.cost),
-                "reasons": [reason.to_dict() for reason in item.reasons],
-            }
-            for item in decision.alternatives
-        ],
-        "trust": str(decision.trust),
-        "inputs_digest": decision.inputs_digest,
-        "seed": decision.seed,
-        "fleet": fleet_dict(answer.problem.fleet),
-        "job": job_dict(job),
-        "inputs": dict(inputs),
-    }
-    if answer.policy is not None:
-        data["policy"] = dict(answer.policy)
-    if front is not None:
-        data["front"] = [plan_dict(answer, item, rank) for rank, item in enumerate(front, 1)]
-    return data
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """The plan a baseline reached, or why there is none."""
+
+    plan: Evaluated | None
+    absent: str = ""
 
 
-def plan_dict(answer: Answer, item: Evaluated, rank: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TrainingPlanReport:
+    """The Decision, the evaluated plans behind it, best first, and what they are compared with.
+
+    policy: where a learned policy chose, which one and its explanation (stable JSON). front: the Pareto front
+    where it was asked for, and whether it is complete.
+    """
+
+    problem: Problem
+    digests: InputDigests
+    decision: Decision[TrainingPlan]
+    plans: tuple[Evaluated, ...]
+    search: SearchResult
+    scales: Scales
+    policy: Mapping[str, Any] | None = None
+    baselines: Mapping[str, BaselineResult] = field(default_factory=dict)
+    front: tuple[Evaluated, ...] | None = None
+    front_complete: bool = True
+    interrupted: bool = False
+
+    @property
+    def best(self) -> Evaluated | None:
+        """The chosen plan, evaluated."""
+        return self.plans[0] if self.plans else None
+
+    @property
+    def bound_s(self) -> float | None:
+        """The step time (or score, for other objectives) that no plan in the space can beat."""
+        return float(self.search.bound) if np.isfinite(self.search.bound) else None
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit passed before there was any plan."""
+        return self.best is None and self.search.stopped and not self.search.interrupted
+
+    def to_dict(self, request: PlanRequest, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Return the plan file; `inputs` names the files it was planned from."""
+        decision, job = self.decision, self.problem.job
+        data: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": "TrainingPlan",
+            "name": job.name,
+            "objective": str(job.objective),
+            "plans": [self._ranked(rank, item) for rank, item in enumerate(self.plans[: request.top], 1)],
+            "baselines": {name: self._baseline(item) for name, item in self.baselines.items()},
+            "proof": self._proof(),
+            "search_s": decision.elapsed_s,
+            "reasons": [reason.to_dict() for reason in decision.reasons],
+            "alternatives": [
+                {
+                    "name": item.name,
+                    "domains": list(item.choice.domains) if item.choice is not None else item.name.split("+"),
+                    "cost": dict(item.cost),
+                    "reasons": [reason.to_dict() for reason in item.reasons],
+                }
+                for item in decision.alternatives
+            ],
+            "trust": str(decision.trust),
+            "inputs_digest": decision.inputs_digest,
+            "seed": decision.seed,
+            "fleet": PlannedFleet.of(self.problem.fleet).model_dump(),
+            "job": PlannedJob.of(job).model_dump(),
+            "inputs": dict(inputs),
+            "request": request.model_dump(mode="json"),
+            "digests": self.digests.model_dump(),
+        }
+        if self.policy is not None:
+            data["policy"] = dict(self.policy)
+        if self.front is not None:
+            data["front"] = [self._ranked(rank, item) for rank, item in enumerate(self.front, 1)]
+        return data
+
+    def _ranked(self, rank: int, item: Evaluated) -> dict[str, Any]:
+        if self.best is not None and item.plan == self.best.plan:
+            return plan_dict(self.problem, item, rank, self.decision.reasons[:1])
+        # Computed with the alternatives; only a plan of the front may be none of them.
+        known = {other.choice: other.reasons for other in self.decision.alternatives}
+        return plan_dict(self.problem, item, rank, known.get(item.plan) or self._why_not(item))
+
+    def _why_not(self, item: Evaluated) -> tuple[Reason, ...]:
+        return explain.why_not(self.problem, item, self.best) if self.best is not None else ()
+
+    def _proof(self) -> dict[str, Any]:
+        search = self.search
+        bound = None if self.best is None else self.bound_s
+        return {
+            "bound_s": bound if self.problem.job.objective is Objective.TIME else None,
+            "bound_score": bound,
+            "gap": None if bound is None else float(search.gap),
+            "branches": search.branches,
+            "evaluated": search.evaluated,
+        }
+
+    def _baseline(self, baseline: BaselineResult) -> dict[str, Any]:
+        if baseline.plan is None:
+            return {"found": False, "step_time_s": None, "ratio": None, "reason": baseline.absent}
+        report, best = baseline.plan.report, self.best
+        return {
+            "found": True,
+            "name": explain.name(baseline.plan.plan),
+            "step_time_s": report.step_time_s,
+            "ratio": None if best is None else report.step_time_s / best.report.step_time_s,
+            "tokens_per_s": report.tokens_per_s,
+            "utilization": report.utilization,
+            "wan_bytes_per_step": report.wan_bytes_per_step,
+            "cost_usd_per_mtoken": report.cost_usd_per_mtoken,
+            "num_devices": report.num_devices,
+            "device_seconds_per_mtoken": report.num_devices / report.tokens_per_s * 1e6,
+            "trust": str(report.trust),
+        }
+
+
+def plan_dict(problem: Problem, item: Evaluated, rank: int, reasons: Sequence[Reason]) -> dict[str, Any]:
     """Return one plan with its figures; `plan` inside reads back with TrainingPlan.from_dict."""
     plan = item.plan
-    report = answer.problem.model.details([plan])[0]
-    reasons: tuple[Reason, ...] = ()
-    if answer.best is not None:
-        chosen = item.plan == answer.best.plan
-        reasons = answer.decision.reasons[:1] if chosen else explain.why_not(answer.problem, item, answer.best)
-    figures = report.to_dict()
+    figures = problem.model.details([plan])[0].to_dict()
     stages, breakdown = figures.pop("stages"), figures.pop("breakdown_s")
     return {
         "rank": rank,
@@ -96,52 +162,4 @@ def plan_dict(answer: Answer, item: Evaluated, rank: int) -> dict[str, Any]:
         "breakdown_s": breakdown,
         "reasons": [reason.to_dict() for reason in reasons],
         "plan": plan.to_dict(),
-    }
-
-
-def _baseline(name: str, item: Evaluated | None, best: Evaluated | None) -> dict[str, Any]:
-    if item is None:
-        return {"found": False, "step_time_s": None, "ratio": None, "reason": absent(name)}
-    report = item.report
-    return {
-        "found": True,
-        "name": explain.name(item.plan),
-        "step_time_s": report.step_time_s,
-        "ratio": None if best is None else report.step_time_s / best.report.step_time_s,
-        "tokens_per_s": report.tokens_per_s,
-        "utilization": report.utilization,
-        "wan_bytes_per_step": report.wan_bytes_per_step,
-        "cost_usd_per_mtoken": report.cost_usd_per_mtoken,
-        "num_devices": report.num_devices,
-        "device_seconds_per_mtoken": report.step_time_s
-        * report.num_devices
-        / (report.tokens_per_s * report.step_time_s)
-        * 1e6,
-        "trust": str(report.trust),
-    }
-
-
-def fleet_dict(fleet: Fleet) -> dict[str, Any]:
-    """Return what launching needs to know of the fleet."""
-    return {
-        "name": fleet.name,
-        "domains": [
-            {"name": d.name, "accelerator": d.accelerator.name, "num_devices": d.num_devices,
-             "devices_per_node": d.devices_per_node}
-            for d in fleet.domains
-        ],
-    }  # fmt: skip
-
-
-def job_dict(job: TrainingJob) -> dict[str, Any]:
-    """Return what launching needs to know of the job."""
-    return {
-        "name": job.name,
-        "model": job.model_name,
-        "num_layers": len(job.layers),
-        "sequence_length": job.sequence_length,
-        "global_batch": job.global_batch,
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-        "num_heads": job.num_heads,
     }

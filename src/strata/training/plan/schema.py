@@ -1,20 +1,114 @@
-"""Plan files: `kind: TrainingPlan`, and the answer of `strata plan train -o json`, as far as a plan is in it.
+"""Plan files, `kind: TrainingPlan`: what `strata plan train` prints as JSON and saves.
 
-What one value may be is said here; what values mean together is checked in `planfile.py`.
+What one value may be is said here; what values mean together is checked in `planfile.py`. The facts of fleet, job
+and request (`PlannedFleet`, `PlannedJob`, `PlanRequest`) are declared here alone: the planner fills them, the file
+holds them, and `export/` reads them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field, model_validator
 
+from strata.decision import Trust
 from strata.files import FileModel
-from strata.workload.job import Recompute, Schedule
+from strata.fleet.fleet import Domain, Fleet
+from strata.workload.job import Objective, Recompute, Schedule, TrainingJob
+from strata.workload.plan import TrainingPlan
 
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(strict=True, ge=0)]
 Count = Annotated[int, Field(strict=True, gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class PlannedDomain(FileModel):
+    """What launching needs to know of a domain."""
+
+    name: Name
+    accelerator: Name
+    num_devices: Index
+    devices_per_node: Count
+
+    @classmethod
+    def of(cls, domain: Domain) -> Self:
+        """Return the facts of a domain."""
+        return cls(
+            name=domain.name,
+            accelerator=domain.accelerator.name,
+            num_devices=domain.num_devices,
+            devices_per_node=domain.devices_per_node,
+        )
+
+
+class PlannedFleet(FileModel):
+    """The domains a plan could use."""
+
+    name: Name
+    domains: list[PlannedDomain]
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Self:
+        """Return the facts of a fleet."""
+        return cls(name=fleet.name, domains=[PlannedDomain.of(domain) for domain in fleet.domains])
+
+
+class PlannedJob(FileModel):
+    """The job a plan is for. `num_layers` counts the embedding and the head; null where not known."""
+
+    name: Name
+    model: str = ""
+    num_layers: Count
+    sequence_length: Count
+    global_batch: Count
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    num_heads: Count | None = None
+    num_kv_heads: Count | None = None
+    hidden_size: Count | None = None
+    ffn_hidden_size: Count | None = None
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> Self:
+        """Return the facts of a job."""
+        spec = job.spec
+        return cls(
+            name=job.name,
+            model=job.model_name,
+            num_layers=len(job.layers),
+            sequence_length=job.sequence_length,
+            global_batch=job.global_batch,
+            precision=job.precision,
+            optimizer=job.optimizer,
+            num_heads=job.num_heads,
+            num_kv_heads=spec.num_kv_heads if spec else None,
+            hidden_size=spec.hidden_size if spec else None,
+            ffn_hidden_size=spec.intermediate_size if spec else None,
+        )
+
+
+class PlanRequest(FileModel):
+    """What was asked beside fleet and job: null is what the job file says. `policy`, `in_use`: files of hi-ppo."""
+
+    planner: Literal["exact", "hi-ppo"] = "exact"
+    minimize: Objective | None = None
+    weights: tuple[Amount, Amount, Amount] | None = None
+    time_limit_s: Amount = 30.0
+    top: Count = 5
+    seed: int = 0
+    baselines: bool = True
+    pareto: bool = False
+    policy: str | None = None
+    in_use: str | None = None
+
+
+class InputDigests(FileModel):
+    """Hashes of the fleet, and of the job with the request applied, that a plan was made for."""
+
+    fleet: Name
+    job: Name
 
 
 class StageEntry(FileModel):
@@ -28,7 +122,7 @@ class StageEntry(FileModel):
 
 
 class PipelineEntry(FileModel):
-    """A chain of stages and its copies."""
+    """A chain of stages in `replicas` copies."""
 
     stages: Annotated[list[StageEntry], Field(min_length=1)]
     replicas: Count
@@ -43,72 +137,170 @@ class PlanEntry(FileModel):
     schedule: Schedule = Schedule.ONE_F_ONE_B
     recompute: Recompute = Recompute.NONE
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
-    gradient_compression: Annotated[float, Field(gt=0)] = 1.0
+    gradient_compression: Positive = 1.0
     local_steps: Count = 1
     virtual_stages: Count = 1
 
+    @property
+    def plan(self) -> TrainingPlan:
+        """The plan as the rooms know it."""
+        return TrainingPlan.from_dict(self.model_dump())
 
-class DomainFacts(FileModel):
-    """What launching needs to know of a domain."""
 
-    name: Name
+class ReasonEntry(FileModel):
+    """A reason as `Reason.to_dict` writes it."""
+
+    token: Name
+    subject: str = ""
+    data: dict[str, Any] = Field(default={})
+    text: str
+
+
+class StageFigures(FileModel):
+    """One stage as evaluated: times of one microbatch, memory of one device."""
+
+    domain: Name
     accelerator: Name
-    num_devices: Index
-    devices_per_node: Count
-
-
-class FleetFacts(FileModel):
-    """The fleet a plan was made for."""
-
-    name: Name
-    domains: Annotated[list[DomainFacts], Field(min_length=1)]
-
-
-class JobFacts(FileModel):
-    """The job a plan was made for. `num_layers` counts the embedding and the head."""
-
-    name: Name
-    model: str = ""
+    first_layer: Index
     num_layers: Count
-    sequence_length: Count
-    global_batch: Count
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    num_heads: Count | None = None
-    hidden_size: Count | None = None
+    tensor_parallel: Count
+    replicas: Count
+    forward_s: Amount
+    backward_s: Amount
+    memory_bytes: Amount
+    memory_limit_bytes: Amount
 
 
-class PlanFile(FileModel):
-    """`kind: TrainingPlan`. `inputs` names the files it came from: `fleet` and `job`."""
+class StepBreakdown(FileModel):
+    """Where the time of a step goes."""
+
+    compute: Amount
+    bubble: Amount
+    wan: Amount
+    sync: Amount
+
+
+class RankedPlanEntry(FileModel):
+    """One plan with its figures, and why it was chosen or was not."""
+
+    rank: Count
+    name: Name
+    kind: Name
+    step_time_s: Positive
+    tokens_per_s: Positive
+    utilization: Amount
+    wan_bytes_per_step: Amount
+    egress_usd_per_step: Amount
+    cost_usd_per_step: Amount | None
+    cost_usd_per_mtoken: Amount | None
+    num_devices: Count
+    trust: Trust
+    fits_memory: bool
+    domains: Annotated[list[Name], Field(min_length=1)]
+    devices: dict[str, Count]
+    stages: Annotated[list[StageFigures], Field(min_length=1)]
+    microbatches: Count
+    microbatch_size: Count
+    schedule: Schedule
+    recompute: Recompute
+    local_steps: Count
+    gradient_compression: Positive
+    score: float
+    breakdown_s: StepBreakdown
+    reasons: list[ReasonEntry]
+    plan: PlanEntry
+
+
+class BaselineEntry(FileModel):
+    """What the plan is compared with; `reason` says why there is nothing to compare with."""
+
+    found: bool
+    step_time_s: Positive | None
+    ratio: Positive | None
+    reason: str = ""
+    name: str = ""
+    tokens_per_s: Positive | None = None
+    utilization: Amount | None = None
+    wan_bytes_per_step: Amount | None = None
+    cost_usd_per_mtoken: Amount | None = None
+    num_devices: Count | None = None
+    device_seconds_per_mtoken: Positive | None = None
+    trust: Trust | None = None
+
+    @model_validator(mode="after")
+    def _has_figures(self) -> Self:
+        needed = ("step_time_s", "ratio", "num_devices", "device_seconds_per_mtoken")
+        missing = [key for key in needed if getattr(self, key) is None]
+        if self.found and missing:
+            raise ValueError(f"found: true needs {', '.join(missing)}")
+        return self
+
+
+class ProofEntry(FileModel):
+    """How good the best plan is: no plan of the space scores below the bound."""
+
+    bound_s: float | None
+    bound_score: float | None
+    gap: Amount | None
+    branches: Index
+    evaluated: Index
+
+
+class AlternativeEntry(FileModel):
+    """Another plan or set of domains, what it costs, and why it was not chosen."""
+
+    name: str
+    domains: list[str]
+    cost: dict[str, float]
+    reasons: list[ReasonEntry]
+
+
+class ExplanationEntry(FileModel):
+    """Why the learned policy chose as it did."""
+
+    taken: str
+    runner_up: str | None
+    in_use: str | None
+    lead: float | None
+    state: dict[str, float]
+    tipped: dict[str, float]
+    keeping_costs: dict[str, float]
+    value_ahead: dict[str, float]
+    reasons: list[ReasonEntry]
+
+
+class PolicyEntry(FileModel):
+    """The learned policy that chose."""
+
+    file: str
+    trained_at: str | None
+    seed: int | None
+    explanation: ExplanationEntry | None
+
+
+class TrainingPlanFile(FileModel):
+    """`kind: TrainingPlan`: plans, best first. Without plans: nothing fits, and `reasons` say why.
+
+    `inputs` names the files it came from, `fleet` and `job`; `request` is what else was asked.
+    """
 
     api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
     kind: Literal["TrainingPlan"]
     name: Name
-    plan: PlanEntry
-    report: dict[str, Any] = Field(default={})
-    fleet: FleetFacts
-    job: JobFacts
-    inputs: dict[str, str] = Field(default={})
-
-
-class _Answer(FileModel):
-    """Part of an answer: what else is in it is not read."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class RankedPlan(_Answer):
-    """One entry of `plans` in an answer."""
-
-    name: str = ""
-    plan: PlanEntry
-    report: dict[str, Any] = Field(default={})
-
-
-class PlanAnswer(_Answer):
-    """The answer of `strata plan train -o json`; its plans stand best first."""
-
-    plans: Annotated[list[RankedPlan], Field(min_length=1)]
-    fleet: FleetFacts
-    job: JobFacts
-    inputs: dict[str, str] = Field(default={})
+    objective: Objective
+    plans: list[RankedPlanEntry]
+    baselines: dict[str, BaselineEntry]
+    proof: ProofEntry
+    search_s: Amount
+    reasons: list[ReasonEntry]
+    alternatives: list[AlternativeEntry]
+    trust: Trust
+    inputs_digest: Name
+    seed: int
+    fleet: PlannedFleet
+    job: PlannedJob
+    inputs: dict[str, str]
+    request: PlanRequest
+    digests: InputDigests
+    policy: PolicyEntry | None = None
+    front: list[RankedPlanEntry] | None = None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Found, Search
+from strata.training.plan.exact.search import Search, SearchResult
 from strata.training.plan.objective import Scales
 from tests.support.builders import domain, fleet, job, layers
 from tests.support.small_cases import every_plan, small_case
@@ -65,7 +65,7 @@ def test_a_deadline_keeps_the_best_plan_and_an_honest_bound():
 
 @pytest.mark.parametrize(("best", "bound", "gap"), [(10.0, 9.0, 0.1), (-2.0, -3.0, 0.5), (10.0, 10.0, 0.0)])
 def test_the_gap_is_a_share_of_the_best_score_whatever_its_sign(best, bound, gap):
-    found = Found(bound=bound)
+    found = SearchResult(bound=bound)
     item = search().run().ranked[0]
     found.by_set[item.domain_set] = type(item)(item.plan, item.report, best)
     assert found.gap == pytest.approx(gap)
@@ -89,6 +89,6 @@ def test_only_sets_that_fit_under_no_setting_are_refused(seed):
 
 
 def test_without_a_plan_the_best_score_is_infinite_and_there_is_no_gap():
-    assert np.isinf(Found().best_score)
-    assert Found().gap == 0.0
+    assert np.isinf(SearchResult().best_score)
+    assert SearchResult().gap == 0.0
     assert not search(fleet(domain("a", 1)), job(layers(64, mparams=1000.0))).exists()

@@ -52,8 +52,8 @@ def test_a_wide_search_finds_the_well_joined_cluster():
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.COST])
 def test_a_wide_answer_reports_a_gap_below_one(objective):
     answer = plan_training(clusters(), job(layers(14), batch=32, objective=objective), clock=lambda: 0.0)
-    assert 0 <= answer.found.gap < 1
-    assert answer.found.bound <= answer.best.score
+    assert 0 <= answer.search.gap < 1
+    assert answer.search.bound <= answer.best.score
 
 
 def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
@@ -63,9 +63,9 @@ def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
     cut = plan_training(
         clusters(), job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=almost
     )
-    assert cut.found.stopped
+    assert cut.search.stopped
     assert cut.best.score >= full.best.score
-    assert cut.found.bound <= full.best.score
+    assert cut.search.bound <= full.best.score
 
 
 def test_the_fleet_of_a_bottleneck_is_joined_by_its_least_slowest_link():

@@ -13,9 +13,13 @@ from strata.training.plan.objective import Scales, score_report, within_limits
 from strata.workload.plan import TrainingPlan
 
 
+class Unfinished(Exception):
+    """The time limit passed before a baseline had looked at all it should: what it has would misstate its rule."""
+
+
 @dataclass(frozen=True)
 class Context:
-    """`num_devices` is how many accelerators strata's own plan uses; `deadline` ends every search."""
+    """`num_devices` is how many accelerators strata's own plan uses; `deadline` ends every baseline."""
 
     scales: Scales
     num_devices: int
@@ -23,11 +27,21 @@ class Context:
     clock: Callable[[], float]
     deadline: float
 
+    def check_time(self) -> None:
+        """Raise Unfinished once the time limit has passed; a baseline calls it wherever its work grows."""
+        if self.clock() > self.deadline:
+            raise Unfinished
+
 
 def exact(problem: Problem, context: Context, members: Sequence[int]) -> Evaluated | None:
     """Return the exact best plan on some domains, None where nothing fits or keeps the limits."""
-    search = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline)
-    return best(search.run().ranked)
+    context.check_time()
+    result = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline).run()
+    if result.interrupted:
+        raise KeyboardInterrupt  # half a search is not the rule's plan
+    if result.stopped:
+        raise Unfinished
+    return best(result.ranked)
 
 
 def best(items: Sequence[Evaluated]) -> Evaluated | None:
@@ -37,6 +51,7 @@ def best(items: Sequence[Evaluated]) -> Evaluated | None:
 
 def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) -> list[Evaluated]:
     """Return the plans that fit memory and keep the job's limits, evaluated by strata's model."""
+    context.check_time()
     fitting = [plan for plan in plans if problem.model.fits(plan)]
     reports = problem.model.reports(fitting) if fitting else []
     return [

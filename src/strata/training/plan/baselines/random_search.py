@@ -20,6 +20,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     if not count or not problem.settings:
         return None
     for _ in range(DRAWS):
+        context.check_time()
         setting = problem.settings[rng.integers(len(problem.settings))]
         order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
         plans += legal_chain(problem, setting, order)

@@ -31,6 +31,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     slowness = problem.pair_costs(1).slowness
     plans = []
     for position in np.argsort(bounds, axis=None, kind="stable")[:SHORTLIST]:
+        context.check_time()
         number, index = np.unravel_index(position, bounds.shape)
         if not np.isfinite(bounds[number, index]):
             break

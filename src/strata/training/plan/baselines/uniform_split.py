@@ -25,6 +25,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
     plans = []
     for setting in problem.settings:
+        context.check_time()
         if linked and (uniform := uniform_chain(problem, setting, range(len(domains)))) is not None:
             plans.append(uniform)
         if (shared := data_parallel(problem, setting)) is not None:

@@ -55,7 +55,7 @@ class Evaluated:
 
 
 @dataclass
-class Found:
+class SearchResult:
     """What a search returns: the best plan of each domain set, the bound on any plan, and why others failed."""
 
     by_set: dict[DomainSet, Evaluated] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Found:
         best = self.best_score
         return max(0.0, (best - self.bound) / abs(best)) if np.isfinite(best) and best else 0.0
 
-    def merge(self, other: Found) -> None:
+    def merge(self, other: SearchResult) -> None:
         """Take over what another search found on the same problem."""
         for mine, theirs in ((self.by_set, other.by_set), (self.missed, other.missed)):
             for key, item in theirs.items():
@@ -115,12 +115,12 @@ class Search:
         # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
         self.chains = ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
         self.shards = ShardSpace(problem, tuple(members))
-        self.found = Found()
+        self.found = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._refused: set[int] = set()
         self._serial = 0
 
-    def run(self, *, incumbent: float = np.inf, rank: int = 0) -> Found:
+    def run(self, *, incumbent: float = np.inf, rank: int = 0) -> SearchResult:
         """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
 
         `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo

@@ -14,7 +14,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.clock import Clock
 from strata.training.plan.exact.problem import Problem
-from strata.training.plan.exact.search import Found, Search
+from strata.training.plan.exact.search import Search, SearchResult
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score
 from strata.workload.job import Schedule
@@ -23,7 +23,7 @@ MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
 
 
-def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> Found:
+def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> SearchResult:
     """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan."""
     members = range(len(problem.fleet.domains))
     whole = Search(problem, scales, members, clock=clock, deadline=deadline)
@@ -72,7 +72,7 @@ def first_pools(problem: Problem) -> list[frozenset[int]]:
     return pools
 
 
-def _around_best(problem: Problem, found: Found) -> list[frozenset[int]]:
+def _around_best(problem: Problem, found: SearchResult) -> list[frozenset[int]]:
     """Return pools that hold the best plan's domains and fill up with the nearest and the fastest others."""
     speed, near = _speeds(problem), _closeness(problem)
     core = {problem.fleet.index(name) for name in found.ranked[0].plan.domains}

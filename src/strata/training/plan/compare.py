@@ -1,0 +1,120 @@
+"""One request from end to end: plan, then set the plan beside the baselines and on the Pareto front.
+
+`--time-limit` is for all of it: where there is a comparison to make, the search leaves it COMPARISON_SHARE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from strata.clock import Clock
+from strata.errors import UsageError
+from strata.fleet.fleet import Fleet
+from strata.training.plan.baselines import BASELINES, absent
+from strata.training.plan.baselines.context import Context, Unfinished
+from strata.training.plan.exact.pareto import front
+from strata.training.plan.planner import plan_training
+from strata.training.plan.report import BaselineResult, TrainingPlanReport
+from strata.training.plan.request import requested_job
+from strata.training.plan.schema import PlanRequest
+from strata.workload.job import TrainingJob
+
+COMPARISON_SHARE: Final = 0.25
+
+OUT_OF_TIME: Final = "out of time"
+
+
+class Progress(Protocol):
+    """Shows what takes long; yields a function that is told how much of `total` is done."""
+
+    def __call__(
+        self, label: str, *, total: float | None = None
+    ) -> AbstractContextManager[Callable[[float], None]]:
+        """Show `label` inside the `with`."""
+        ...
+
+
+@contextmanager
+def quiet(label: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Show nothing."""
+    yield lambda _done: None
+
+
+def plan_request(
+    fleet: Fleet, job: TrainingJob, request: PlanRequest, *, clock: Clock, progress: Progress = quiet
+) -> TrainingPlanReport:
+    """Return the plans of a job, and what was asked to be compared with them.
+
+    Raises UsageError where parts of the request contradict each other. Ctrl-C ends it with what there is.
+    """
+    job = requested_job(job, request)
+    if request.planner == "exact" and (request.policy or request.in_use):
+        raise UsageError("--policy and --in-use are for the learned policy", hint="--planner hi-ppo")
+    started = clock()
+    deadline = started + request.time_limit_s
+    compares = request.baselines or request.pareto
+    with progress("planning"):
+        if request.planner == "hi-ppo":
+            report = _learned(fleet, job, request, clock)
+        else:
+            share = 1 - COMPARISON_SHARE if compares else 1.0
+            report = plan_training(
+                fleet, job, clock=clock, time_limit_s=request.time_limit_s * share, rank=request.top,
+                seed=request.seed,
+            )  # fmt: skip
+    if report.search.interrupted:
+        return replace(report, interrupted=True)
+    if request.baselines and report.best is not None:
+        report = _with_baselines(report, request.seed, clock, deadline, progress)
+    if request.pareto and not report.interrupted:
+        report = _with_front(report, clock, deadline, progress)
+    return report
+
+
+def _learned(fleet: Fleet, job: TrainingJob, request: PlanRequest, clock: Clock) -> TrainingPlanReport:
+    # Loaded only where it is asked for: the policy's libraries cost a quarter of a second.
+    from strata.training.hi_ppo.global_agent import InUse
+    from strata.training.hi_ppo.plan import plan_hi_ppo
+    from strata.training.hi_ppo.policy import load_policy
+    from strata.training.plan.planfile import read_plan
+
+    in_use = None if request.in_use is None else InUse(read_plan(request.in_use).plan)
+    return plan_hi_ppo(fleet, job, policy=load_policy(request.policy), clock=clock, in_use=in_use)
+
+
+def _with_baselines(
+    report: TrainingPlanReport, seed: int, clock: Clock, deadline: float, progress: Progress
+) -> TrainingPlanReport:
+    assert report.best is not None, "there is a plan to compare with"
+    rng = np.random.default_rng(seed)
+    context = Context(report.scales, report.best.report.num_devices, rng, clock, deadline)
+    results: dict[str, BaselineResult] = {}
+    try:
+        with progress("baselines", total=len(BASELINES)) as advance:
+            for done, (name, rule) in enumerate(BASELINES.items(), 1):
+                try:
+                    context.check_time()
+                    plan = rule(report.problem, context)
+                    results[name] = BaselineResult(plan, "" if plan is not None else absent(name))
+                except Unfinished:
+                    results[name] = BaselineResult(None, OUT_OF_TIME)
+                advance(done)
+    except KeyboardInterrupt:
+        return replace(report, baselines=results, interrupted=True)
+    return replace(report, baselines=results)
+
+
+def _with_front(
+    report: TrainingPlanReport, clock: Clock, deadline: float, progress: Progress
+) -> TrainingPlanReport:
+    try:
+        with progress("Pareto front", total=1.0) as advance:
+            items, complete = front(report.problem, clock=clock, deadline=deadline, advance=advance)
+    except KeyboardInterrupt:
+        return replace(report, interrupted=True)
+    return replace(report, front=tuple(items), front_complete=complete)

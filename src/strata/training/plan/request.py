@@ -1,0 +1,41 @@
+"""What was asked of the planner: the request applied to a job, and digests that tell whether inputs changed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from strata.decision import digest
+from strata.errors import UsageError
+from strata.fleet.fleet import Fleet
+from strata.training.plan.schema import InputDigests, PlanRequest
+from strata.workload.job import Objective, TrainingJob
+
+
+def requested_job(job: TrainingJob, request: PlanRequest) -> TrainingJob:
+    """Return the job with the request's objective and weights. Raises UsageError where weights mean nothing."""
+    if request.minimize is not None:
+        job = replace(job, objective=request.minimize)
+    if request.weights is not None:
+        if request.minimize is None and job.objective in (Objective.TIME, Objective.COST):
+            job = replace(job, objective=Objective.REWARD)
+        if job.objective not in (Objective.REWARD, Objective.TCHEBYCHEFF):
+            raise UsageError(
+                f"--weights has no meaning for --minimize {job.objective}", hint="--minimize tchebycheff or reward"
+            )
+        job = replace(job, weights=request.weights)
+    return job
+
+
+def inputs_digest(fleet: Fleet, job: TrainingJob) -> str:
+    """Return a short hash of what was asked."""
+    return digest(repr(fleet), _asked(job), repr(job.profile))
+
+
+def digests(fleet: Fleet, job: TrainingJob) -> InputDigests:
+    """Return a short hash each, so that it can be said which of the two changed."""
+    return InputDigests(fleet=digest(repr(fleet)), job=digest(_asked(job), repr(job.profile)))
+
+
+def _asked(job: TrainingJob) -> dict[str, object]:
+    """Return a job's values but for the profile, hashed by its text, and the model, which its layers stand for."""
+    return {item.name: getattr(job, item.name) for item in fields(job) if item.compare} | {"profile": None}
