@@ -80,6 +80,12 @@ def test_a_missing_or_foreign_file_is_a_usage_error(tmp_path, capsys):
     assert "no trace of a scheduler" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["1e308", "-1e308", "1e10"])
+def test_a_clock_offset_of_centuries_is_a_usage_error(tmp_path, capsys, seconds):
+    assert run(["host", "report", str(faulty(tmp_path)), "--kineto-offset", seconds]) == 2
+    assert "is not in the range" in capsys.readouterr().err
+
+
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

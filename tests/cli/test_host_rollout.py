@@ -69,8 +69,27 @@ def test_adding_the_same_attempt_again_changes_nothing_and_another_value_is_refu
     assert "recorded already, with 5 under baseline" in str(other.exception)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "layered"),
+        ("report", "layered"),
+        ("change", "layered", "--stop"),
+        ("next", "layered", "--job", "a", "--attempt", 0),
+        ("add", "layered", "--job", "a", "--attempt", 0, "--policy", "baseline", "--value", 1),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_only_init_makes_a_file(begun, tmp_path, arguments):
+    typo = tmp_path / "typo.db"
+    result = rollout(*arguments, "--state", typo)
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+    assert "no such file" in str(result.exception)
+    assert not typo.exists()
+
+
 def test_two_hosts_that_ask_for_one_attempt_at_once_are_told_the_same(tmp_path):
-    with Store(tmp_path / "s.db") as store:
+    with Store(tmp_path / "s.db", is_new=True) as store:
         store.init(RolloutPlan("p"), Rules(), at_s=0.0)
         before = store.get("p")
         said = [store.assign(before, "job", 0, policy, at_s=0.0) for policy in Arm]

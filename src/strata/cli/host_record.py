@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from strata.host.record.work import Work
 
 SECONDS: Final = 10.0
+FORMATS: Final = ("json", "yaml", "table")
+"""What -o means for the commands that answer; nobody means a file of that name."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -55,6 +57,11 @@ def record(
     from strata.host.record.work import Work
     from strata.host.signals import stoppable
 
+    if output is not None and str(output) in FORMATS:
+        raise UsageError(
+            f"-o is the file to write here, and {output} is a format",
+            hint=f"strata host report TRACE -o {output}, once it is recorded",
+        )
     if command and pid is not None:
         raise UsageError("--pid and a command are given; one of them says how long", hint="leave --pid out")
     if pid is not None and not Path(f"/proc/{pid}").exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
     from strata.host.analysis.report import TraceReport
 
+MOST_OFFSET_S: Final = 4e9
+"""In nanoseconds, with as much again for the times themselves, still a 64-bit number."""
 _MOST_FINDINGS: Final = 10
 _MOST_THREADS: Final = 12
 
@@ -40,7 +41,7 @@ _MOST_THREADS: Final = 12
 )
 @click.option(
     "--kineto-offset",
-    type=Finite(),
+    type=Finite(-MOST_OFFSET_S, MOST_OFFSET_S),
     metavar="SECONDS",
     help="How far the profiler's clock (the epoch's) is ahead of TRACE's. Default: 0; with --here it is known.",
 )
@@ -77,24 +78,21 @@ def report(
     from strata.host.analysis.kineto import read_kineto
     from strata.host.analysis.report import report_of
     from strata.host.analysis.view import view_of
-    from strata.host.machine.cpus import probe
-    from strata.host.record import snapshot
+    from strata.host.record.snapshot import machine_of
     from strata.host.trace.read import read_trace
 
     read = read_trace(trace)
-    ahead_ns = round((kineto_offset or 0.0) * 1e9)
-    recorded_on = snapshot.read(trace)
-    if recorded_on is not None and kineto_offset is None:
-        ahead_ns = recorded_on.epoch_ahead_ns
-    elif here and kineto_offset is None:
-        ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    accelerator = read_kineto(kineto, read, offset_ns=ahead_ns) if kineto else None
-    cpus = recorded_on.cpus if recorded_on is not None else probe() if here else None
-    feeding = recorded_on.critical if recorded_on is not None else ()
-    steal = recorded_on.steal if recorded_on is not None else None
-    found = report_of(
-        view_of(read, critical=critical, cpus=cpus, accelerator=accelerator, feeding=feeding, steal=steal)
+    machine = machine_of(trace, is_here=here)
+    offset_ns = machine.clock_offset_ns(kineto_offset)
+    view = view_of(
+        read,
+        critical=critical,
+        cpus=machine.cpus,
+        accelerator=read_kineto(kineto, read, offset_ns=offset_ns) if kineto else None,
+        feeding=machine.critical,
+        steal=machine.steal,
     )
+    found = report_of(view)
     if html is not None:
         from strata.files import write_text
         from strata.host.analysis.page import page

@@ -105,7 +105,7 @@ def init(
     from strata.host.rollout.rollout import RolloutPlan, Unit
 
     plan = RolloutPlan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
-    with _store(state) as store:
+    with _store(state, is_new=True) as store:
         store.init(plan, Rules(tuple(opt_in), tuple(opt_out), share), at_s=_now_s())
     click.echo(f"{name}: {aa_pairs} pairs of attempts under equal policies come first", err=True)
 
@@ -284,12 +284,12 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
         )
 
 
-def _store(state: Path | None) -> Store:
+def _store(state: Path | None, *, is_new: bool = False) -> Store:
     import os
 
     from strata.host.rollout.store import Store, state_path
 
-    return Store(state or state_path(os.environ))
+    return Store(state or state_path(os.environ), is_new=is_new)
 
 
 def _now_s() -> float:

@@ -226,3 +226,10 @@ def test_a_broken_profile_is_refused(tmp_path):
         view(tmp_path, file)
     with pytest.raises(UsageError, match="No such file"):
         view(tmp_path, tmp_path / "none.json.gz")
+
+
+def test_a_clock_that_is_centuries_away_is_a_usage_error(tmp_path):
+    file = profile(tmp_path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "baseTimeNanoseconds": 10**30}))
+    with pytest.raises(UsageError, match="its clock is"):
+        read_kineto([file], scheduler().trace(tmp_path))

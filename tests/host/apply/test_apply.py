@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import shutil
 
 import pytest
 from hypothesis import given, settings
@@ -219,6 +220,14 @@ def test_a_disk_that_runs_full_takes_all_back_and_the_journal_stays_whole(tmp_pa
     applied(tmp_path, kernel)
     undone(tmp_path, kernel)
     assert kernel.state == before
+
+
+def test_a_journal_that_cannot_be_begun_is_an_error_of_ours(tmp_path):
+    folder = tmp_path / "host"
+    with opened(folder) as journal:
+        shutil.rmtree(folder)
+        with pytest.raises(StrataError, match="No such file"):
+            journal.begin("boot")
 
 
 def test_previews_change_nothing(tmp_path):

@@ -301,6 +301,8 @@ def test_a_recording_without_tracing_exits_5(tmp_path, monkeypatch):
         (["--pid", "999999999"], "there is no process"),
         (["--pid", str(os.getpid()), "--", "true"], "one of them says how long"),
         (["--quick", "--", "no-such-command"], "cannot be started"),
+        (["-o", "json"], "is a format"),
+        (["--quick", "--seconds", "0.1", "-o", "table"], "is a format"),
     ],
 )
 def test_what_cannot_be_recorded_is_told(arguments, message):
@@ -412,7 +414,8 @@ def test_a_snapshot_has_the_machine_and_comes_back(tmp_path):
     assert {one["tid"]: one["layer"] for one in data["threads"]}[TRAINER] == "critical"
     trace = tmp_path / "trace.txt"
     snapshot.beside(trace).write_text(json.dumps(data))
-    machine = snapshot.read(trace)
+    machine = snapshot.machine_of(trace, is_here=False)
+    assert machine.cpus is not None
     assert machine.cpus.numbers == (0, 1)
     assert machine.cpus.llcs == {0: (0, 1)}
     assert TRAINER in machine.critical
@@ -430,10 +433,14 @@ def test_threads_that_were_seen_to_feed_an_accelerator_are_critical_whatever_the
 
 def test_no_snapshot_is_no_fault_and_a_wrong_one_is(tmp_path):
     trace = tmp_path / "trace.txt"
-    assert snapshot.read(trace) is None
+    assert snapshot.machine_of(trace, is_here=False) == snapshot.MachineSnapshot()
+    here = snapshot.machine_of(trace, is_here=True)
+    assert here.cpus is not None
+    assert here.clock_offset_ns(None) > 0
+    assert here.clock_offset_ns(1.5) == 1_500_000_000
     head = '{"form": "strata-host-snapshot/1", "cpus": [], "critical": [], '
     endless, steal = head + '"epoch_ahead_ns": 1e999}', head + '"epoch_ahead_ns": 0, "steal": "much"}'
     for wrong in ("[]", "{}", "not json", '{"form": "other"}', endless, steal):
         snapshot.beside(trace).write_text(wrong)
         with pytest.raises(BadFile):
-            snapshot.read(trace)
+            snapshot.machine_of(trace, is_here=False)

@@ -25,8 +25,9 @@ from strata.host.trace.events import Trace
 
 MAX_BYTES: Final = 2**30
 _BUSY: Final = ("kernel", "gpu_memcpy", "gpu_memset")
-_MOST_US: Final = 9e15
-"""In nanoseconds still a 64-bit number."""
+_MOST_US: Final = 4e15
+_MOST_ORIGIN_NS: Final = 5 * 10**18
+"""A time and what it counts from add up to a 64-bit number of nanoseconds; both last until the year 2096."""
 _LAUNCH: Final = ("cuda_runtime", "cuda_driver")
 Event = Mapping[str, Any]
 
@@ -100,8 +101,11 @@ def _spans(path: str | Path, offset_ns: int) -> tuple[list[Event], int]:
     if not isinstance(events, list):
         raise UsageError(f"{path}: no Kineto trace: it has no list traceEvents")
     base = data.get("baseTimeNanoseconds", 0)
+    origin_ns = (base if isinstance(base, int) else 0) - offset_ns
+    if abs(origin_ns) > _MOST_ORIGIN_NS:
+        raise UsageError(f"{path}: its clock is {origin_ns / 1e9:.3g} s away from the scheduler's trace")
     spans = [one for one in events if isinstance(one, Mapping) and one.get("ph") == "X" and _is_span(one)]
-    return spans, (int(base) if isinstance(base, int) else 0) - offset_ns
+    return spans, origin_ns
 
 
 def _json(path: str | Path) -> Any:

@@ -22,8 +22,12 @@ from strata.host.analysis.view import View
 
 @dataclass(frozen=True, slots=True)
 class ThreadReport:
-    """How one thread waited. The mean and the percentile are of waits that were over; `unfinished` is the rest."""
+    """How one thread waited. The mean and the percentile are of waits that were over; `unfinished` is the rest.
 
+    `task` is the thread's index in the view: ids and names may come twice.
+    """
+
+    task: int
     comm: str
     tid: int
     is_critical: bool
@@ -100,6 +104,7 @@ def _threads(view: View) -> Iterator[ThreadReport]:
         over = waits[view.delays.is_over[waits]]
         lengths_ms = view.delays.length_ns[over] / 1e6
         yield ThreadReport(
+            task,
             view.name(task),
             int(view.tasks.tid[task]),
             bool(view.is_critical[task]),
@@ -148,7 +153,7 @@ def verdict(report: TraceReport) -> str:
         guess = f" Of those that work in rounds, these waited longest: {longest}." if critical else ""
         return f"{start}{guess} Name yours with --critical, or record while the job runs."
     waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
-    task = next(i for i in view.critical_tasks if view.tasks.tid[i] == waited.tid and view.name(i) == waited.comm)
+    task = waited.task
     share = float(view.waited_ns[task] / view.lived_ns[task])
     name = f"{waited.comm} ({waited.tid})"
     serious = [one for one in report.findings if one.severity is not Severity.INFO and one.cost_ms > 0]

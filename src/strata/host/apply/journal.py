@@ -112,17 +112,20 @@ class Journal:
 
     def _append(self, data: dict[str, Any]) -> None:
         line = (json.dumps(data) + "\n").encode()
-        with self.path.open("ab", buffering=0) as stream:
-            start = stream.tell()
-            try:
-                if stream.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(stream.fileno())
-            except OSError as error:
-                os.truncate(self.path, start)  # half a line would spoil the next one
-                raise StrataError(
-                    f"{self.path}: {error.strerror}", hint="make room there, then strata host undo"
-                ) from None
+        try:
+            with self.path.open("ab", buffering=0) as stream:
+                start = stream.tell()
+                try:
+                    if stream.write(line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(stream.fileno())
+                except OSError:
+                    os.truncate(self.path, start)  # half a line would spoil the next one
+                    raise
+        except OSError as error:
+            raise StrataError(
+                f"{self.path}: {error.strerror}", hint="make room there, then strata host undo"
+            ) from None
 
     def _load(self) -> None:
         if not self.path.exists():

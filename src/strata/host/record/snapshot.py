@@ -46,7 +46,7 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
     return {
         "form": FORM,
         "kernel": os.uname().release,
-        "epoch_ahead_ns": time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+        "epoch_ahead_ns": epoch_ahead_ns(),
         "cpus": [asdict(cpu) for cpu in cpus_of.probe(root / "sys").all],
         "irqs": interrupts(root),
         "gpus": [
@@ -72,28 +72,42 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
     }
 
 
+def epoch_ahead_ns() -> int:
+    """Return how far this machine's epoch clock is ahead of its monotonic one, which traces are recorded by."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
 @dataclass(frozen=True, slots=True)
 class MachineSnapshot:
-    """What a report asks of a snapshot.
+    """What a report asks of a snapshot; without arguments: nothing is known of the machine.
 
     epoch_ahead_ns: how far the epoch's clock is ahead of the trace's. critical: threads that feed accelerators.
-    steal: what a hypervisor took meanwhile; None: not known.
+    steal: what a hypervisor took meanwhile.
     """
 
-    cpus: Cpus
-    epoch_ahead_ns: int
+    cpus: Cpus | None = None
+    epoch_ahead_ns: int = 0
     critical: tuple[int, ...] = ()
     steal: Steal | None = None
 
+    def clock_offset_ns(self, given_s: float | None) -> int:
+        """Return how far a profiler's clock is ahead of the trace's: as given, else by this machine's clocks."""
+        return self.epoch_ahead_ns if given_s is None else round(given_s * 1e9)
 
-def read(trace: Path) -> MachineSnapshot | None:
-    """Return the machine a trace was recorded on; None where no snapshot is beside it.
 
-    Raises BadFile for a file that is none of ours.
+def machine_of(trace: Path, *, is_here: bool) -> MachineSnapshot:
+    """Return the machine of a trace: from the snapshot beside it, else this one if the trace `is_here`.
+
+    Raises BadFile for a file that is not a snapshot.
     """
     path = beside(trace)
-    if not path.exists():
-        return None
+    if path.exists():
+        return read(path)
+    return MachineSnapshot(cpus_of.probe(), epoch_ahead_ns()) if is_here else MachineSnapshot()
+
+
+def read(path: Path) -> MachineSnapshot:
+    """Read a snapshot. Raises BadFile."""
     try:
         data = json.loads(read_text(path))
         if data["form"] != FORM:

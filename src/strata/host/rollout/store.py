@@ -18,12 +18,15 @@ MAX_EVENTS: Final = 1_000_000
 
 
 class Store:
-    """The roll-outs of one file, open inside a `with`."""
+    """The roll-outs of one file, open inside a `with`. A file that is not there is made only if it `is_new`."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, is_new: bool = False) -> None:
         self._log = History(path, max_rows=MAX_EVENTS)
+        self._is_new = is_new
 
     def __enter__(self) -> Self:
+        if not self._is_new and not self._log.path.exists():
+            raise UsageError(f"{self._log.path}: there is no such file", hint="strata host rollout init NAME")
         self._log.__enter__()
         return self
 
