@@ -157,7 +157,7 @@ def simulate(
 
         write_picture(replay.queue_samples, svg, title=f"{asked.name} on {fleet}")
     if not is_whole:
-        click.echo(f"interrupted after {replay.clock.now_s:.0f} s of {end_s:.0f} s: the report so far", err=True)
+        click.echo(f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s: the report so far", err=True)
     emit(data, output, lambda console: _show(console, data))
     return 0 if is_whole else 130
 

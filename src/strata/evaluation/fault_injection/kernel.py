@@ -6,11 +6,12 @@ behind takes the CPU at once; idle CPUs take queued threads over. Weights, group
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from strata.simulate.event_clock import EventClock
 
 SLICE_NS: Final = 3_000_000
 WAKEUP_NS: Final = 1_000_000
@@ -70,9 +71,7 @@ class Kernel:
 
     def __init__(self, num_cpus: int) -> None:
         self._cpus = [_Cpu(number) for number in range(num_cpus)]
-        self._now = START_NS
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
+        self._clock = EventClock(START_NS)
         self._tid = 1000
         self._lines: list[tuple[int, str]] = []
 
@@ -90,15 +89,13 @@ class Kernel:
     def run(self, length_ns: int) -> bytes:
         """Run for so long and return the trace."""
         end_ns = START_NS + length_ns
-        while self._heap and self._heap[0][0] <= end_ns:
-            self._now, _, event = heapq.heappop(self._heap)
-            event()
+        while self._clock.step(end_ns):
+            pass
         self._lines.sort(key=lambda line: line[0])
         return "".join(line for at, line in self._lines if at <= end_ns).encode()
 
     def _after(self, ns: int, event: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._heap, (self._now + ns, self._order, event))
+        self._clock.at(self._clock.now + ns, event)
 
     def _name(self, task: Task) -> None:
         self._tid += 1
@@ -165,7 +162,7 @@ class Kernel:
             f"next_comm={coming} next_pid={tid} next_prio=120",
         )  # fmt: skip
         cpu.task = to
-        cpu.since_ns = max(self._now, cpu.held_until_ns)
+        cpu.since_ns = max(self._clock.now, cpu.held_until_ns)
         cpu.version += 1
         if to is not None:
             to.cpu = cpu.number
@@ -176,16 +173,16 @@ class Kernel:
         """Come back when the thread is done with its act, or its slice is over."""
         assert cpu.task is not None
         version = cpu.version
-        ns = cpu.since_ns - self._now + min(cpu.task.left_ns, SLICE_NS)
+        ns = cpu.since_ns - self._clock.now + min(cpu.task.left_ns, SLICE_NS)
         self._after(ns, lambda: self._due(cpu) if cpu.version == version else None)
 
     def _charge(self, cpu: _Cpu) -> int:
         """Book what the running thread ran; returns its virtual run time."""
         assert cpu.task is not None
-        ran = max(self._now - cpu.since_ns, 0)
+        ran = max(self._clock.now - cpu.since_ns, 0)
         cpu.task.virtual_ns += ran
         cpu.task.left_ns -= ran
-        cpu.since_ns = max(self._now, cpu.since_ns)
+        cpu.since_ns = max(self._clock.now, cpu.since_ns)
         return cpu.task.virtual_ns
 
     def _due(self, cpu: _Cpu) -> None:
@@ -257,7 +254,7 @@ class Kernel:
             self._arm(cpu)
 
     def _interrupt(self, cpu: _Cpu, hard_ns: int, soft_ns: int) -> None:
-        if self._now < cpu.held_until_ns:
+        if self._clock.now < cpu.held_until_ns:
             return
         if cpu.task is not None:
             self._charge(cpu)
@@ -267,8 +264,8 @@ class Kernel:
             (hard_ns, "irq:softirq_entry", "vec=3 [action=NET_RX]"),
             (hard_ns + soft_ns, "irq:softirq_exit", "vec=3 [action=NET_RX]"),
         ):
-            self._print(cpu, event, fields, at_ns=self._now + ns)
-        cpu.held_until_ns = self._now + hard_ns + soft_ns
+            self._print(cpu, event, fields, at_ns=self._clock.now + ns)
+        cpu.held_until_ns = self._clock.now + hard_ns + soft_ns
         if cpu.task is not None:
             cpu.since_ns = cpu.held_until_ns
             cpu.version += 1
@@ -276,10 +273,10 @@ class Kernel:
 
     def _soon(self, cpu: _Cpu, event: Callable[[_Cpu], None]) -> None:
         """Do it once no interrupt holds the CPU, and not inside of what is being done."""
-        self._after(max(cpu.held_until_ns - self._now, 0), lambda: event(cpu))
+        self._after(max(cpu.held_until_ns - self._clock.now, 0), lambda: event(cpu))
 
     def _print(self, cpu: _Cpu, event: str, fields: str, *, at_ns: int | None = None) -> None:
-        at = self._now if at_ns is None else at_ns
+        at = self._clock.now if at_ns is None else at_ns
         name, tid = (f"swapper/{cpu.number}", 0) if cpu.task is None else (cpu.task.name, cpu.task.tid)
         seconds, ns = divmod(at, 10**9)
         head = f"{name:>16s} {tid:5d}/{tid:<5d} [{cpu.number:03d}] {seconds:5d}.{ns:09d}:"

@@ -41,11 +41,11 @@ from strata.serving.live.instructions import (
 )
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
-from strata.serving.replay.clock import EventClock
 from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
 from strata.serving.replay.service import Attempt, Machine, SimulatedService
 from strata.serving.request import RequestSignal
+from strata.simulate.event_clock import EventClock
 from strata.workload.requests import Request
 
 WARM_UP_S: Final = 10.0
@@ -152,7 +152,7 @@ class Replay:
                 if self.is_over or not self.clock.step():
                     break
                 if not number % EVERY:
-                    advance(self.clock.now_s)
+                    advance(self.clock.now)
         except KeyboardInterrupt:
             return False
         finally:
@@ -162,7 +162,7 @@ class Replay:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to come or to wait for, and what is measured has been."""
-        now_s, around = self.clock.now_s, self._around
+        now_s, around = self.clock.now, self._around
         if self._is_fed and not self._lives:
             return around.end_s == math.inf or len(self.marks) > 1
         return now_s > around.end_s + around.drain_s
@@ -173,11 +173,11 @@ class Replay:
         Where not even the start came, all there is counts.
         """
         if not self.marks:
-            self.marks.append(CounterSnapshot(min(0.0, self.clock.now_s), {}, {}))
+            self.marks.append(CounterSnapshot(min(0.0, self.clock.now), {}, {}))
         while len(self.marks) < 2:
             self._mark()
         for life in self._lives.values():
-            self.record.add(life, "unfinished", self.clock.now_s)
+            self.record.add(life, "unfinished", self.clock.now)
         self._lives.clear()
 
     @property
@@ -194,14 +194,14 @@ class Replay:
             stages: (path.passed_tokens, path.decode_s, path.decode_hop_s)
             for stages, path in self.service.paths.items()
         }
-        self.marks.append(CounterSnapshot(self.clock.now_s, busy_s, paths))
+        self.marks.append(CounterSnapshot(self.clock.now, busy_s, paths))
 
     def _glance(self) -> None:
         running: dict[Pipeline, int] = {}
         for attempt in self._attempts.values():
             running[attempt.route.stages] = running.get(attempt.route.stages, 0) + 1
-        self.queue_samples.append(QueueSample(self.clock.now_s, len(self.waiting), running))
-        self.clock.at(self.clock.now_s + self._around.end_s / GLANCES, self._glance)
+        self.queue_samples.append(QueueSample(self.clock.now, len(self.waiting), running))
+        self.clock.at(self.clock.now + self._around.end_s / GLANCES, self._glance)
 
     # -- what happens
 
@@ -226,25 +226,25 @@ class Replay:
             tpot_goal_s=around.tpot_goal_s,
         )
         if around.patience_s < math.inf:
-            self.clock.at(self.clock.now_s + around.patience_s, self._give_up, name)
+            self.clock.at(self.clock.now + around.patience_s, self._give_up, name)
         self._tell(Arrive(signal))
 
     def _give_up(self, name: str) -> None:
         life = self._lives.get(name)
         if life is not None and math.isnan(life.first_token_s):
             self._end(name)
-            self.record.add(life, "cancelled", self.clock.now_s)
+            self.record.add(life, "cancelled", self.clock.now)
             self._tell(Cancelled(name))
 
     def _first_token(self, attempt: Attempt) -> None:
         life = self._lives[attempt.request_id]
         if math.isnan(life.first_token_s):
-            life.first_token_s = self.clock.now_s
+            life.first_token_s = self.clock.now
         self._tell(FirstToken(attempt.request_id, attempt.number))
 
     def _finished(self, attempt: Attempt) -> None:
         life = self._end(attempt.request_id)
-        self.record.add(life, "served", self.clock.now_s)
+        self.record.add(life, "served", self.clock.now)
         self._tell(Finished(attempt.request_id, attempt.number, life.request.output_tokens))
 
     def _end(self, name: str) -> SimulatedRequest:
@@ -277,7 +277,7 @@ class Replay:
         one.incarnation, one.is_in, one.free_s = one.incarnation + 1, True, -math.inf
         self.service.add(name)
         self._tell(Join(one.node, one.incarnation))
-        heartbeat_s = self.clock.now_s + self._around.heartbeat_interval_s * (share or 1.0)
+        heartbeat_s = self.clock.now + self._around.heartbeat_interval_s * (share or 1.0)
         self.clock.at(heartbeat_s, self._heartbeat, name, one.incarnation)
 
     def _heartbeat(self, name: str, incarnation: int) -> None:
@@ -286,7 +286,7 @@ class Replay:
             return
         machine = self.service.machines[name]
         self._tell(Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
-        self.clock.at(self.clock.now_s + self._around.heartbeat_interval_s, self._heartbeat, name, incarnation)
+        self.clock.at(self.clock.now + self._around.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
     def _samples(self, machine: Machine) -> tuple[Sample, ...]:
         """Return what the node would have measured of the steps it does now."""
@@ -307,7 +307,7 @@ class Replay:
         """Let whoever waits for a dead node notice."""
         for stage in attempt.route.stages:
             if not self._nodes[stage.node_id].is_in:
-                self.clock.at(self.clock.now_s + self._around.notice_s, self._notice, attempt, stage.node_id)
+                self.clock.at(self.clock.now + self._around.notice_s, self._notice, attempt, stage.node_id)
                 return
 
     def _notice(self, attempt: Attempt, node_id: str) -> None:
@@ -331,7 +331,7 @@ class Replay:
     # -- what the scheduler wants
 
     def _tell(self, event: Event) -> None:
-        now_s = self.clock.now_s
+        now_s = self.clock.now
         for instruction in self._scheduler.handle(event, now_s):
             self._obey(instruction)
         wake_s = self._scheduler.next_wake_s(now_s)
@@ -340,7 +340,7 @@ class Replay:
             self.clock.at(wake_s, self._tick, wake_s)
 
     def _obey(self, instruction: Instruction) -> None:
-        now_s, is_warm = self.clock.now_s, self.clock.now_s >= 0
+        now_s, is_warm = self.clock.now, self.clock.now >= 0
         match instruction:
             case Dispatch():
                 self._dispatch(instruction)
@@ -377,7 +377,7 @@ class Replay:
         assert name not in self._attempts, f"{name} is sent while it runs"
         self.waiting.pop(name, None)
         if math.isnan(life.sent_s):
-            life.sent_s = self.clock.now_s
+            life.sent_s = self.clock.now
         attempt = Attempt(
             name,
             instruction.attempt,

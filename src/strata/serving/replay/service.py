@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.replay.clock import EventClock
+from strata.simulate.event_clock import EventClock
 
 CHUNK_TOKENS: Final = 512
 """Tokens of a prompt that ride along with one decode step (Sarathi-Serve's middle setting; assumed)."""
@@ -149,7 +149,7 @@ class SimulatedService:
 
     def __init__(
         self,
-        clock: EventClock,
+        clock: EventClock[float],
         layout_of: Callable[[Pipeline], Layout],
         *,
         first_token: Callable[[Attempt], None],
@@ -164,7 +164,7 @@ class SimulatedService:
         """Return the machine of a node, a new one where it is not known or was down."""
         machine = self.machines.get(node_id)
         if machine is None:
-            machine = self.machines[node_id] = Machine(node_id, since_s=self._clock.now_s)
+            machine = self.machines[node_id] = Machine(node_id, since_s=self._clock.now)
         elif not machine.is_up:
             self.change(node_id, is_up=True, factor=1.0)
         return machine
@@ -233,7 +233,7 @@ class SimulatedService:
         attempt = machine.reading.popleft()
         attempt.state = "passing"
         self._retime(around)
-        self._clock.at(self._clock.now_s + attempt.onward_s, self._passed, attempt)
+        self._clock.at(self._clock.now + attempt.onward_s, self._passed, attempt)
 
     def _passed(self, attempt: Attempt) -> None:
         path = attempt.path
@@ -301,7 +301,7 @@ class SimulatedService:
             onward = Line(ring.fixed_s - closing.fixed_s, ring.per_unit_s - closing.per_unit_s)
             path = self.paths[stages] = Path(
                 stages, tuple(servers[name] for name in names), machines, ring, onward, closing,
-                since_s=self._clock.now_s,
+                since_s=self._clock.now,
             )  # fmt: skip
             for machine, stage, server in zip(machines, stages, path.servers, strict=True):
                 machine.servers.setdefault(stage, _Server(server, len(stages)))
@@ -311,7 +311,7 @@ class SimulatedService:
         """Integrate up to now, before anything changes; returns what will have to be timed anew then."""
         machines = dict.fromkeys(changed)
         paths = {path: None for machine in machines for path in machine.paths}
-        now_s = self._clock.now_s
+        now_s = self._clock.now
         for path in paths:
             path.integrate(now_s)
             for machine in path.machines:
@@ -323,7 +323,7 @@ class SimulatedService:
     def _retime(self, around: Around) -> None:
         """Find the new pace and what will end first; to be called after anything has changed."""
         paths, machines = around
-        now_s, clock = self._clock.now_s, self._clock
+        now_s, clock = self._clock.now, self._clock
         for machine in machines:
             machine.work_s = machine.chunk_s = 0.0
             for server in machine.servers.values():

@@ -92,6 +92,7 @@ def _ring_exchange_ns(dimension: Dimension, message_bytes: int) -> int:
     farthest = dimension.npus // 2
     if farthest > _EXACT_HOPS:  # the link is never idle but at its ends
         return farthest * (farthest + 1) // 2 * busy + 2 * (arrival - busy)
+    # A heap of its own, not `EventClock`: a message is its hops to go, and nothing else happens.
     waiting = [(0, index, index) for index in range(1, farthest + 1)]  # time, tie-break, hops to go
     serial = len(waiting)
     free = end = 0

@@ -114,6 +114,7 @@ def _flow_shop_ns(phases: Sequence[Phase], count: int, system: System) -> int:
     halves = [(phase.dimension, *_half(phase.half, system.queues)) for phase in phases]
     waiting: dict[Queue, list[tuple[int, int]]] = defaultdict(list)
     busy: dict[Queue, int] = defaultdict(int)
+    # Plain tuples, not `EventClock`: one kind of event, and a collective has up to a million of them.
     events: list[tuple[int, int, int, int]] = []  # when served, tie-break, chunk, phase
     serial = itertools.count()
     now = 0

@@ -11,13 +11,12 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from typing import Any
 
 from strata.errors import UsageError
 from strata.simulate.astra.chakra import Node, NodeType
 from strata.simulate.compat.network import Path, Wire
+from strata.simulate.event_clock import EventClock
 
 PathOf = Callable[[int, int, int], Path]
 """Source rank, destination rank, bytes: the links a message takes."""
@@ -58,8 +57,7 @@ class _Player:
         self.traces, self.path, self.collective_ns = traces, path, collective_ns
         self.groups = {str(number): ranks for number, ranks in enumerate(groups, 1)}
         self.ranks = [_rank(nodes) for nodes in traces]
-        self.now, self.serial = 0, count()
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
+        self.clock = EventClock(0)  # [ns]
         self.free_at: dict[Wire, int] = {}
         self.delivered: Counter[tuple[Any, ...]] = Counter()
         self.posted: dict[tuple[Any, ...], deque[tuple[int, Node]]] = defaultdict(deque)
@@ -71,16 +69,12 @@ class _Player:
                 if not self.ranks[rank].unmet[node.id]:
                     self._ready(rank, node)
             self._issue(rank)
-        while self.events:
-            self.now, _, happen = heapq.heappop(self.events)
-            happen()
+        while self.clock.step():
+            pass
         stuck = [rank for rank, state in enumerate(self.ranks) if state.unmet]
         if stuck:
             raise UsageError(f"ranks {stuck} wait for each other for ever; ASTRA-sim would end in silence (rc 0)")
         return tuple(state.finish_ns for state in self.ranks)
-
-    def _at(self, time: int, happen: Callable[[], None]) -> None:
-        heapq.heappush(self.events, (time, next(self.serial), happen))
 
     def _ready(self, rank: int, node: Node) -> None:
         state = self.ranks[rank]
@@ -90,7 +84,7 @@ class _Player:
             heapq.heappush(state.messages, (node.id, node))
         elif self.delivered[key := _match(node)]:
             self.delivered[key] -= 1
-            self._at(self.now, partial(self._done, rank, node))
+            self.clock.at(self.clock.now, self._done, rank, node)
         else:
             self.posted[key].append((rank, node))
 
@@ -107,16 +101,16 @@ class _Player:
         if state.computes and not state.is_computing:
             state.is_computing = True
             _, node = heapq.heappop(state.computes)
-            self._at(self.now + (node.duration_us * 1000 or 1), partial(self._done, rank, node))
+            self.clock.at(self.clock.now + (node.duration_us * 1000 or 1), self._done, rank, node)
 
     def _travel(self, rank: int, node: Node, path: Path) -> None:
         if not path:
             self._deliver(rank, node)
             return
         link = path[0]
-        start = max(self.now, self.free_at.get(link.wire, 0))
+        start = max(self.clock.now, self.free_at.get(link.wire, 0))
         self.free_at[link.wire] = start + link.busy_ns
-        self._at(start + link.arrival_ns, partial(self._travel, rank, node, path[1:]))
+        self.clock.at(start + link.arrival_ns, self._travel, rank, node, path[1:])
 
     def _deliver(self, rank: int, node: Node) -> None:
         self._done(rank, node)
@@ -134,9 +128,9 @@ class _Player:
         here = self.joined[name, use]
         here.append((rank, node))
         if len(here) == len(members):
-            end = self.now + self.collective_ns(node, members)
+            end = self.clock.now + self.collective_ns(node, members)
             for each in here:
-                self._at(end, partial(self._done, *each))
+                self.clock.at(end, self._done, *each)
 
     def _done(self, rank: int, node: Node) -> None:
         state = self.ranks[rank]
@@ -144,7 +138,7 @@ class _Player:
             state.is_computing = False
         elif node.type is not NodeType.COMM_RECV:
             state.is_communicating = False
-        state.finish_ns = self.now
+        state.finish_ns = self.clock.now
         del state.unmet[node.id]
         for follower in state.followers[node.id]:
             state.unmet[follower.id] -= 1
