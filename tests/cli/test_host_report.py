@@ -51,13 +51,13 @@ def test_the_table_fits_eighty_columns_and_begins_with_a_verdict(tmp_path):
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "trainer_main (11) could run but had no CPU for" in lines[2]
+    assert "trainer_main (11) was runnable but not running" in lines[2]
     assert "ERROR cpu-wait" in result.stdout
 
 
 def test_a_trace_without_fault_is_said_to_have_none(tmp_path):
     result = report(faulty(tmp_path, wait_ms=0.0))
-    assert "that is not what holds it up" in result.stdout.replace("\n", "")
+    assert "waiting for a CPU is not what slows it down" in result.stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize(("level", "code"), [("info", 4), ("warning", 4), ("error", 4)])
@@ -116,7 +116,7 @@ def test_the_page_is_whole_needs_nothing_else_and_escapes_names(tmp_path):
     assert parser.open == []
     assert parser.outside == []
     assert "http" not in page.read_text()
-    for told in ("trainer_main 11", "CPU 0", "<hog & co>", "waits after it was woken", "cpu-wait", "\u25bc1"):
+    for told in ("trainer_main 11", "CPU 0", "<hog & co>", "waits after a wakeup", "cpu-wait", "\u25bc1"):
         assert told in parser.text
 
 

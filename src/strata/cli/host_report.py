@@ -30,22 +30,26 @@ _MOST_THREADS: Final = 12
     "--critical",
     multiple=True,
     metavar="PREFIX",
-    help="Names of the threads that matter begin with this; again for more. Default: trainer, pt_main, nccl ...",
+    help="Name prefix of the critical threads; repeat for more. Default: trainer, pt_main, nccl ...",
 )
-@click.option("--here", is_flag=True, help="TRACE is of this machine: also tell moves across caches and nodes.")
+@click.option(
+    "--here", is_flag=True, help="TRACE is of this machine: also report migrations between caches and nodes."
+)
 @click.option(
     "--kineto",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A PyTorch profiler trace of the same time: says why the accelerator stood idle. Again for each rank.",
+    help="A PyTorch profiler trace of the same time: explains idle accelerators. Repeat for each rank.",
 )
 @click.option(
     "--kineto-offset",
     type=Finite(-MOST_OFFSET_S, MOST_OFFSET_S),
     metavar="SECONDS",
-    help="How far the profiler's clock (the epoch's) is ahead of TRACE's. Default: 0; with --here it is known.",
+    help="How far the profiler's clock is ahead of TRACE's; known with --here.",
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a page with the picture of the trace.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Also write an HTML page with a picture of the trace."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["info", "warning", "error"]),
@@ -62,10 +66,10 @@ def report(
     fail_on: str | None,
     output: str,
 ) -> None:
-    """Say why threads waited for a CPU, who had it meanwhile, and what to do about it.
+    """Explain why threads waited for a CPU, who held it meanwhile, and what to do about it.
 
-    TRACE is the text of `perf script` or of tracefs, plain or gzip. What `strata host record` left beside it tells
-    of the machine.
+    TRACE is the text of `perf script` or of tracefs, plain or gzip. The machine is known from the snapshot that
+    `strata host record` leaves beside it.
 
     \b
     strata host record -- python train.py
@@ -112,7 +116,7 @@ def _show(console: Console, found: TraceReport) -> None:
     view = found.view
     trace = view.trace
     lost = f", {trace.lost:,} lost" if trace.lost else ""
-    unparsed = f", unread lines: {trace.unparsed:,}" if trace.unparsed else ""
+    unparsed = f", {trace.unparsed:,} lines not parsed" if trace.unparsed else ""
     console.print(
         f"{trace.num_events:,} events{lost}{unparsed}, {len(view.on_cpu.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
     )
@@ -124,12 +128,12 @@ def _show(console: Console, found: TraceReport) -> None:
         console.print(f"{one.severity.upper()} {one.token}: {one.reason}", style=_STYLES[one.severity])
         cost = f"cost {one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time); " if one.cost_ms else ""
         gain, trust = predicted_gain(one) or (0.0, "")
-        more = f" At most {gain:.1%} more work without it ({trust})." if gain else ""
-        for text in (f"{cost}{one.evidence}; {one.confidence:.0%} sure", f"do: {one.advice}{more}"):
+        more = f" Without it up to {gain:.1%} more work ({trust})." if gain else ""
+        for text in (f"{cost}{one.evidence}; confidence {one.confidence:.0%}", f"do: {one.advice}{more}"):
             console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
     if len(found.findings) > _MOST_FINDINGS:
         console.print()
-        console.print(f"{len(found.findings) - _MOST_FINDINGS} findings that cost less: -o json has them all")
+        console.print(f"{len(found.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all")
     console.print()
     shown = [one for one in found.threads if one.waits or one.unfinished_ms][:_MOST_THREADS]
     body = [
@@ -145,11 +149,13 @@ def _show(console: Console, found: TraceReport) -> None:
         for one in shown
     ]
     console.print(
-        rows(["  thread", "tid", "waits", "ms", "mean", "p99", "who had the CPU [ms]"], body, right=range(1, 6))
+        rows(
+            ["  thread", "tid", "waits", "ms", "mean", "p99", "on the CPU meanwhile [ms]"], body, right=range(1, 6)
+        )
     )
     console.print("* critical; times in ms; p99: one wait in a hundred is longer")
     if len(shown) < len(found.threads):
-        console.print(f"{len(found.threads) - len(shown):,} more threads: -o json has them all")
+        console.print(f"{len(found.threads) - len(shown):,} more threads: -o json lists all")
 
 
 _STYLES: Final = {"info": "", "warning": "yellow", "error": "red"}

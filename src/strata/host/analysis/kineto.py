@@ -99,7 +99,7 @@ def _spans(path: str | Path, offset_ns: int) -> tuple[list[Event], int]:
     data = _json(path)
     events = data.get("traceEvents") if isinstance(data, dict) else None
     if not isinstance(events, list):
-        raise UsageError(f"{path}: no Kineto trace: it has no list traceEvents")
+        raise UsageError(f"{path}: not a Kineto trace: it has no list traceEvents")
     base = data.get("baseTimeNanoseconds", 0)
     origin_ns = (base if isinstance(base, int) else 0) - offset_ns
     if abs(origin_ns) > _MOST_ORIGIN_NS:
@@ -115,10 +115,10 @@ def _json(path: str | Path) -> Any:
         with gzip.open(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_BYTES / 1e9:.1f} GB once it is unpacked")
+            raise UsageError(f"{path}: larger than {MAX_BYTES / 1e9:.1f} GB uncompressed")
         return json.loads(raw)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no JSON, or damaged: {error}") from None
+        raise UsageError(f"{path}: not JSON, or damaged: {error}") from None
 
 
 def _devices(
@@ -128,15 +128,15 @@ def _devices(
     busy = [one for one in events if one.get("cat") in _BUSY]
     if not busy:
         raise UsageError(
-            f"{path}: no kernel ran in this trace",
+            f"{path}: no accelerator kernel ran in this trace",
             hint="profile with ProfilerActivity.CUDA and ProfilerActivity.CPU",
         )
     start, end = _times(busy, origin_ns)
     if start.min() > trace.end_ns or end.max() < trace.start_ns:
         raise UsageError(
             f"{path}: its kernels ran from {start.min() / 1e9:.3f} s, the scheduler's trace is from "
-            f"{trace.start_ns / 1e9:.3f} to {trace.end_ns / 1e9:.3f} s: not of one time, or not of one clock",
-            hint="--kineto-offset SECONDS (how far the profiler's clock is ahead), or --here where it was made",
+            f"{trace.start_ns / 1e9:.3f} to {trace.end_ns / 1e9:.3f} s: from another time or another clock",
+            hint="--kineto-offset SECONDS (how far the profiler's clock is ahead), or --here on that machine",
         )
     threads = [_thread(one) for one in launches]
     most = Counter(threads).most_common(1)[0][0] if threads else 0

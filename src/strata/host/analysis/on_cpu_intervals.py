@@ -77,7 +77,7 @@ def on_cpu_intervals_of(trace: Trace, tasks: TaskInstances) -> OnCpuIntervals:
     if span_ns >= 2**62 // len(cpus):
         days = span_ns / 86_400e9
         raise UsageError(
-            f"the trace goes from {trace.start_ns} ns to {trace.end_ns} ns, {days:,.0f} days: a damaged time"
+            f"the trace goes from {trace.start_ns} ns to {trace.end_ns} ns, {days:,.0f} days: a damaged timestamp"
         )
     time = events.time_ns[switches]
     end = np.concatenate([time[1:], np.zeros(1, np.int64)])

@@ -31,9 +31,9 @@ _KERNELS: Final = "#76b900"
 _CULPRITS: Final = ("#2a9d8f", "#7fb069", "#e377c2", "#8c6d46", "#17a2c4", "#b5bd3c")
 _CAUSES: Final = {Cause.WOKEN: "#f2a541", Cause.PREEMPTED: "#c8102e", Cause.YIELDED: "#9b72cf"}
 _SAID: Final = {
-    Cause.WOKEN: "waits after it was woken",
-    Cause.PREEMPTED: "waits after it was pushed out",
-    Cause.YIELDED: "waits after it yielded",
+    Cause.WOKEN: "waits after a wakeup",
+    Cause.PREEMPTED: "waits after preemption",
+    Cause.YIELDED: "waits after a yield",
 }
 _EMPTY: Final = {"Threads": "sleeps", "CPUs": "idle"}
 Span = tuple[int, int]
@@ -256,7 +256,7 @@ def _findings(report: TraceReport) -> Iterator[str]:
 def _threads(report: TraceReport, *, most: int = 20) -> str:
     rows = [
         "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean ms</th><th>p99 ms</th>",
-        "<th>who had the CPU [ms]</th></tr>",
+        "<th>on the CPU meanwhile [ms]</th></tr>",
     ]
     waited = [one for one in report.threads if one.waits or one.is_critical]
     for one in waited[:most]:

@@ -148,9 +148,9 @@ def verdict(report: TraceReport) -> str:
     seconds = view.wall_ns / 1e9
     critical = [one for one in report.threads if one.is_critical]
     if not critical or view.is_guessed:
-        start = f"In {seconds:.1f} s on {len(view.on_cpu.cpus)} CPUs no thread was recognised as critical."
+        start = f"In {seconds:.1f} s on {len(view.on_cpu.cpus)} CPUs, no thread was recognised as critical."
         longest = ", ".join(f"{one.comm} ({one.wait_ms_total:,.0f} ms)" for one in critical)
-        guess = f" Of those that work in rounds, these waited longest: {longest}." if critical else ""
+        guess = f" Of the threads that work in rounds, these waited longest: {longest}." if critical else ""
         return f"{start}{guess} Name yours with --critical, or record while the job runs."
     waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
     task = waited.task
@@ -160,23 +160,27 @@ def verdict(report: TraceReport) -> str:
     sentences = []
     if not serious or share < WARNING_SHARE:
         sentences.append(
-            f"{name} waited for a CPU {share:.1%} of its {view.lived_ns[task] / 1e9:.1f} s: "
-            "that is not what holds it up."
+            f"{name} was runnable but not running {share:.1%} of its {view.lived_ns[task] / 1e9:.1f} s: "
+            "waiting for a CPU is not what slows it down."
         )
     else:
         culprit = main_culprit(waited.culprits)
         sentences.append(
-            f"{name} could run but had no CPU for {share:.0%} of its {view.lived_ns[task] / 1e9:.1f} s "
+            f"{name} was runnable but not running {share:.0%} of its {view.lived_ns[task] / 1e9:.1f} s "
             f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
         )
         held = share_of(waited.culprits, culprit)
-        sentences.append(f"{held:.0%} of that time the CPU belonged to {culprit or 'no one'}.")
-        sentences.append(f"Without these waits it could do up to {without(share):.0%} more.")
+        sentences.append(
+            f"For {held:.0%} of that time, {culprit} held the CPU."
+            if culprit
+            else "No thread held the CPU meanwhile."
+        )
+        sentences.append(f"Without these waits it could do up to {without(share):.0%} more work.")
     # The first that is not the same again: a preemption is a wait as well.
     extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]
     sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]
     if serious:
-        sentences.append(f"First thing to do: {serious[0].advice}")
+        sentences.append(f"First step: {serious[0].advice}")
     if view.trace.lost:
-        sentences.append("Events were lost in recording, so figures are too low.")
+        sentences.append("Events were lost while recording, so these figures are too low.")
     return " ".join(sentences)

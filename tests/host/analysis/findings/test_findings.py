@@ -72,7 +72,7 @@ def test_a_trainer_that_waits_is_found_with_who_had_the_cpu(tmp_path):
     )
     assert found.cost_ms == pytest.approx(50 * 2.001, abs=2.1)
     assert "hog" in found.evidence
-    assert "126 rounds a second, not 101" in found.evidence
+    assert "126 rounds a second instead of 101" in found.evidence
 
 
 def test_a_preempted_trainer_names_who_stayed_and_who_came_first(tmp_path):
@@ -83,7 +83,7 @@ def test_a_preempted_trainer_names_who_stayed_and_who_came_first(tmp_path):
         text.switch(now + 5, 0, T, PEER, "R+").switch(now + 5.01, 0, PEER, HOG)
     found = one(list(preempted.find(view(text, tmp_path))), "cpu-preempted")
     assert found.culprit == "hog"
-    assert "pushed out by peer (50 times)" in found.evidence
+    assert "most often by peer (50 times)" in found.evidence
     assert list(preempted.find(view(quiet(), tmp_path))) == []
 
 
@@ -132,7 +132,7 @@ def test_threads_of_like_names_are_one_culprit(tmp_path):
     found = one(list(delay.find(view(text.switch(600, 0, on, T), tmp_path))), "cpu-wait")
     assert found.culprit == "kworker"
     assert found.culprit_share == pytest.approx(2 / 3, abs=0.01)
-    assert str(found.reason).endswith("kworker had it for 67% of that")
+    assert str(found.reason).endswith("kworker held the CPU for 67% of that")
 
 
 def test_interrupts_of_others_are_no_theft(tmp_path):

@@ -49,7 +49,7 @@ def find(view: View) -> Iterator[Finding]:
             "waker-waits",
             {"waker": worst, "cost": cost_ms, "culprit": main_culprit(culprits) or "nobody"},
             cost_ms=cost_ms,
-            evidence=f"before they woke it waited {listed(wakers)}; on the CPU meanwhile: {listed(culprits)}",
+            evidence=f"its wakers waited first: {listed(wakers)}; on the CPU meanwhile: {listed(culprits)}",
             confidence=0.65,
             culprit=main_culprit(culprits),
             culprits=culprits,

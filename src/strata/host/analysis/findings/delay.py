@@ -34,14 +34,14 @@ def find(view: View) -> Iterator[Finding]:
             continue
         is_over = view.delays.is_over[waits]
         lengths_ms = view.delays.length_ns[waits] / 1e6
-        still = "" if is_over.all() else f" (one of {lengths_ms[~is_over].max():.1f} ms so far, as the trace ends)"
+        open_ms = "" if is_over.all() else f" (one unfinished after {lengths_ms[~is_over].max():.1f} ms)"
         culprits = view.culprits(waits)
         name = main_culprit(culprits)
         share = share_of(culprits, name)
         rounds = int(np.count_nonzero(view.delays.cause[waits] == Cause.WOKEN))
         rate = rounds * 1e9 / lived_ns
         most = rate * (1 + without(total_ns / lived_ns))
-        more = f"; without them at most {most:,.0f} rounds a second, not {rate:,.0f}" if rounds >= MANY else ""
+        more = f"; without them up to {most:,.0f} rounds a second instead of {rate:,.0f}" if rounds >= MANY else ""
         yield of_thread(
             view,
             task,
@@ -49,8 +49,8 @@ def find(view: View) -> Iterator[Finding]:
             {"share": total_ns / lived_ns, "culprit": name or "nobody", "culprit_share": share},
             cost_ms=total_ns / 1e6,
             evidence=(
-                f"{len(waits):,} waits{still}, {lengths_ms.mean():.1f} ms on average, one in a hundred longer "
-                f"than {np.percentile(lengths_ms, 99):.1f} ms, the longest {lengths_ms.max():.1f} ms; "
+                f"{len(waits):,} waits{open_ms}, {lengths_ms.mean():.1f} ms on average, p99 "
+                f"{np.percentile(lengths_ms, 99):.1f} ms, longest {lengths_ms.max():.1f} ms; "
                 f"on the CPU meanwhile: {listed(culprits)}{more}"
             ),
             confidence=0.95,

@@ -39,7 +39,7 @@ def find(view: View) -> Iterator[Finding]:
                     "fork-storm",
                     {"culprit": name, "rate": rate},
                     cost_ms=sum(held.values()),
-                    evidence=f"{count:,} new threads; held the CPU during this thread's waits: {listed(held)}",
+                    evidence=f"{count:,} new threads; on the CPU during this thread's waits: {listed(held)}",
                     confidence=0.85,
                     culprit=name,
                 )

@@ -45,7 +45,7 @@ def find(view: View) -> Iterator[Finding]:
             "frequency-drop",
             {"mean": mean / 1e6, "highest": highest / 1e6},
             cost_ms=cost_ms,
-            evidence=f"{ran_ms:,.1f} ms run at {mean / 1e6:.2f} GHz on average; other times and CPUs reached "
-            f"{highest / 1e6:.2f} GHz",
+            evidence=f"ran {ran_ms:,.1f} ms at {mean / 1e6:.2f} GHz on average; at other times or on other CPUs "
+            f"{highest / 1e6:.2f} GHz was reached",
             confidence=0.6,
         )

@@ -25,7 +25,7 @@ def find(view: View) -> Iterator[Finding]:
         yield Finding(
             Reason("trace-clock-back", data={"times": trace.backwards}),
             Severity.WARNING,
-            "the events were sorted by their time",
+            "the events were sorted by time",
             0.0,
             1.0,
         )

@@ -142,8 +142,8 @@ def find(view: View) -> Iterator[Finding]:
             {"share": one.waited_ms / one.idle_ms, "culprit": main_culprit(culprits) or "nobody"},
             cost_ms=one.own_ms,
             evidence=(
-                f"idle for {one.idle_ms:,.1f} ms between kernels; before those that it launched it waited "
-                f"for a CPU {one.waited_ms:,.1f} ms and ran {one.ran_ms:,.1f} ms{steps}"
+                f"idle for {one.idle_ms:,.1f} ms between kernels; before its own launches the thread waited "
+                f"{one.waited_ms:,.1f} ms for a CPU and ran {one.ran_ms:,.1f} ms{steps}"
             ),
             confidence=0.9 * idle.fit,
             culprit=main_culprit(culprits),

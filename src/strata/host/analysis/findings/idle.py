@@ -42,8 +42,8 @@ def find(view: View) -> Iterator[Finding]:
                 {"cpu": int(view.on_cpu.cpus[home[task]]), "culprit": max(rivals, key=rivals.__getitem__)},
                 cost_ms=rival_ms,
                 evidence=(
-                    f"in {len(waits)} waits never on another CPU, like {listed(rivals)} of running there; "
-                    f"{cost_ms:,.1f} ms of the waits beside an idle CPU"
+                    f"never on another CPU in {len(waits)} waits; others that run only there: {listed(rivals)}; "
+                    f"another CPU was idle for {cost_ms:,.1f} ms of the waits"
                 ),
                 confidence=0.75,
                 culprit=max(rivals, key=rivals.__getitem__),
@@ -57,7 +57,7 @@ def find(view: View) -> Iterator[Finding]:
                 {"cost": cost_ms, "culprit": main_culprit(culprits) or "nobody"},
                 cost_ms=cost_ms,
                 evidence=(
-                    f"{cost_ms:,.1f} of {view.waited_ns[task] / 1e6:,.1f} ms of waiting beside an idle CPU"
+                    f"another CPU was idle for {cost_ms:,.1f} of {view.waited_ns[task] / 1e6:,.1f} ms of waiting"
                     f"{f'; it ran on CPU {view.on_cpu.cpus[home[task]]} only' if is_pinned else ''}"
                 ),
                 confidence=0.7,

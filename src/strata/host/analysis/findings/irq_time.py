@@ -34,7 +34,7 @@ def find(view: View) -> Iterator[Finding]:
             "irq-time",
             {"culprit": worst, "cost": cost_ms},
             cost_ms=cost_ms,
-            evidence=f"{int(mine.sum())} interrupts of the thread; with those of its waits: {listed(culprits)}",
+            evidence=f"{int(mine.sum())} interrupts while it ran; with those while it waited: {listed(culprits)}",
             confidence=0.9,
             culprit=worst,
             culprits=culprits,

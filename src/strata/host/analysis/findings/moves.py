@@ -41,7 +41,7 @@ def find(view: View) -> Iterator[Finding]:
                     token,
                     {"times": int(times), "rate": rate},
                     cost_ms=cost_ms,
-                    evidence=f"{times} moves in {len(cpus)} runs; {each_ms} ms each is assumed, not measured",
+                    evidence=f"{times} migrations in {len(cpus)} intervals; {each_ms} ms each (assumed)",
                     confidence=0.5,
                     worst=Severity.WARNING,
                 )

@@ -41,7 +41,7 @@ def find(view: View) -> Iterator[Finding]:
                     "oversubscription",
                     {"pool": pool, "threads": busy, "cpus": num_cpus},
                     cost_ms=cost_ms,
-                    evidence=f"{len(tasks)} threads of {pool}, {busy} of them at once, held the CPU for "
+                    evidence=f"{len(tasks)} threads of {pool}, {busy} of them runnable at once, held the CPU for "
                     f"{cost_ms:,.1f} ms of this thread's waits",
                     confidence=0.8,
                     culprit=_culprit(view, task, pool, names),

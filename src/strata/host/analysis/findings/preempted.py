@@ -35,8 +35,8 @@ def find(view: View) -> Iterator[Finding]:
             {"times": len(waits), "culprit": main_culprit(culprits) or first},
             cost_ms=cost_ms,
             evidence=(
-                f"{len(waits)} times taken off the CPU; held it then: {listed(culprits)}; "
-                f"most often pushed out by {first} ({times} times)"
+                f"preempted {len(waits)} times; on the CPU meanwhile: {listed(culprits)}; "
+                f"most often by {first} ({times} times)"
             ),
             confidence=0.9,
             culprit=main_culprit(culprits) or first,

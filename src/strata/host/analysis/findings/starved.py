@@ -29,7 +29,7 @@ def find(view: View) -> Iterator[Finding]:
         cost_ms = float(waits.length_ns[mine].sum()) / 1e6
         culprits = view.culprits(mine)
         worst = int(mine[waits.length_ns[mine].argmax()])
-        still = "" if waits.is_over[mine].all() else ", and still waits when the trace ends"
+        still = "" if waits.is_over[mine].all() else ", one of them past the end of the trace"
         yield Finding(
             Reason("thread-starved", view.name(task), {"longest": waits.length_ns[worst] / 1e9}),
             Severity.ERROR if view.is_critical[task] and not view.is_guessed else Severity.INFO,

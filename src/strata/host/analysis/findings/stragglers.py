@@ -41,7 +41,7 @@ def find(view: View) -> Iterator[Finding]:
             "straggler",
             {"ranks": len(tasks), "pool": name, "beyond": beyond},
             cost_ms=beyond * float(view.lived_ns[worst]) / 1e6,
-            evidence=f"waited {shares.max():.1%} of the time, its like {typical:.1%}; "
+            evidence=f"waited {shares.max():.1%} of the time, its peers {typical:.1%}; "
             f"on its CPU: {listed(culprits)}",
             confidence=0.8,
             culprit=main_culprit(culprits),

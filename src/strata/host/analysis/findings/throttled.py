@@ -42,7 +42,7 @@ def find(view: View) -> Iterator[Finding]:
             {"times": len(mine), "cost": cost_ms},
             cost_ms=cost_ms,
             evidence=f"{len(mine)} waits of {waits.length_ns[mine].mean() / 1e6:,.1f} ms on average, for most of "
-            "which its own CPU was idle; no other thread is to blame for these",
+            "which its own CPU was idle; no other thread caused these",
             confidence=0.75,
             span_ns=worst_span(view, mine),
         )

@@ -39,7 +39,7 @@ def find(view: View) -> Iterator[Finding]:
                 "yields-away",
                 {"times": len(own), "culprit": main_culprit(culprits) or "nobody"},
                 cost_ms=cost_ms,
-                evidence=f"{len(own)} yields that gave the CPU away; ran instead: {listed(culprits)}",
+                evidence=f"{len(own)} yields after which others ran: {listed(culprits)}",
                 confidence=0.9,
                 culprit=view.name(task),
                 span_ns=worst_span(view, own),
