@@ -48,6 +48,16 @@ def test_counts_go_down_when_requests_end_not_with_the_next_beat():
     assert cluster.core.status()["requests"] == {"waiting": 3, "unfinished": slots + 3}
 
 
+def test_every_node_of_a_route_has_its_tokens_a_second():
+    """Found empty in a review: nothing ever told the collector what a node had served."""
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.send(request("r0"))
+    nodes = [stage.node_id for stage in cluster.at["r0"].route.stages]
+    cluster.finish("r0")
+    throughput = cluster.core.metrics.generate_report()["throughput"]
+    assert throughput["by_node_tokens_per_s"] == dict.fromkeys(nodes, throughput["tokens_per_s"])
+
+
 def test_room_is_kept_for_all_a_request_may_generate():
     """The peer's KV admission was a no-op (facts L1)."""
     cluster = Cluster("a", "b")

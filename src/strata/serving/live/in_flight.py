@@ -140,6 +140,8 @@ class InFlightRequests:
         self._metrics.collect_request_latency(request_id, latency_s)
         self._metrics.collect_tokens(ttft_s, tpot_s, generated)
         self._metrics.collect_network(self._sent_bytes(request, generated))
+        for stage in request.route.stages:
+            self._metrics.collect_throughput(stage.node_id, generated)
         request.timeline.append({"finished_after_s": latency_s, "tokens": generated})
         self._close(request, now_s)
 

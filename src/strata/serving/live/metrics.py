@@ -31,7 +31,7 @@ class MetricsCollector:
         self._counts = dict.fromkeys(("served", "rejected", "cancelled", "interrupted"), 0)
         self._tokens = 0
         self._tokens_sent_bytes = self._lost_bytes = 0.0
-        self._throughput: dict[str, float] = {}
+        self._node_tokens: dict[str, float] = {}
         self._busy_s: dict[str, dict[str, float]] = {}
         self._usage: dict[str, dict[str, float]] = {}
         self._usage_since_s: dict[str, float] = {}
@@ -64,9 +64,9 @@ class MetricsCollector:
         if tpot_s is not None:
             self._tpot_s.append(tpot_s)
 
-    def collect_throughput(self, node_id: str, throughput: float) -> None:
-        """Note a node's tokens of a second."""
-        self._throughput[node_id] = throughput
+    def collect_throughput(self, node_id: str, tokens: float) -> None:
+        """Note tokens of a served request that went through a node; the report says how many a second."""
+        self._node_tokens[node_id] = self._node_tokens.get(node_id, 0.0) + tokens
 
     def collect_resource_usage(self, node_id: str, usage: Mapping[str, float]) -> None:
         """Note a node's shares in use from now on (0 to 1 by resource: slots, kv, gpu ...)."""
@@ -91,7 +91,7 @@ class MetricsCollector:
             self.collect_resource_usage(node_id, {})
             del self._usage[node_id], self._usage_since_s[node_id]
             self._gone_s[node_id] = self._now_s
-        self._throughput.pop(node_id, None)
+        self._node_tokens.pop(node_id, None)
 
     def generate_report(self) -> dict[str, Any]:
         """Return the five KPIs; shares are 0 to 1, balance is Jain's index of the nodes' mean load (1: equal)."""
@@ -112,7 +112,10 @@ class MetricsCollector:
             "throughput": {
                 "requests_per_s": self._counts["served"] / elapsed_s if elapsed_s > 0 else None,
                 "tokens_per_s": self._tokens / elapsed_s if elapsed_s > 0 else None,
-                "by_node_tokens_per_s": dict(sorted(self._throughput.items())),
+                "by_node_tokens_per_s": {
+                    node_id: tokens / elapsed_s if elapsed_s > 0 else None
+                    for node_id, tokens in sorted(self._node_tokens.items())
+                },
                 **self._counts,
             },
             "resource_utilization": {
