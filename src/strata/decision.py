@@ -77,6 +77,10 @@ class Decision(Generic[Choice]):
     elapsed_s: float
 
 
+UNHASHED: Final = "unhashed"
+"""Metadata of a dataclass field that decides nothing, so that it is left out of `digest`."""
+
+
 def digest(*inputs: Any) -> str:
     """Return a short hash of inputs, so that an answer can be matched to its question in another process.
 
@@ -91,7 +95,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
+        return {item.name: getattr(value, item.name) for item in fields(value) if not item.metadata.get(UNHASHED)}
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no stable text to hash")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +323,57 @@ def test_an_interrupt_ends_the_search_with_the_best_plan_so_far(
     assert data["pipelines"]
     assert "time-limit" in [reason["token"] for reason in data["reasons"]]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_saved_plan_goes_through_every_command_that_takes_one(
+    files: tuple[Path, Path], saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        ["lint", str(saved)],
+        ["explain", str(saved)],
+        ["explain", str(saved), "--why-not", "Lab"],
+        ["export", str(saved), "--to", "vllm", "--out", str(tmp_path / "vllm")],
+        ["export", str(saved), "--to", "sglang", "--out", str(tmp_path / "sglang")],
+        ["serve", "simulate", *map(str, files), "--rate", "1", "--seconds", "10s"],
+    ):
+        assert (command, run(command)) == (command, 0)
+    capsys.readouterr()
+    assert run(["simulate", str(saved)]) == 2
+    assert "serving plan" in capsys.readouterr().err
+    # Not the mean request of 640 tokens: what the cards of the tightest node hold beside its layers.
+    held = min(one["kv_tokens"] for one in json.loads(saved.read_text())["pipelines"])
+    script = next(path for path in (tmp_path / "vllm").iterdir() if f"CONTEXT:-{held}" in path.read_text())
+    assert 640 < held < 131072
+    assert "what the KV memory of the tightest stage holds" in script.read_text()
+
+
+def test_an_edited_plan_is_read_or_refused_never_a_traceback(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each key taken away, and each value made a list: `explain` and `export` say what is wrong, or go on."""
+    data = json.loads(saved.read_text())
+    edited = tmp_path / "edited.json"
+    for place in _places(data):
+        for change in ("drop", []):
+            copy = json.loads(saved.read_text())
+            parent = copy
+            for key in place[:-1]:
+                parent = parent[key]
+            if change == "drop":
+                del parent[place[-1]]
+            else:
+                parent[place[-1]] = change
+            edited.write_text(json.dumps(copy))
+            out = str(tmp_path / "out")
+            for command in (["explain", str(edited)], ["export", str(edited), "--to", "vllm", "--out", out]):
+                code = run(command)
+                assert code in (0, 2, 3), (place, change, command, capsys.readouterr().err)
+    capsys.readouterr()
+
+
+def _places(data: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    # Of a list the first: the others are alike.
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data[:1]):
+        yield (*here, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*here, key))

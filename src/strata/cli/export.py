@@ -70,7 +70,7 @@ def _read(path: Path, kind: str, target: str) -> Any:
         data = read_document(path).data
         given = data.get("kind") if isinstance(data, dict) else None
         launched = {"ServingPlan": ("serving", "vllm"), "TrainingPlan": ("training", "torchrun")}
-        if given in launched and given != kind:
+        if isinstance(given, str) and given in launched and given != kind:
             raise UsageError(
                 f"{path}: a {launched[given][0]} plan, and --to {target} launches {launched[kind][0]} plans",
                 hint=f"--to {launched[given][1]}",

@@ -101,7 +101,7 @@ def _why_not(console: Console, data: dict[str, Any]) -> None:
         console.print("why not:")
     for item in data["alternatives"]:
         cost, figures = item["cost"], ""
-        if cost.get("num_pipelines"):
+        if cost.get("num_pipelines") and {"tokens_per_s", "decode_s"} <= cost.keys():
             figures = (
                 f" ({_count(cost['num_pipelines'], 'pipeline')}, {show_count(cost['tokens_per_s'])} tokens/s, "
                 f"decode {show_time(cost['decode_s'])})"

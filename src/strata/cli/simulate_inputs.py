@@ -7,10 +7,11 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.errors import UsageError
+from strata.errors import BadFile, UsageError
 
 if TYPE_CHECKING:
     from strata.simulate.analytic import StepModel
+    from strata.training.plan.planfile import SavedPlan
     from strata.workload.plan import TrainingPlan
 
 
@@ -31,11 +32,11 @@ class Loaded:
 def load(paths: tuple[Path, ...]) -> list[Loaded]:
     """Read plan files. Raises UsageError where the fleet or job is gone or no longer that of the plan."""
     from strata.simulate.analytic import StepModel
-    from strata.training.plan.planfile import read_plan, reload_inputs
+    from strata.training.plan.planfile import reload_inputs
 
     loaded: list[Loaded] = []
     for path in paths:
-        saved = read_plan(path)
+        saved = _read_plan(path)
         inputs = reload_inputs(saved.file)
         source = saved.inputs["fleet"]
         if loaded and inputs.fleet != loaded[0].model.fleet:
@@ -51,6 +52,22 @@ def load(paths: tuple[Path, ...]) -> list[Loaded]:
         unique = next(n for n in (name, *(f"{name} {k}" for k in range(2, len(paths) + 2))) if n not in known)
         loaded.append(Loaded(unique, saved.plan, model, source, inputs.changes))
     return loaded
+
+
+def _read_plan(path: Path) -> SavedPlan:
+    from strata.files import read_document
+    from strata.training.plan.planfile import read_plan
+
+    try:
+        return read_plan(path)
+    except BadFile:
+        data = read_document(path).data
+        if isinstance(data, dict) and data.get("kind") == "ServingPlan":
+            hint = "strata serve simulate FLEET JOB"
+            raise UsageError(
+                f"{path}: a serving plan, and this command simulates training plans", hint=hint
+            ) from None
+        raise
 
 
 def _misfit(plan: TrainingPlan, model: StepModel) -> str:

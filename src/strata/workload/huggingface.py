@@ -212,6 +212,12 @@ def _refuse_not_decoder(data: Mapping[str, Any], path: str, where: str) -> None:
         raise BadFile([Fault(path, message, where=where)])
 
 
+def _context_limit(data: Mapping[str, Any]) -> int | None:
+    """Return the tokens that a config says its model takes; None where it does not say so in a number."""
+    value = data.get("max_position_embeddings", data.get("n_positions"))
+    return value if isinstance(value, int) and value > 0 else None
+
+
 def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
     model_type = keys.data.get("model_type")
     family = _FAMILIES.get(model_type, _UNKNOWN) if isinstance(model_type, str) else _UNKNOWN
@@ -248,6 +254,7 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
         tied_embeddings=keys.flag("tie_word_embeddings", default=family.tied),
         num_positions=positions + family.position_offset if positions else 0,
         max_sequence_length=positions or None,
+        context_limit=_context_limit(keys.data),
         norms_per_layer=family.norms_per_layer,
         final_norm=final_norm,
         norm_bias=family.classic,

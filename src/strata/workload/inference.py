@@ -6,12 +6,13 @@ that of the attention's kind (latent attention caches latents), shared experts a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from strata.arrays import Floats
+from strata.decision import UNHASHED
 from strata.workload.model import ModelSpec
 
 
@@ -22,6 +23,7 @@ class ModelInfo:
     Arrays have shape [L]. A multiply-add counts as 2 FLOPs.
 
     max_position_embeddings: rows of a learned position table, 0 where positions are computed.
+    context_limit: tokens that the model takes according to its config; 0 where that says nothing.
     weight_bytes: stored by each layer, all experts included; routed_bytes: those of the routed experts in it.
     kv_bytes_per_token: what a layer caches for one token.
     flops_per_token: of one token, attention to others left out. flops_per_token_per_context: of its attention to
@@ -49,6 +51,7 @@ class ModelInfo:
     hidden_bytes: float
     num_experts: int = 0
     experts_per_token: int = 0
+    context_limit: int = field(default=0, metadata={UNHASHED: True})
 
     @classmethod
     def of(
@@ -78,6 +81,7 @@ class ModelInfo:
             hidden_bytes=spec.hidden_size * 2.0,
             num_experts=spec.experts.num_experts if spec.experts else 0,
             experts_per_token=spec.experts.experts_per_token if spec.experts else 0,
+            context_limit=spec.context_limit or 0,
         )
 
     def read_bytes(self, tokens: float) -> Floats:

@@ -8,13 +8,13 @@ the sizes of this model (see `_activation_bytes`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from strata.decision import Trust
+from strata.decision import UNHASHED, Trust
 from strata.workload.layers import LayerTable
 
 _LOGIT_BYTES: Final = 4
@@ -60,6 +60,8 @@ class ModelSpec:
     embedding_size: width of the token embedding; other than `hidden_size` in OPT-350M only, which projects.
     num_positions: rows of a learned position table, 0 for rotary positions.
     max_sequence_length: what the position table allows; None where positions are computed.
+    context_limit: tokens that the model takes according to its config; None where that says nothing. It decides no
+    plan, only what launch scripts allow.
     norms_per_layer: norms over the hidden state in one block; qk_norm_params: of the norms on queries and keys.
     notes: what a reader of the figures should know.
     """
@@ -78,6 +80,7 @@ class ModelSpec:
     tied_embeddings: bool = False
     num_positions: int = 0
     max_sequence_length: int | None = None
+    context_limit: int | None = field(default=None, metadata={UNHASHED: True})
     norms_per_layer: int = 2
     final_norm: bool = True
     norm_bias: bool = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from strata.decision import UNHASHED
 from strata.workload.inference import ModelInfo
 
 MEMORY_HEADROOM: Final = 0.08
@@ -57,7 +58,8 @@ class ServingJob:
     """A model to be served. The efficiencies are shares of published peaks, used until nodes are measured.
 
     weights, kv: the precisions that `model`'s bytes are of. strategy, routing: what plans and routes where a
-    command does not say; see `serving.allocate` and `serving.routing`.
+    command does not say; see `serving.planning` and `serving.routing`. longest_tokens: of a request, 0 where it is
+    not stated; plans are made for the means, so only launch scripts read it.
     """
 
     name: str
@@ -70,6 +72,12 @@ class ServingJob:
     kv: Kv = "bf16"
     strategy: Literal["auto", "dp", "greedy"] = "auto"
     routing: Literal["auto", "dp", "rr"] = "auto"
+    longest_tokens: int = field(default=0, metadata={UNHASHED: True})
+
+    @property
+    def context_limit(self) -> int:
+        """Most tokens of a request, as the job or else its model says; 0 where neither does."""
+        return self.longest_tokens or self.model.context_limit
 
     def stored(self, *, weights: Weights | None = None, kv: Kv | None = None) -> ServingJob:
         """Return the job with its blocks' weights or its KV cache in other precisions.

@@ -52,12 +52,16 @@ Efficiency = Annotated[float, Field(gt=0, le=1)]
 
 
 class DemandEntry(FileModel):
-    """What is asked: tokens of a request (means), sequences a decode step, requests a second (0: not known)."""
+    """What is asked: tokens of a request (means), sequences a decode step, requests a second (0: not known).
+
+    longest: most tokens of a request, prompt and output together; the model's limit where it is left out.
+    """
 
     prompt: Whole
     output: Whole
     batch: Whole = 16
     rate: Rate = 0.0
+    longest: Whole | None = None
 
 
 class GoalsEntry(FileModel):
@@ -121,6 +125,13 @@ def serving_job_from_document(document: Document, base: Path) -> ServingJob:
                 f"{spec.name} has learned positions for {longest} tokens only, and prompt and output are {asked}"
             )
             faults.append(document.fault(("demand", "prompt"), message))
+        if file.demand.longest is not None and not asked <= file.demand.longest <= (
+            spec.context_limit or math.inf
+        ):
+            message = f"should be between {asked}, the mean prompt and output, and the model's limit"
+            if spec.context_limit:
+                message += f" of {spec.context_limit} tokens"
+            faults.append(document.fault(("demand", "longest"), message))
     if faults or spec is None:
         raise BadFile(sorted(faults, key=lambda fault: (fault.path != document.path, fault.line, fault.column)))
     return _job(file, spec)
@@ -144,5 +155,6 @@ def _job(file: ServingJobFile, spec: ModelSpec) -> ServingJob:
         bandwidth_efficiency=file.efficiency.bandwidth,
         strategy=file.strategy,
         routing=file.routing,
+        longest_tokens=demand.longest or 0,
     )
     return job.stored(weights=precision.weights, kv=precision.kv)

@@ -130,6 +130,23 @@ def test_context_and_sequences_are_the_plans(tmp_path, engine):
 
 
 @ENGINES
+@pytest.mark.parametrize(
+    ("limit", "held", "longest"),
+    [(0, 0, 1280), (131072, 0, 131072), (131072, 500_000, 131072), (131072, 40_000, 40_000), (0, 40_000, 40_000)],
+)
+def test_the_longest_request_is_the_models_as_far_as_memory_holds_it(tmp_path, engine, limit, held, longest):
+    """Not the mean prompt and output, which would refuse half of all requests."""
+    plan = planned((("c/0", 8, 80),), context_limit=limit)
+    plan = replace(plan, pipelines=tuple(replace(one, kv_tokens=held) for one in plan.pipelines))
+    made = engine.render(plan)
+    write(tmp_path, made.files)
+    _, (line,), _ = run(tmp_path, "pipeline-1-stage-1-c-0.sh", MODEL="m")
+    assert option(line, "--max-model-len" if engine is vllm else "--context-length") == str(longest)
+    assert f"(default {longest}:" in made.files["pipeline-1-stage-1-c-0.sh"]
+    assert any(f"more than {longest} tokens are refused" in note for note in made.notes)
+
+
+@ENGINES
 def test_what_must_be_set_is_asked_for(tmp_path, engine):
     write(tmp_path, engine.render(EVEN).files)
     code, _, told = run(tmp_path, "pipeline-1-stage-2-a-1.sh", MODEL="m")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from strata.errors import Infeasible, UsageError
-from strata.serving.planning.planfile import PlannedNode, PlannedPipeline, ServingPlan
+from strata.serving.planning.planfile import PlannedNode, PlannedPipeline, PlannedService, ServingPlan
 from strata.workload.script import comment, slugs
 
 
@@ -54,6 +54,19 @@ class Ranks:
     def pipeline_parallel(self) -> int:
         """Pipeline ranks of all nodes."""
         return sum(len(host.layers) for host in self.hosts)
+
+    def context(self, job: PlannedService) -> tuple[int, str]:
+        """Return the most tokens of a request, and what sets that limit.
+
+        The means of the plan would refuse every longer request. An engine does not start where its KV memory
+        cannot hold one request of the longest length, so what the tightest stage holds is the other limit.
+        """
+        limit, held = job.context_limit, self.pipeline.kv_tokens
+        if held and (not limit or held < limit):
+            return held, "what the KV memory of the tightest stage holds"
+        if limit:
+            return limit, "the limit of the job or its model"
+        return job.context_tokens, "mean prompt and output: neither job nor model states a limit"
 
     @property
     def is_even(self) -> bool:
@@ -112,10 +125,8 @@ def shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> It
             runs = ", ".join(f"{host.node.id} runs {len(host.layers)} ranks" for host in split)
             text += f", so {runs}: a token takes longer there than planned"
         yield text + (f"; {idle} devices stay idle" if idle else "")
-    yield (
-        f"requests of more than {plan.job.context_tokens} tokens (the plan's mean prompt and output) are refused; "
-        "set CONTEXT to the longest you expect"
-    )
+    for context, why in sorted({ranks.context(plan.job) for ranks in every}):
+        yield f"requests of more than {context} tokens are refused ({why}); CONTEXT sets another limit"
     if plan.job.weights in ("int8", "int4"):
         yield (
             f"the plan has {plan.job.weights} weights: MODEL must be a checkpoint quantised so ({engine} reads "
@@ -146,7 +157,11 @@ def script_head(
     ]
     if many:
         lines.append(f"  HEAD_ADDR    address of {head} (stage 1), as the other nodes reach it")
-    lines.append(f"  CONTEXT      most tokens of a request (default {plan.job.context_tokens})")
+    context, why = ranks.context(plan.job)
+    lines += [
+        f"  CONTEXT      most tokens of a request, prompt and output (default {context}:",
+        f"               {why})",
+    ]
     text = comment([*lines, *variables])
     required = f': "${{MODEL:?set it to the folder or Hugging Face name of {_plain(plan.job.model)}}}"\n'
     if many:

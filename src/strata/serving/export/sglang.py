@@ -57,7 +57,7 @@ def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
             ("--node-rank", node_rank if many else None),
             ("--dist-init-addr", Shell("$HEAD_ADDR:$DIST_PORT") if many else None),
             ("--base-gpu-id", device if device > 0 else None),
-            ("--context-length", Shell(f"${{CONTEXT:-{job.context_tokens}}}")),
+            ("--context-length", Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
             ("--max-running-requests", max(1, ranks.pipeline.slots)),
             ("--mem-fraction-static", f"{1 - job.memory_headroom:.3g}"),
             ("--quantization", "fp8" if job.weights == "fp8" else None),

@@ -79,7 +79,7 @@ def _serve(job: PlannedService, ranks: Ranks, *, answers: bool) -> str:
         ("--port", Shell("$PORT") if answers else None),
         ("--tensor-parallel-size", ranks.tensor_parallel),
         ("--pipeline-parallel-size", ranks.pipeline_parallel if ranks.pipeline_parallel > 1 else None),
-        ("--max-model-len", Shell(f"${{CONTEXT:-{job.context_tokens}}}")),
+        ("--max-model-len", Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
         ("--max-num-seqs", max(1, ranks.pipeline.slots)),
         ("--gpu-memory-utilization", f"{1 - job.memory_headroom:.3g}"),
         ("--quantization", "fp8" if job.weights == "fp8" else None),

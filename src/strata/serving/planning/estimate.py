@@ -115,6 +115,7 @@ def _pipeline(
         decode_s=performance.decode_s,
         ttft_s=ttft_s(layout, served, demand),
         trust=_trust(fleet, nodes, names),
+        kv_tokens=min(server.kv_tokens for server in served),
     )
 
 

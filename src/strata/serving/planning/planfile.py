@@ -42,7 +42,9 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPipeline:
-    """Stages that hold all layers; `slots` are those of its tightest stage. Times without any queue.
+    """Stages that hold all layers; `slots` and `kv_tokens` are those of its tightest stage (0 tokens: not known).
+
+    Times are without any queue.
 
     requests_per_s: at the best batch; goodput_per_s: of those within the job's goals.
     decode_s: of one token around the pipeline; ttft_s: of a prompt, until its first token is back.
@@ -56,6 +58,7 @@ class PlannedPipeline:
     decode_s: float
     ttft_s: float
     trust: Trust
+    kv_tokens: int = 0
 
     @property
     def layout(self) -> tuple[Stage, ...]:
@@ -66,6 +69,8 @@ class PlannedPipeline:
 @dataclass(frozen=True, slots=True)
 class PlannedService:
     """The serving job a plan is for. `num_layers`: blocks, embedding and head not counted; num_heads: 0 unknown.
+
+    context_limit: most tokens of a request that job or model state, 0 where neither does.
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
     """
@@ -79,10 +84,11 @@ class PlannedService:
     kv: str
     memory_headroom: float
     num_heads: int = 0
+    context_limit: int = 0
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of a whole request."""
+        """Tokens of a whole request, the means."""
         return self.prompt_tokens + self.output_tokens
 
 

@@ -96,10 +96,11 @@ class PlanStageEntry(FileModel):
 
 
 class PlanPipelineEntry(FileModel):
-    """Stages that hold all layers, and what they give together; `slots` of the tightest stage."""
+    """Stages that hold all layers, and what they give together; `slots` and `kv_tokens` of the tightest stage."""
 
     stages: Annotated[list[PlanStageEntry], Field(min_length=1)]
     slots: Layers
+    kv_tokens: Layers = 0
     tokens_per_s: Time
     requests_per_s: Time
     goodput_per_s: Time
@@ -114,7 +115,7 @@ class PlanNodeEntry(FileModel):
     id: Name
     domain: str
     accelerator: str
-    num_devices: Count
+    num_devices: Annotated[int, Field(strict=True, gt=0, le=10_000)]
     vendor: str = ""
 
 
@@ -137,6 +138,7 @@ class PlanServiceEntry(FileModel):
     kv: str
     memory_headroom: Annotated[float, Field(ge=0, lt=1)]
     num_heads: Layers = 0
+    context_limit: Layers = 0
 
 
 class ReasonEntry(FileModel):
@@ -171,7 +173,7 @@ class PlanAlternativeEntry(FileModel):
     """Another strategy's plan, what it gives, and why it was not taken."""
 
     name: Name
-    cost: dict[str, float]
+    cost: dict[str, int | float]
     reasons: list[ReasonEntry]
 
 
