@@ -11,17 +11,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strata.cli.main import cli, run
+from strata.errors import BadFile
 
 SMALL = """\
 apiVersion: strata/v1alpha1
 kind: HiPpoTraining
 updates: 2
-lesson: 1
+updates_per_evaluation: 1
 table_envs: 4
 tables: 2
-exam_tables: 1
-exam_steps: 2
-exam_episodes: 1
+evaluation_tables: 1
+evaluation_steps: 2
+evaluation_episodes: 1
 warm_start_tables: 0
 width: 8
 ppo: {steps: 2, critic_first: 0}
@@ -63,7 +64,7 @@ def test_a_resumed_run_goes_on_as_it_began(tmp_path: Path, config: str) -> None:
     assert json.loads(resumed.stdout)["updates"] == 3
     refused = _call("learn", "train", "--resume", "--seed", "1", *out)
     assert refused.exit_code == 2
-    assert "leave --seed away" in refused.output
+    assert "leave out --seed" in refused.output
 
 
 @pytest.mark.real("torch")
@@ -82,12 +83,11 @@ def test_unknown_keys_of_a_training_file_are_told_with_their_place(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param(("tables: 2\n", "tables: 3\n"), "no multiple of tables", id="tables"),
-        pytest.param(("width: 8", "worlds: [regims]"), "no world is named 'regims'", id="worlds"),
+        pytest.param(("tables: 2\n", "tables: 3\n"), "not a multiple of tables", id="tables"),
+        pytest.param(("width: 8", "worlds: [regims]"), "there is no world 'regims'", id="worlds"),
     ],
 )
 def test_values_that_do_not_go_together_are_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    from strata.errors import BadFile
     from strata.learning.schema import load_learning
 
     file = tmp_path / "wrong.yaml"
@@ -105,6 +105,30 @@ def test_training_without_torch_names_the_extra(
 
 
 @pytest.mark.real("torch")
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("apiVersion: strata/v1alpha1\nkind: Fleet\n")
+    assert run(["learn", "export", str(fleet)]) == BadFile.exit_code
+    assert f"{fleet}: not a checkpoint" in capsys.readouterr().err
+    fleet.rename(tmp_path / "checkpoint.pt")
+    assert run(["learn", "train", "--resume", "--out", str(tmp_path)]) == BadFile.exit_code
+
+
+def test_lint_reads_training_files_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    from strata.learning import schema
+
+    assert run(["lint", str(schema.RECIPE)]) == 0
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(schema.RECIPE.read_text().replace("updates: 60", "updates: -1"))
+    assert run(["lint", str(broken)]) == BadFile.exit_code
+    captured = capsys.readouterr()
+    assert "updates" in captured.out + captured.err
+
+
+@pytest.mark.real("torch")
 def test_ctrl_c_says_where_the_best_policy_is_and_exits_130(
     tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +137,7 @@ def test_ctrl_c_says_where_the_best_policy_is_and_exits_130(
     def interrupted(*_arguments: Any, **_named: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(learner, "_lesson", interrupted)
+    monkeypatch.setattr(learner, "_round", interrupted)
     assert run(["learn", "train", "--config", config, "--out", str(tmp_path / "run"), "--device", "cpu"]) == 130
     assert "the best policy so far is in" in capsys.readouterr().err
 
@@ -137,7 +161,7 @@ def test_a_policy_is_put_on_the_ladder() -> None:
 def test_sizes_nobody_can_have_are_refused(sizes: str) -> None:
     found = _call("learn", "evaluate", "--domains", sizes)
     assert found.exit_code == 2
-    assert "write sizes between 2 and 32" in found.output
+    assert "give sizes between 2 and 32" in found.output
 
 
 @pytest.mark.real("torch", "stable_baselines3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -16,16 +17,15 @@ pytestmark = pytest.mark.real("torch")
 
 
 def _small(**changes: Any) -> Any:
-    from strata.learning.checkpoint import Learning
-    from strata.learning.imitation import ImitationSettings
-    from strata.learning.ppo import Config
+    from strata.learning.settings import ImitationSettings, LearningSettings, PpoSettings
 
-    told = Learning(
-        updates=4, lesson=2, table_envs=16, tables=4, exam_tables=3, exam_episodes=2, exam_steps=4, width=8,
-        warm_start_tables=0, imitation=ImitationSettings(rounds=1, episodes=2, steps=4, batch=16, still=16),
-        ppo=Config(steps=4, critic_first=0),
+    settings = LearningSettings(
+        updates=4, updates_per_evaluation=2, table_envs=16, tables=4, evaluation_tables=3, evaluation_episodes=2,
+        evaluation_steps=4, width=8, warm_start_tables=0,
+        imitation=ImitationSettings(rounds=1, episodes=2, steps=4, batch=16, still=16),
+        ppo=PpoSettings(steps=4, critic_first=0),
     )  # fmt: skip
-    return replace(told, **changes)
+    return replace(settings, **changes)
 
 
 def _learn(out: Path, learning: Any = None, **more: Any) -> Any:
@@ -62,11 +62,11 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(tmp_pat
     assert [p.mean_gap for p in whole.curve] == [p.mean_gap for p in resumed.curve]
 
 
-def test_a_run_ends_when_exams_bring_nothing_better(tmp_path: Path) -> None:
-    from strata.learning.ppo import Config
+def test_a_run_ends_when_evaluations_bring_nothing_better(tmp_path: Path) -> None:
+    from strata.learning.settings import PpoSettings
 
-    # Only the critic learns, so every exam is as good as the first.
-    run = _learn(tmp_path, _small(updates=100, patience=2, ppo=Config(steps=4, critic_first=100)))
+    # Only the critic learns, so every evaluation is as good as the first.
+    run = _learn(tmp_path, _small(updates=100, patience=2, ppo=PpoSettings(steps=4, critic_first=100)))
     assert (run.ended, run.update, run.best_point.update) == ("patience", 4, 0)
 
 
@@ -78,7 +78,7 @@ def test_what_is_interrupted_leaves_its_best_policy(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _learn(tmp_path, say=stop)
+        _learn(tmp_path, report=stop)
     kept = read_checkpoint(tmp_path / "checkpoint.pt")
     assert (kept.update, kept.ended) == (2, "")
     kept.network()
@@ -86,7 +86,7 @@ def test_what_is_interrupted_leaves_its_best_policy(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> None:
     _learn(tmp_path)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         _learn(tmp_path)
 
 
@@ -95,6 +95,9 @@ def test_a_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> None:
     [
         pytest.param(b"", "not a checkpoint", id="empty"),
         pytest.param(b"PK\x03\x04 and then nothing", "not a checkpoint", id="half-a-zip"),
+        # A letter is an instruction of pickle: torch.load raised IndexError on "apiVersion".
+        pytest.param(b"apiVersion: strata/v1alpha1\nkind: Fleet\n", "not a checkpoint", id="a-fleet-file"),
+        pytest.param(pickle.dumps(Path("/")), "not a checkpoint", id="a-pickle"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
@@ -102,7 +105,23 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: 
 
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(content)
-    with pytest.raises(BadFile, match=said):
+    with pytest.raises(BadFile, match=said) as caught:
+        read_checkpoint(file)
+    assert "weights_only" not in str(caught.value)  # PyTorch's advice is to load it without safeguards
+
+
+@pytest.mark.parametrize("key", ["learning", "curve", "scale", "weights"])
+def test_a_checkpoint_with_a_part_missing_is_refused(tmp_path: Path, key: str) -> None:
+    import torch
+
+    from strata.learning.checkpoint import read_checkpoint
+
+    file = tmp_path / "checkpoint.pt"
+    _learn(tmp_path)
+    content = torch.load(file, weights_only=True)
+    del content[key]
+    torch.save(content, file)
+    with pytest.raises(BadFile, match="parts missing"):
         read_checkpoint(file)
 
 
@@ -116,37 +135,41 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "checkpoint.pt")
 
 
-def test_exams_are_the_same_for_all_and_lessons_never_repeat() -> None:
-    from strata.learning.curriculum import Exam, Syllabus, lesson
+def test_evaluations_are_the_same_for_all_and_rounds_never_repeat() -> None:
+    from strata.learning.curriculum import training_environment
+    from strata.learning.evaluation import Evaluation
+    from strata.learning.settings import Curriculum
 
-    first, second = (Exam.of(2, episodes=2, steps=3) for _ in range(2))
+    first, second = (Evaluation.of(2, episodes=2, steps=3) for _ in range(2))
     assert np.array_equal(first.paths, second.paths)
-    syllabus = Syllabus(4, 2)
+    curriculum = Curriculum(4, 2)
     played = [
-        lesson(n, seed=s, worker=w, syllabus=syllabus) for n, s, w in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
+        training_environment(n, seed=s, worker=w, curriculum=curriculum)
+        for n, s, w in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
     ]
     rewards = [table.reward for env in played for table in env.tables] + [t.reward for t in first.tables]  # type: ignore[attr-defined]
     assert len({reward.tobytes() for reward in rewards}) == len(rewards)
 
 
 def test_the_exact_policy_closes_the_whole_gap_and_the_myopic_rule_none() -> None:
-    from strata.learning.curriculum import Exam
+    from strata.learning.evaluation import Evaluation
     from strata.training.replan import rules
 
-    grade = Exam.of(3, episodes=4, steps=8).sit(rules.myopic)
-    assert grade.closed == pytest.approx(0.0, abs=1e-9)
-    assert grade.worst_gap >= grade.mean_gap
+    score = Evaluation.of(3, episodes=4, steps=8).score(rules.myopic)
+    assert score.closed == pytest.approx(0.0, abs=1e-9)
+    assert score.worst_gap >= score.mean_gap
 
 
 def test_tables_and_worlds_are_played_side_by_side() -> None:
-    from strata.learning.curriculum import Mixture, Syllabus, WorldEnv, lesson
+    from strata.learning.curriculum import Mixture, WorldEnv, training_environment
+    from strata.learning.settings import Curriculum
     from strata.learning.worlds.pool import make_pool
     from strata.learning.worlds.settings import WorldSettings
     from strata.learning.worlds.world import World
 
     pool = make_pool(0, instances=1, domains=(3, 3), shares=(1.0,), options=6, calm=1.0)
     world = World(pool, 3, settings=WorldSettings(episode_steps=2, preference=(0.2, 0.3, 0.5)))
-    env = Mixture([lesson(0, seed=0, worker=0, syllabus=Syllabus(4, 2)), WorldEnv(world)])
+    env = Mixture([training_environment(0, seed=0, worker=0, curriculum=Curriculum(4, 2)), WorldEnv(world)])
     rng = np.random.default_rng(0)
     options = env.reset(rng)
     assert options.preference.tolist() == [[1, 0, 0]] * 4 + [[0.2, 0.3, 0.5]] * 3
@@ -159,10 +182,10 @@ def test_tables_and_worlds_are_played_side_by_side() -> None:
     assert done == [[False] * 7, [False] * 4 + [True] * 3] * 2
 
 
-def test_what_tables_taught_is_recalled_after_each_lesson_and_worlds_count_in_the_exam(tmp_path: Path) -> None:
+def test_what_tables_taught_is_recalled_after_each_round_and_worlds_count_in_the_score(tmp_path: Path) -> None:
     told = _small(
         updates=2, warm_start_tables=2, recall_tables=2, worlds=("regimes",), world_envs=4, world_instances=1,
-        exam_instances=1,
+        evaluation_instances=1,
     )  # fmt: skip
     run = _learn(tmp_path / "a", told)
     assert all(point.missed == point.mean_gap - point.worlds for point in run.curve)
@@ -170,13 +193,13 @@ def test_what_tables_taught_is_recalled_after_each_lesson_and_worlds_count_in_th
     assert not _same(run.weights, forgetful.weights)
 
 
-def test_a_world_of_the_exam_tells_a_random_policy_from_the_better_fixed_rule() -> None:
-    from strata.learning.curriculum import WorldExam
+def test_a_world_of_the_evaluation_tells_a_random_policy_from_the_better_fixed_rule() -> None:
+    from strata.learning.evaluation import WorldEvaluation
     from strata.training.replan import rules
 
-    exam = WorldExam.of("regimes", instances=1, episodes=4, steps=16)
-    assert exam.earned(rules.random(np.random.default_rng(0))) < exam.rule
-    assert max(exam.earned(rules.hysteresis()), exam.earned(rules.mpc())) == exam.rule
+    evaluation = WorldEvaluation.of("regimes", instances=1, episodes=4, steps=16)
+    assert evaluation.earned(rules.random(np.random.default_rng(0))) < evaluation.rule
+    assert max(evaluation.earned(rules.hysteresis()), evaluation.earned(rules.mpc())) == evaluation.rule
 
 
 def test_the_bundled_recipe_is_a_training_file() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from strata.arrays import Bools, Floats, Ints
+from strata.learning.settings import PpoSettings
 from strata.training.replan.options import Options
 
 pytestmark = pytest.mark.real("torch")
@@ -91,7 +92,7 @@ def _earned(env: Any, choose: Any, *, steps: int = 200) -> float:
     return total / steps
 
 
-def _trained(lessons: Any, *, updates: int, **config: Any) -> Any:
+def _trained(make_env: Any, *, updates: int, **config: Any) -> Any:
     import torch
 
     from strata.learning import ppo
@@ -101,13 +102,13 @@ def _trained(lessons: Any, *, updates: int, **config: Any) -> Any:
     # Less sure of the safe rule than usual: where it is wrong by a tenth of the value, it would never try.
     network, settings, scale = (
         Scorer(width=16),
-        ppo.Config(**{"steps": 16, "critic_first": 2, **config}),
+        PpoSettings(**{"steps": 16, "critic_first": 2, **config}),
         ppo.Scale(),
     )
     with torch.no_grad():
         network.log_sharpness.fill_(math.log(10.0))
     optimizer = ppo.optimizer_of(network, settings)
-    worker = ppo.Worker(network, lessons, settings, seed=(1,))
+    worker = ppo.Worker(network, make_env, settings, seed=(1,))
     worker.begin(0)
     for number in range(updates):
         scale, _, _ = ppo.update(worker, optimizer, scale, settings, number=number, progress=number / updates)
@@ -115,8 +116,8 @@ def _trained(lessons: Any, *, updates: int, **config: Any) -> Any:
 
 
 def test_a_bandit_that_hides_its_best_option_is_learnt() -> None:
-    before = _earned(Bandit(16), _trained(lambda _lesson: Bandit(64), updates=0))
-    after = _earned(Bandit(16), _trained(lambda _lesson: Bandit(64), updates=40))
+    before = _earned(Bandit(16), _trained(lambda _number: Bandit(64), updates=0))
+    after = _earned(Bandit(16), _trained(lambda _number: Bandit(64), updates=40))
     assert (before, after) == (0.0, 1.0)
 
 
@@ -130,11 +131,11 @@ def test_a_bandit_that_hides_its_best_option_is_learnt() -> None:
 def test_keep_or_switch_is_learnt_where_the_safe_rule_is_wrong(
     low: float, flip: float, rule: float, optimum: float
 ) -> None:
-    def lessons(_lesson: int) -> KeepOrSwitch:
+    def make_env(_number: int) -> KeepOrSwitch:
         return KeepOrSwitch(64, low=low, flip=flip)
 
-    assert _earned(lessons(0), _trained(lessons, updates=0)) == pytest.approx(rule, abs=0.015)
-    assert _earned(lessons(0), _trained(lessons, updates=60)) == pytest.approx(optimum, abs=0.015)
+    assert _earned(make_env(0), _trained(make_env, updates=0)) == pytest.approx(rule, abs=0.015)
+    assert _earned(make_env(0), _trained(make_env, updates=60)) == pytest.approx(optimum, abs=0.015)
 
 
 def test_advantages_are_those_of_a_case_by_hand() -> None:
@@ -184,8 +185,8 @@ def test_all_weight_on_efficiency_is_ordinary_ppo() -> None:
     found = []
     for env in (Bandit(32), Noisy(32)):
         torch.manual_seed(0)
-        settings = ppo.Config(steps=8, value_weight=0.0)
-        worker = ppo.Worker(Scorer(width=16), lambda _lesson, env=env: env, settings, seed=(1,))
+        settings = PpoSettings(steps=8, value_weight=0.0)
+        worker = ppo.Worker(Scorer(width=16), lambda _number, env=env: env, settings, seed=(1,))
         worker.play(0, ppo.Scale())
         losses = worker.gradients(0, ppo.Scale(), only_critic=False)
         found.append((losses.policy, worker.network.score.weight.grad))  # type: ignore[attr-defined]
@@ -199,7 +200,7 @@ def test_first_the_critic_learns_alone() -> None:
     from strata.learning.network import Scorer
 
     network = Scorer(width=16)
-    worker = ppo.Worker(network, lambda _lesson: Bandit(32), ppo.Config(steps=8), seed=(1,))
+    worker = ppo.Worker(network, lambda _number: Bandit(32), PpoSettings(steps=8), seed=(1,))
     worker.play(0, ppo.Scale())
     worker.gradients(0, ppo.Scale(), only_critic=True)
     moved = {name for name, parameter in network.named_parameters() if parameter.grad is not None}
@@ -213,7 +214,7 @@ def test_an_update_stops_where_the_policy_has_moved_far() -> None:
     from strata.learning.network import Scorer
 
     torch.manual_seed(0)
-    config = ppo.Config(steps=8, critic_first=0, epochs=10, learning_rate=0.05, clip=10.0)
+    config = PpoSettings(steps=8, critic_first=0, epochs=10, learning_rate=0.05, clip=10.0)
     asked = []
 
     class Counting(ppo.Worker):
@@ -222,7 +223,7 @@ def test_an_update_stops_where_the_policy_has_moved_far() -> None:
             return super().gradients(minibatch, scale, only_critic=only_critic)
 
     network = Scorer(width=16)
-    worker = Counting(network, lambda _lesson: Bandit(32), config, seed=(1,))
+    worker = Counting(network, lambda _number: Bandit(32), config, seed=(1,))
     ppo.update(worker, ppo.optimizer_of(network, config), ppo.Scale(), config, number=0, progress=0.0)
     assert 1 < len(asked) < config.epochs * config.minibatches
 

@@ -14,12 +14,11 @@ from strata.errors import MissingPart
 
 
 def _small() -> Any:
-    from strata.learning.checkpoint import Learning
-    from strata.learning.ppo import Config
+    from strata.learning.settings import LearningSettings, PpoSettings
 
-    return Learning(
-        updates=1, lesson=1, table_envs=8, tables=2, exam_tables=1, exam_episodes=1, exam_steps=2, width=8,
-        warm_start_tables=0, ppo=Config(steps=4, minibatches=2),
+    return LearningSettings(
+        updates=1, updates_per_evaluation=1, table_envs=8, tables=2, evaluation_tables=1, evaluation_episodes=1,
+        evaluation_steps=2, width=8, warm_start_tables=0, ppo=PpoSettings(steps=4, minibatches=2),
     )  # fmt: skip
 
 
@@ -30,7 +29,7 @@ def test_two_workers_on_ray_give_the_mean_of_their_gradients() -> None:
     from strata.learning.learner import make_worker
     from strata.learning.network import Scorer
     from strata.learning.ppo import Scale
-    from strata.learning.workers import ray_crew
+    from strata.learning.workers import ray_workers
 
     torch.manual_seed(0)
     make = partial(make_worker, _small(), "cpu")  # the workers import it, so it cannot be one of ours
@@ -42,12 +41,12 @@ def test_two_workers_on_ray_give_the_mean_of_their_gradients() -> None:
         rewards.append(worker.play(0, scale).reward)
         worker.gradients(0, scale, only_critic=False)
         wanted.append([parameter.grad.clone() for parameter in network.parameters()])
-    with ray_crew(network, make, workers=2, width=8) as crew:
-        crew.begin(0)
-        played = crew.play(0, scale)
-        losses = crew.gradients(0, scale, only_critic=False)
+    with ray_workers(network, make, workers=2, width=8) as workers:
+        workers.begin(0)
+        played = workers.play(0, scale)
+        losses = workers.gradients(0, scale, only_critic=False)
         found = [parameter.grad.clone() for parameter in network.parameters()]
-        crew.gradients(1, scale, only_critic=True)
+        workers.gradients(1, scale, only_critic=True)
         learns = {name for name, parameter in network.named_parameters() if parameter.grad is not None}
     assert played.steps == 2 * 8 * 4
     assert np.allclose(played.reward, np.mean(rewards, axis=0))
@@ -60,12 +59,12 @@ def test_two_workers_on_ray_give_the_mean_of_their_gradients() -> None:
 @pytest.mark.real("torch")
 def test_without_ray_several_workers_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from strata.learning.network import Scorer
-    from strata.learning.workers import ray_crew
+    from strata.learning.workers import ray_workers
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
         pytest.raises(MissingPart, match="needs ray") as error,
-        ray_crew(Scorer(width=8), lambda *_: None, workers=2, width=8),
+        ray_workers(Scorer(width=8), lambda *_: None, workers=2, width=8),
     ):
         pass
     assert error.value.hint == "pip install 'strata-compute[train]'"

@@ -48,6 +48,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "strata.training.plan.schema:TrainingPlanFile",
         "Where and how a job runs, as `strata plan train` wrote it.",
     ),
+    "HiPpoTraining": Kind(
+        "strata.learning.schema:load_learning",
+        "strata.learning.schema:HiPpoTrainingFile",
+        "The settings of a training run of Hi-PPO, for `strata learn train --config`.",
+    ),
     "RuntimeProfile": Kind(
         "strata.cluster.api.profile_schema:load_profile",
         "strata.cluster.api.profile_schema:ProfileFile",

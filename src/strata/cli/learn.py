@@ -21,21 +21,27 @@ if TYPE_CHECKING:
 
 @click.group()
 def learn() -> None:
-    """Train Hi-PPO, the learned scheduler, see how good a policy is, and export one."""
+    """Train Hi-PPO, the learned scheduler; evaluate and export its policies."""
 
 
 @learn.command(short_help="Train a policy: imitation of exact solutions, then PPO.")
 @click.option(
     "--config",
     type=click.Path(),
-    help="YAML of kind HiPpoTraining instead of the bundled recipe; any keys of a record's `config`.",
+    help="A YAML file of kind HiPpoTraining instead of the bundled recipe.",
 )
 @click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True, help="More than 1: on Ray.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's.")
-@click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", show_default=True, help="Folder.")
-@click.option("--resume", is_flag=True, help="Go on with the checkpoint in --out.")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed instead of the file's.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    default="hi-ppo",
+    show_default=True,
+    help="Folder for the checkpoint.",
+)
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")
 @click.option("--minutes", type=Finite(min=0, min_open=True), help="Stop after this time.")
-@click.option("--updates", type=click.IntRange(min=1), help="Stop after this many, instead of the file's.")
+@click.option("--updates", type=click.IntRange(min=1), help="Stop after this many updates instead of the file's.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -57,10 +63,10 @@ def train(
 ) -> None:
     """Train a policy: warm start by imitation of exact solutions, then PPO.
 
-    After every lesson it sits an exam on tables that no training sees; --out/checkpoint.pt holds the best policy
-    so far and all it takes to go on, also after Ctrl-C. With one worker on a CPU the same seed gives the same
-    weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS. --resume goes on from the last
-    exam; of a --config then only `updates` and `patience` count.
+    After every round of updates the policy is evaluated on tables that no training sees; --out/checkpoint.pt
+    holds the best policy so far and what --resume needs, also after Ctrl-C. With one worker on a CPU the same seed
+    gives the same weights. --workers plays on Ray, on this machine or the cluster of RAY_ADDRESS. --resume goes on
+    from the last evaluation; of a --config then only `updates` and `patience` count.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -76,17 +82,23 @@ def train(
     from strata.learning.schema import RECIPE, load_learning
 
     if resume and seed is not None:
-        raise click.UsageError("--resume goes on with the seed it began with: leave --seed away")
+        raise click.UsageError("--resume continues with the seed the run began with: leave out --seed")
     file = Path(out) / CHECKPOINT
-    told = read_checkpoint(file).learning if resume and not config else load_learning(config or RECIPE)
-    told = replace(told, seed=told.seed if seed is None else seed, updates=updates or told.updates)
+    settings = read_checkpoint(file).learning if resume and not config else load_learning(config or RECIPE)
+    settings = replace(settings, seed=settings.seed if seed is None else seed, updates=updates or settings.updates)
     try:
-        with _saying() as say:
+        with _reporting() as report:
             run = run_learning(
-                told, Path(out), resume=resume, device=device_of(device), workers=workers, minutes=minutes, say=say
+                settings,
+                Path(out),
+                resume=resume,
+                device=device_of(device),
+                workers=workers,
+                minutes=minutes,
+                report=report,
             )
     except KeyboardInterrupt:
-        kept = f"the best policy so far is in {file}" if file.exists() else "nothing was kept"
+        kept = f"the best policy so far is in {file}" if file.exists() else "nothing was saved"
         click.echo(f"interrupted: {kept}", err=True)
         raise click.exceptions.Exit(130) from None
     best = run.best_point
@@ -116,17 +128,23 @@ def _show_run(console: Console, run: Run, file: str) -> None:
     console.print(f"next: strata learn export {file} --out policy.onnx")
 
 
-@learn.command(short_help="Put a policy on the ladder, from random to clairvoyant.")
+@learn.command(short_help="Compare a policy with fixed rules and exact bounds.")
 @click.argument("policy", type=click.Path(), required=False)
-@click.option("--domains", default="4,8,16,32", show_default=True, help="Sizes of the simulated fleets.")
-@click.option("--tables", type=click.IntRange(min=1), default=32, show_default=True, help="Held-out tables.")
-@click.option("--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Fleets of each size.")
+@click.option(
+    "--domains", default="4,8,16,32", show_default=True, help="Numbers of domains of the simulated fleets."
+)
+@click.option(
+    "--tables", type=click.IntRange(min=1), default=32, show_default=True, help="Number of held-out tables."
+)
+@click.option(
+    "--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Number of fleets of each size."
+)
 @output_option
 def evaluate(policy: str | None, domains: str, tables: int, instances: int, output: str) -> None:
-    """Put a policy on the ladder, from random to clairvoyant; the bundled one unless POLICY (ONNX) is named.
+    """Compare POLICY (ONNX; default: the bundled one) with fixed rules and exact bounds.
 
     On held-out tables of 3 to 5 domains, where the exact solution (vi) is known, and on simulated fleets of the
-    sizes asked, where it is not. Figures are rewards a step; nothing here was seen in training.
+    sizes in --domains, where it is not. Figures are rewards per step; training saw none of these.
     """
     import numpy as np
 
@@ -155,7 +173,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, outp
 def _sizes(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and 2 <= int(part) <= 32 for part in parts):
-        raise click.BadParameter(f"{text!r}: write sizes between 2 and 32, as in 4,8", param_hint="--domains")
+        raise click.BadParameter(f"{text!r}: give sizes between 2 and 32, such as 4,8", param_hint="--domains")
     return [int(part) for part in parts]
 
 
@@ -181,15 +199,15 @@ def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str
     type=click.Path(dir_okay=False),
     default="policy.onnx",
     show_default=True,
-    help="The policy; its record goes beside it.",
+    help="File for the policy; its training record is written beside it.",
 )
-@click.option("--commit", default="", help="Of the source it was trained with, for the record.")
+@click.option("--commit", default="", help="Commit of the source code it was trained with, for the record.")
 @click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
 @output_option
 def export(checkpoint: str, out: str, commit: str, most_domains: int, output: str) -> None:
     """Write the best policy of a CHECKPOINT as ONNX, and its training record beside it.
 
-    What `strata plan train --planner hi-ppo --policy` reads, with onnxruntime alone.
+    `strata plan train --planner hi-ppo --policy` reads it, with onnxruntime alone.
     """
     from datetime import UTC, datetime
     from pathlib import Path
@@ -212,21 +230,21 @@ def export(checkpoint: str, out: str, commit: str, most_domains: int, output: st
     emit(answer, output, lambda console: console.print(f"{out}, and the record of its training in {beside}"))
 
 
-def device_of(asked: str) -> str:
+def device_of(device: str) -> str:
     """Return "cpu" or "cuda"; "auto" is CUDA where there is a device. Raises MissingPart where there is none."""
     import torch
 
     from strata.errors import MissingPart
 
     has_cuda = bool(torch.cuda.is_available())
-    if asked == "cuda" and not has_cuda:
-        raise MissingPart("no CUDA device is here, or torch was built without CUDA", hint="--device cpu")
-    return "cuda" if has_cuda and asked != "cpu" else "cpu"
+    if device == "cuda" and not has_cuda:
+        raise MissingPart("there is no CUDA device here, or torch was built without CUDA", hint="--device cpu")
+    return "cuda" if has_cuda and device != "cpu" else "cpu"
 
 
 @contextmanager
-def _saying() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar with the figures of the run on stderr; where that is no terminal, a line an exam."""
+def _reporting() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar with the figures of the run on stderr; without a terminal, a line an evaluation."""
     if not sys.stderr.isatty():
         yield _line()
         return
@@ -236,23 +254,23 @@ def _saying() -> Iterator[Callable[[Progress], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console(err=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda said: bar.update(task, description=_words(said), completed=said.done, total=said.of)
+        yield lambda step: bar.update(task, description=_words(step), completed=step.done, total=step.of)
 
 
 def _line() -> Callable[[Progress], None]:
     last: list[object] = [None]
 
-    def say(said: Progress) -> None:
-        mark = (said.stage, said.closed)
+    def report(progress: Progress) -> None:
+        mark = (progress.stage, progress.closed)
         if mark != last[0]:
             last[0] = mark
-            click.echo(f"{said.done}/{said.of} {_words(said)}", err=True)
+            click.echo(f"{progress.done}/{progress.of} {_words(progress)}", err=True)
 
-    return say
+    return report
 
 
-def _words(said: Progress) -> str:
-    if said.closed is None:
-        return said.stage
-    rate = f"{said.steps_per_s:,.0f} steps/s"
-    return f"{said.stage}: return {said.reward:.4f} a step, gap closed {said.closed:.1%}, {rate}"
+def _words(progress: Progress) -> str:
+    if progress.closed is None:
+        return progress.stage
+    rate = f"{progress.steps_per_s:,.0f} steps/s"
+    return f"{progress.stage}: return {progress.reward:.4f} a step, gap closed {progress.closed:.1%}, {rate}"

@@ -1,9 +1,10 @@
-"""A training run as a file: what it was told, its weights, the best ones, its curve: all it takes to go on."""
+"""A training run as a file: its settings, its weights, the best ones, its curve: all it takes to go on."""
 
 from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,66 +14,16 @@ import torch
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import write_bytes
 from strata.learning import ppo
-from strata.learning.curriculum import Syllabus
-from strata.learning.imitation import ImitationSettings
 from strata.learning.network import Scorer
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.settings import ImitationSettings, LearningSettings, PpoSettings
 from strata.training.hi_ppo.features import VERSION as FEATURES_VERSION
 
-FORMAT: Final = f"strata-hi-ppo-1-features-{FEATURES_VERSION}"
-
-
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """What a training run is told; `schema.py` reads it from a file."""
-
-    seed: int = 0
-    updates: int = 300
-    """At most; the step size falls towards the last of them."""
-    lesson: int = 10
-    """Updates on the same environments, and between two exams."""
-    table_envs: int = 512
-    """Episodes at once on random tables, for each worker."""
-    tables: int = 64
-    """Random tables in a lesson, for each worker; divides table_envs."""
-    worlds: tuple[str, ...] = ()
-    """Presets of simulated worlds to play beside the tables."""
-    world_envs: int = 64
-    """Episodes at once in each of them, for each worker."""
-    world_instances: int = 8
-    """Random fleets in each of them."""
-    patience: int = 10
-    """Exams in a row without a better grade after which the run ends."""
-    exam_tables: int = 48
-    exam_episodes: int = 32
-    exam_steps: int = 96
-    exam_instances: int = 8
-    """Fleets in each world of the exam."""
-    recall_tables: int = 0
-    """Fresh solved tables imitated for one round after each lesson, so that worlds do not displace them."""
-    warm_start_tables: int = 96
-    """Solved tables to imitate first; 0: PPO starts from the safe rule."""
-    width: int = 64
-    """Of the network."""
-    imitation: ImitationSettings = field(default_factory=ImitationSettings)
-    ppo: ppo.Config = field(default_factory=ppo.Config)
-
-    def __post_init__(self) -> None:
-        if self.table_envs % self.tables:
-            raise UsageError(f"table_envs ({self.table_envs}) is no multiple of tables ({self.tables})")
-        for name in self.worlds:
-            if name not in PRESETS:
-                raise UsageError(f"no world is named {name!r}", hint=f"one of {', '.join(PRESETS)}")
-
-    @property
-    def syllabus(self) -> Syllabus:
-        """What each worker plays."""
-        return Syllabus(self.table_envs, self.tables, self.worlds, self.world_envs, self.world_instances)
+FORMAT: Final = f"strata-hi-ppo-2-features-{FEATURES_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of the curve: after `update` updates, and what the exam said. Losses are of the last update."""
+    """One point of the curve: the score of the policy after `update` updates. Losses are of the last update."""
 
     update: int
     steps: int
@@ -95,9 +46,9 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A training run as far as it is: what a checkpoint holds. `best` are the weights of the best exam."""
+    """A training run as far as it is: what a checkpoint holds. `best` are the weights of the best score."""
 
-    learning: Learning
+    learning: LearningSettings
     device: str
     """As torch calls it; `device_name` is its model."""
     device_name: str
@@ -115,12 +66,12 @@ class Run:
 
     @property
     def best_point(self) -> Point:
-        """The exam of the best weights: the least `missed`, the first of equals."""
+        """The evaluation of the best weights: the least `missed`, the first of equals."""
         return min(self.curve, key=lambda point: point.missed)
 
     @property
     def is_stale(self) -> bool:
-        """Whether the last `patience` exams brought nothing better."""
+        """Whether the last `patience` evaluations brought nothing better."""
         return len(self.curve) - 1 - self.curve.index(self.best_point) >= self.learning.patience
 
     def network(self) -> Scorer:
@@ -150,26 +101,40 @@ def read_checkpoint(path: Path) -> Run:
     Raises UsageError for a missing file, BadFile for one that is none or was made by another version.
     """
     if not path.is_file():
-        raise UsageError(f"{path}: no such checkpoint", hint="strata learn train writes one after each exam")
+        raise UsageError(f"{path}: no such checkpoint", hint="strata learn train writes one after each evaluation")
+    content = _content(path)
+    if content.get("format") != FORMAT:
+        reason = f"made by another version ({content.get('format')}; this one reads {FORMAT})"
+        raise BadFile([Fault(str(path), reason)])
     try:
-        content = torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        reason = (str(error) or "cut short").splitlines()[0]
-        raise BadFile([Fault(str(path), f"not a checkpoint: {reason}")]) from None
-    made_by = content.pop("format", None) if isinstance(content, dict) else None
-    if made_by != FORMAT:
-        raise BadFile([Fault(str(path), f"made by another version ({made_by}; this one reads {FORMAT})")])
-    told = content.pop("learning")
-    learning = Learning(
-        **told
-        | {"worlds": tuple(told["worlds"])}
-        | {"imitation": ImitationSettings(**told["imitation"]), "ppo": ppo.Config(**told["ppo"])}
-    )
-    scale = ppo.Scale(**content.pop("scale"))
-    curve = tuple(Point(**point) for point in content.pop("curve"))
-    run = Run(learning=learning, scale=scale, curve=curve, **content)
-    try:
-        run.network()
-    except RuntimeError:
-        raise BadFile([Fault(str(path), "made by another version: its network is not ours")]) from None
+        settings = content.pop("learning")
+        learning = LearningSettings(
+            **settings
+            | {"worlds": tuple(settings["worlds"])}
+            | {"imitation": ImitationSettings(**settings["imitation"]), "ppo": PpoSettings(**settings["ppo"])}
+        )
+        scale = ppo.Scale(**content.pop("scale"))
+        curve = tuple(Point(**point) for point in content.pop("curve"))
+        del content["format"]
+        run = Run(learning=learning, scale=scale, curve=curve, **content)
+        run.best_point, run.network()
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise BadFile([Fault(str(path), "a checkpoint with parts missing, or made by another version")]) from None
     return run
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return what `write_checkpoint` saved. Raises BadFile where it is something else."""
+    stream = io.BytesIO(path.read_bytes())
+    # torch.load still reads its format of before 2020, takes any other file for it, and advises to load it
+    # without safeguards; what we write is a zip archive.
+    if not zipfile.is_zipfile(stream):
+        raise BadFile([Fault(str(path), "not a checkpoint of `strata learn train`")])
+    stream.seek(0)
+    try:
+        content = torch.load(stream, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, LookupError, RuntimeError, EOFError, ValueError, OSError):
+        content = None
+    if not isinstance(content, dict):
+        raise BadFile([Fault(str(path), "not a checkpoint of `strata learn train`, or a damaged one")])
+    return content

@@ -1,31 +1,28 @@
-"""What a policy learns on, and what it is examined on: never the same tables, whatever the seed."""
+"""What a policy learns on; what it is evaluated on comes from random streams of its own, whatever the seed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from strata.arrays import Floats, Ints
 from strata.learning.draws import Draws
 from strata.learning.ppo import Env
+from strata.learning.settings import Curriculum
 from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.random_tables import random_table
-from strata.learning.tables.table import Choose, ReplanTable
+from strata.learning.tables.table import ReplanTable
 from strata.learning.tables.value_iteration import Solution, solve
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import Pool, make_pool
 from strata.learning.worlds.presets import PRESETS
 from strata.learning.worlds.world import World
-from strata.training.replan import rules
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options, joined
 
-LESSON, WARM_START, EXAM, FLEETS, RECALL = 1, 2, 3, 4, 6
+TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, RECALL = 1, 2, 3, 4, 5, 6
 """Kinds of random streams: tables drawn from one are never drawn from another."""
 
 
@@ -39,37 +36,25 @@ def random_tables(count: int, rng: np.random.Generator, *, name: str = "random")
     return [random_table(rng, name=f"{name}-{number}") for number in range(count)]
 
 
-@dataclass(frozen=True, slots=True)
-class Syllabus:
-    """What one worker plays at once: `table_envs` episodes on `tables` random tables, and simulated worlds.
-
-    worlds: presets of `replan/presets.py`, each with `world_envs` episodes on `world_instances` random fleets.
-    """
-
-    table_envs: int
-    tables: int
-    worlds: tuple[str, ...] = ()
-    world_envs: int = 0
-    world_instances: int = 0
-
-
-def lesson(number: int, *, seed: int, worker: int, syllabus: Syllabus, device: str | None = None) -> Env:
-    """Return the environments of a lesson: other tables in every one; fleets only differ between workers.
+def training_environment(
+    number: int, *, seed: int, worker: int, curriculum: Curriculum, device: str | None = None
+) -> Env:
+    """Return what is played in a round: other tables in every one; fleets only differ between workers.
 
     device: where their arrays are torch's; None: NumPy's.
     """
-    tables = random_tables(syllabus.tables, stream(seed, LESSON, worker, number))
-    environments: list[Env] = [TableEnv(tables, syllabus.table_envs, centred=True, device=device)]
-    for place, name in enumerate(syllabus.worlds):
-        pool = _fleets(seed, worker, place, syllabus.world_instances)
-        world = World(pool, syllabus.world_envs, settings=PRESETS[name], device=device)
+    tables = random_tables(curriculum.tables, stream(seed, TRAINING, worker, number))
+    environments: list[Env] = [TableEnv(tables, curriculum.table_envs, centred=True, device=device)]
+    for place, name in enumerate(curriculum.worlds):
+        pool = _fleets(seed, worker, place, curriculum.world_instances)
+        world = World(pool, curriculum.world_envs, settings=PRESETS[name], device=device)
         environments.append(WorldEnv(world))
     return environments[0] if len(environments) == 1 else Mixture(environments)
 
 
 @lru_cache(maxsize=16)
 def _fleets(seed: int, worker: int, place: int, count: int) -> Pool:
-    """Return fleets with their candidate plans, which take seconds to find: so they stay for all lessons."""
+    """Return fleets with their candidate plans, which take seconds to find: so they stay for all rounds."""
     return make_pool(int(stream(seed, FLEETS, worker, place).integers(2**31)), instances=count)
 
 
@@ -133,88 +118,3 @@ class Mixture:
 
 def _side_by_side(parts: Sequence[Options]) -> Options:
     return joined(parts, max(part.legal.shape[1] for part in parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """How far from the exact solution, as shares of its reward; `closed`: of what it wins over the myopic rule."""
-
-    mean_gap: float
-    worst_gap: float
-    closed: float
-    worlds: float = 0.0
-    """What it earns more in simulated worlds than the better fixed rule in each, as a share, on average."""
-
-
-@dataclass(frozen=True, eq=False)
-class WorldExam:
-    """A preset on fleets no training sees, and what the better of the fixed rules earns there a step."""
-
-    preset: str
-    pool: Pool
-    episodes: int
-    steps: int
-    rule: float
-
-    @classmethod
-    def of(cls, preset: str, *, instances: int, episodes: int, steps: int) -> Self:
-        """Return the exam in one preset."""
-        place = list(PRESETS).index(preset)
-        pool = make_pool(int(stream(0, EXAM, place).integers(2**31)), instances=instances)
-        blank = cls(preset, pool, episodes, steps, 0.0)
-        return replace(blank, rule=max(blank.earned(rules.hysteresis()), blank.earned(rules.mpc())))
-
-    def earned(self, choose: Choose) -> float:
-        """Return the reward a step of a policy; all see the same course of links and arrivals."""
-        world = World(self.pool, self.episodes, settings=replace(PRESETS[self.preset], episode_steps=self.steps))
-        rng = stream(0, EXAM, len(PRESETS))
-        world.reset(rng)
-        total = 0.0
-        for _ in range(self.steps):
-            total += float(world.step(choose(observe.options(world)), rng).scalar.mean())
-        return total / self.steps
-
-
-@dataclass(frozen=True, eq=False)
-class Exam:
-    """Tables with paths of the links [tables, T, E], what the exact and the myopic rule earn there; and worlds."""
-
-    tables: tuple[ReplanTable, ...]
-    paths: Ints
-    exact: Floats
-    myopic: Floats
-    worlds: tuple[WorldExam, ...] = ()
-
-    @classmethod
-    def of(cls, count: int, *, episodes: int, steps: int, worlds: Sequence[str] = (), instances: int = 1) -> Exam:
-        """Return the exam every policy sits, whatever it was trained with."""
-        rng = stream(0, EXAM)
-        tables = random_tables(count, rng, name="held-out")
-        paths = [table.chains.paths(episodes, steps, rng) for table in tables]
-        return cls(
-            tuple(tables),
-            np.stack(paths),
-            np.array([solve(table).follow(states)[1] for table, states in zip(tables, paths, strict=True)]),
-            np.array([table.follow(rules.myopic, states)[1] for table, states in zip(tables, paths, strict=True)]),
-            tuple(WorldExam.of(name, instances=instances, episodes=episodes, steps=steps) for name in worlds),
-        )
-
-    def sit(self, choose: Choose) -> Grade:
-        """Run a policy on all tables at once."""
-        count, steps, episodes = self.paths.shape
-        most = max(table.reward.shape[1] for table in self.tables)
-        current = np.repeat([table.start_plan for table in self.tables], episodes).reshape(count, episodes)
-        earned = np.zeros(count)
-        for now in self.paths.transpose(1, 0, 2):
-            cases = list(zip(self.tables, now, current, strict=True))
-            options = joined([table.options(states, using) for table, states, using in cases], most)
-            picks = choose(options).reshape(count, episodes)
-            for number, (table, states, using) in enumerate(cases):
-                earned[number] += table.earned(states, using, picks[number]).mean()
-            current = picks
-        earned /= steps
-        gaps = 1 - earned / self.exact
-        won = float((self.exact - self.myopic).sum())
-        closed = (earned - self.myopic).sum() / won if won else 1.0  # where myopia costs nothing
-        more = [world.earned(choose) / world.rule - 1 for world in self.worlds]
-        return Grade(float(gaps.mean()), float(gaps.max()), float(closed), float(np.mean(more)) if more else 0.0)

@@ -7,7 +7,6 @@ option in every state it met is the label, and what it expects to lose is the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from strata.arrays import Bools, Floats, Ints
 from strata.learning.network import Scorer
+from strata.learning.settings import ImitationSettings
 from strata.learning.tables.table import Choose
 from strata.learning.tables.value_iteration import Solution
 from strata.training.hi_ppo.features import features
@@ -26,21 +26,6 @@ STILL_OPTIONS: Final = 24
 """More would only be more of the same: all options share one network."""
 
 Samples = tuple[NDArray[np.float32], NDArray[np.float32], Bools, NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class ImitationSettings:
-    """rounds of running on every table and learning; `astray`: share of decisions replaced by random ones, a
-    quarter of which find no plan in use. still: decisions per round in which nothing will change."""
-
-    rounds: int = 12
-    episodes: int = 8
-    steps: int = 24
-    batch: int = 2048
-    epochs: int = 2
-    learning_rate: float = 3e-3
-    astray: float = 0.12
-    still: int = 2048
 
 
 def greedy(network: Scorer) -> Choose:

@@ -1,7 +1,7 @@
-"""A training run: warm start, then PPO lesson by lesson, an exam after each, the best network kept.
+"""A training run: warm start, then PPO round by round, an evaluation after each, the best network kept.
 
-A lesson is some updates on environments of its own; everything random in it follows from the seed, the worker
-and its number. So a checkpoint, written after each exam, holds no state of environments or generators, and a
+A round is some updates on environments of its own; everything random in it follows from the seed, the worker
+and its number. So a checkpoint, written after each evaluation, holds no state of environments or generators, and a
 resumed run ends with the same weights, bit for bit on one CPU worker.
 """
 
@@ -19,19 +19,20 @@ import torch
 
 from strata.errors import UsageError
 from strata.learning import ppo
-from strata.learning.checkpoint import Learning, Point, Run, read_checkpoint, write_checkpoint
+from strata.learning.checkpoint import Point, Run, read_checkpoint, write_checkpoint
 from strata.learning.curriculum import (
     RECALL,
     WARM_START,
-    Exam,
-    lesson,
     random_tables,
     solved_tables,
     stream,
+    training_environment,
 )
+from strata.learning.evaluation import Evaluation
 from strata.learning.imitation import imitate
 from strata.learning.network import Scorer
 from strata.learning.record import device_name
+from strata.learning.settings import LearningSettings
 from strata.learning.tables.value_iteration import solve
 
 CHECKPOINT: Final = "checkpoint.pt"
@@ -39,22 +40,22 @@ CHECKPOINT: Final = "checkpoint.pt"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is said while a run goes on, after every update and every round of imitation."""
+    """How far a run is, after every update and every round of imitation."""
 
     stage: str
     done: int
     of: int
     reward: float = 0.0
     closed: float | None = None
-    """Of the last exam."""
+    """Of the last evaluation."""
     steps_per_s: float = 0.0
 
 
-Say = Callable[[Progress], None]
+Report = Callable[[Progress], None]
 
 
 def learn(
-    learning: Learning,
+    learning: LearningSettings,
     out: Path,
     *,
     resume: bool = False,
@@ -62,19 +63,18 @@ def learn(
     workers: int = 1,
     minutes: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    say: Say = lambda _progress: None,
+    report: Report = lambda _progress: None,
 ) -> Run:
-    """Train, and return the run, which is also in `out`/checkpoint.pt after every exam.
+    """Train, and return the run, which is also in `out`/checkpoint.pt after every evaluation.
 
-    Ends after all updates, when exams bring nothing better, or when `minutes` have passed; a resumed run
-    goes on from the last exam, with the updates and the patience of `learning`, and all else of it as it began.
-    KeyboardInterrupt passes through: the checkpoint holds the best of the exams until then.
+    Ends after all updates, when evaluations bring nothing better, or when `minutes` have passed; a resumed run
+    goes on from the last evaluation, with the updates and the patience of `learning`, its other settings as
+    before.
+    KeyboardInterrupt passes through: the checkpoint holds the best of the policies until then.
     """
     file = out / CHECKPOINT
     if not resume and file.exists():
-        raise UsageError(
-            f"{file} is there already", hint=f"--resume to go on with it, or another --out than {out}"
-        )
+        raise UsageError(f"{file} already exists", hint=f"--resume to go on with it, or another --out than {out}")
     deadline = clock() + 60 * minutes if minutes is not None else float("inf")
     with _one_thread(device):
         if resume:
@@ -83,26 +83,34 @@ def learn(
             run = replace(
                 run, learning=goes_on, ended="", device=device, device_name=device_name(device), workers=workers
             )
-            exam = _exam(run.learning)
+            evaluation = _evaluation(run.learning)
         else:
-            exam = _exam(learning)
-            run = _warm_start(learning, exam, device=device, workers=workers, clock=clock, say=say)
+            evaluation = _evaluation(learning)
+            run = _warm_start(learning, evaluation, device=device, workers=workers, clock=clock, report=report)
             write_checkpoint(file, run)
         network = Scorer(width=run.learning.width)
         network.load_state_dict(run.weights)
         network.to(run.device)
-        with _crew(run, network) as crew:
+        with _workers(run, network) as group:
             optimizer = ppo.optimizer_of(network, run.learning.ppo)
             if run.optimizer is not None:
                 optimizer.load_state_dict(run.optimizer)
             while not run.ended:
-                run = _lesson(run, network, crew, optimizer, exam, deadline=deadline, clock=clock, say=say)
+                run = _round(
+                    run, network, group, optimizer, evaluation, deadline=deadline, clock=clock, report=report
+                )
                 write_checkpoint(file, run)
     return run
 
 
 def _warm_start(
-    learning: Learning, exam: Exam, *, device: str, workers: int, clock: Callable[[], float], say: Say
+    learning: LearningSettings,
+    evaluation: Evaluation,
+    *,
+    device: str,
+    workers: int,
+    clock: Callable[[], float],
+    report: Report,
 ) -> Run:
     """Return a run before its first update: the safe rule, or what imitation made of it."""
     began = clock()
@@ -111,56 +119,58 @@ def _warm_start(
         network = Scorer(width=learning.width)
     settings, rounds = learning.imitation, learning.imitation.rounds
     if learning.warm_start_tables:
-        say(Progress("solving", 0, rounds))
+        report(Progress("solving", 0, rounds))
         imitate(
             network,
             solved_tables(learning.warm_start_tables, seed=learning.seed),
             settings=settings,
             rng=stream(learning.seed, WARM_START, 1),
-            progress=lambda number, _loss: say(Progress("imitation", number + 1, rounds)),
+            progress=lambda number, _loss: report(Progress("imitation", number + 1, rounds)),
         )
-    grade = exam.sit(ppo.greedy(network, device="cpu"))
+    score = evaluation.score(ppo.greedy(network, device="cpu"))
     weights = _on_cpu(network.state_dict())
     elapsed_s = clock() - began
-    first = Point(0, 0, elapsed_s, 0.0, grade.mean_gap, grade.worst_gap, grade.closed, worlds=grade.worlds)
+    first = Point(0, 0, elapsed_s, 0.0, score.mean_gap, score.worst_gap, score.closed, worlds=score.worlds)
     return Run(
         learning, device, device_name(device), workers, weights, weights, elapsed_s=elapsed_s, curve=(first,)
     )
 
 
-def _lesson(
+def _round(
     run: Run,
     network: Scorer,
-    crew: ppo.Crew,
+    workers: ppo.WorkerGroup,
     optimizer: torch.optim.Adam,
-    exam: Exam,
+    evaluation: Evaluation,
     *,
     deadline: float,
     clock: Callable[[], float],
-    say: Say,
+    report: Report,
 ) -> Run:
-    """Return the run after one more lesson and its exam. A lesson the deadline cuts short counts for nothing."""
+    """Return the run after one more round and its evaluation; a round that the deadline cuts short is lost."""
     learning, scale, steps, began = run.learning, run.scale, run.steps, clock()
-    last = min(run.update + learning.lesson, learning.updates)
+    last = min(run.update + learning.updates_per_evaluation, learning.updates)
     if run.update >= last:
         return replace(run, ended="updates")
-    crew.begin(run.update // learning.lesson)
+    workers.begin(run.update // learning.updates_per_evaluation)
     for number in range(run.update, last):
         before = clock()
         if before >= deadline:
             return replace(run, ended="minutes")
         progress = number / learning.updates
-        scale, played, losses = ppo.update(crew, optimizer, scale, learning.ppo, number=number, progress=progress)
+        scale, played, losses = ppo.update(
+            workers, optimizer, scale, learning.ppo, number=number, progress=progress
+        )
         steps += played.steps
         rate = played.steps / max(clock() - before, 1e-9)
-        say(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
+        report(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
     if learning.recall_tables:
-        _recall(network, learning, run.update // learning.lesson)
-    grade = exam.sit(ppo.greedy(network, device=run.device))
+        _recall(network, learning, run.update // learning.updates_per_evaluation)
+    score = evaluation.score(ppo.greedy(network, device=run.device))
     elapsed_s = run.elapsed_s + clock() - began
     point = Point(
-        last, steps, elapsed_s, float(played.reward[0]), grade.mean_gap, grade.worst_gap, grade.closed,
-        losses.policy, losses.value, losses.entropy, losses.kl, grade.worlds,
+        last, steps, elapsed_s, float(played.reward[0]), score.mean_gap, score.worst_gap, score.closed,
+        losses.policy, losses.value, losses.entropy, losses.kl, score.worlds,
     )  # fmt: skip
     weights = _on_cpu(network.state_dict())
     after = replace(
@@ -177,14 +187,14 @@ def _lesson(
     return replace(after, ended="patience" if after.is_stale else "")
 
 
-def _exam(learning: Learning) -> Exam:
-    return Exam.of(
-        learning.exam_tables, episodes=learning.exam_episodes, steps=learning.exam_steps,
-        worlds=learning.worlds, instances=learning.exam_instances,
+def _evaluation(learning: LearningSettings) -> Evaluation:
+    return Evaluation.of(
+        learning.evaluation_tables, episodes=learning.evaluation_episodes, steps=learning.evaluation_steps,
+        worlds=learning.worlds, instances=learning.evaluation_instances,
     )  # fmt: skip
 
 
-def _recall(network: Scorer, learning: Learning, number: int) -> None:
+def _recall(network: Scorer, learning: LearningSettings, number: int) -> None:
     """Imitate exact solutions for one round, at PPO's own step size."""
     rng = stream(learning.seed, RECALL, number)
     solutions = [solve(table) for table in random_tables(learning.recall_tables, rng)]
@@ -193,25 +203,27 @@ def _recall(network: Scorer, learning: Learning, number: int) -> None:
 
 
 @contextmanager
-def _crew(run: Run, network: Scorer) -> Iterator[ppo.Crew]:
+def _workers(run: Run, network: Scorer) -> Iterator[ppo.WorkerGroup]:
     """Yield who plays: this process, or workers on Ray."""
     learning = run.learning
     make = partial(make_worker, learning, run.device)
     if run.workers == 1:
         yield make(network, 0)
     else:
-        from strata.learning.workers import ray_crew
+        from strata.learning.workers import ray_workers
 
-        with ray_crew(network, make, workers=run.workers, width=learning.width, device=run.device) as crew:
-            yield crew
+        with ray_workers(network, make, workers=run.workers, width=learning.width, device=run.device) as workers:
+            yield workers
 
 
-def make_worker(learning: Learning, device: str, network: Scorer, number: int) -> ppo.Worker:
+def make_worker(learning: LearningSettings, device: str, network: Scorer, number: int) -> ppo.Worker:
     """Return one of the workers of a run, by number."""
     # NumPy is the faster of the two on a CPU; on another device environments are where the network is.
     arrays = None if device == "cpu" else device
-    lessons = partial(lesson, seed=learning.seed, worker=number, syllabus=learning.syllabus, device=arrays)
-    return ppo.Worker(network, lessons, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays)
+    make_env = partial(
+        training_environment, seed=learning.seed, worker=number, curriculum=learning.curriculum, device=arrays
+    )
+    return ppo.Worker(network, make_env, learning.ppo, seed=(learning.seed, number), device=device, arrays=arrays)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ mixed as late as possible and by the preference of each decision: see `tchebyche
 efficiency this is ordinary PPO.
 
 One `Worker` plays and computes gradients. Alone it is handed to `update` itself; several, in processes of
-their own, stand behind `workers.RayCrew`, which averages what they answer.
+their own, stand behind `workers.RayWorkers`, which averages what they answer.
 
 Letters in shapes: T steps, B environments, N = T x B decisions, P options, F and C features of an option and of
 the decision (`features.py`). The layout follows CleanRL's ppo.py.
@@ -25,40 +25,11 @@ from torch import Tensor
 from strata.arrays import Floats, Ints
 from strata.learning.draws import Draws, draws
 from strata.learning.observations import Seen, by_width
+from strata.learning.settings import PpoSettings
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options
 
 NUM_OBJECTIVES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What PPO is told. The defaults suit rewards of about 1 a step and some hundred environments."""
-
-    steps: int = 32
-    """T: steps played between two updates."""
-    epochs: int = 2
-    """Passes over what was played."""
-    minibatches: int = 4
-    """Optimiser steps a pass."""
-    learning_rate: float = 2e-3
-    """Of Adam at the start; it falls linearly to a tenth of this at the last update."""
-    gamma: float = 0.97
-    """Discount a step: 1 / (1 - gamma) steps should exceed the time links stay as they are."""
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    """How far the probability of a pick may move in one update, as a ratio."""
-    entropy: float = 0.02
-    """Bonus for trying: the residual network starts out nearly sure of the safe rule."""
-    value_weight: float = 0.5
-    max_gradient: float = 0.5
-    """Norm to which each gradient is clipped."""
-    target_kl: float = 0.02
-    """An update stops early once the policy moved 1.5 times this."""
-    critic_first: int = 10
-    """Updates in which only the critic learns, so that a warm start is not spoilt by its first guesses."""
-    augmentation: float = 0.05
-    """rho of the augmented Tchebycheff utility: the share of the objectives that are not the worst one."""
 
 
 class Env(Protocol):
@@ -82,11 +53,11 @@ class Env(Protocol):
         ...
 
 
-Lessons = Callable[[int], Env]
+MakeEnv = Callable[[int], Env]
 
 
 class Network(Protocol):
-    """What is trained: a torch module; `hi_ppo/network.py` is ours. `critic` is the part only the values use."""
+    """What is trained: a torch module; `network.py` is ours. `critic` is the part only the values use."""
 
     critic: Any
 
@@ -111,7 +82,7 @@ class Scale:
     std: tuple[float, ...] = (1.0,) * NUM_OBJECTIVES
     updates: int = 0
 
-    def follow(self, played: Played, config: Config) -> Scale:
+    def follow(self, played: Played, config: PpoSettings) -> Scale:
         """Return the scale after an update: a running mean over about the last 20.
 
         The mean return is that of the rewards played, for ever: returns as the critic sees them would start at
@@ -202,29 +173,29 @@ class _Decided(NamedTuple):
 class Worker:
     """Plays its own environments, and says where its network should go.
 
-    lessons: what makes its environments, by number of the lesson. seed: names all its random numbers. device: of
+    make_env: what makes its environments, by number of the round. seed: names all its random numbers. device: of
     the network. arrays: the device of the environments' arrays, None where they are NumPy's.
     """
 
     def __init__(
-        self, network: Network, lessons: Lessons, config: Config, *, seed: tuple[int, ...], device: str = "cpu",
-        arrays: str | None = None,
+        self, network: Network, make_env: MakeEnv, config: PpoSettings, *, seed: tuple[int, ...],
+        device: str = "cpu", arrays: str | None = None,
     ) -> None:  # fmt: skip
         self.network = network
         self.config = config
         self.device = device
         self._arrays = arrays
-        self._lessons = lessons
-        self._env = lessons(0)
+        self._make_env = make_env
+        self._env = make_env(0)
         self._seed = seed
         self._options: Options | None = None
         self._batch: Batch | None = None
         self._shuffle: torch.Generator | None = None
         self._order = torch.empty(0, dtype=torch.int64)
 
-    def begin(self, lesson: int) -> None:
-        """Leave the environments for those of a lesson. What is played then depends on nothing played before."""
-        self._env = self._lessons(lesson)
+    def begin(self, number: int) -> None:
+        """Leave the environments for those of a round. What is played then depends on nothing played before."""
+        self._env = self._make_env(number)
         self._options = None
 
     def play(self, number: int, scale: Scale) -> Played:
@@ -327,7 +298,7 @@ class Worker:
         return self._tensor(np.array(scale.mean)), self._tensor(np.array(scale.std))
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """A `Worker`, or several that answer as one; the methods are those of Worker."""
 
     @property
@@ -335,32 +306,38 @@ class Crew(Protocol):
         """What is trained, and gets the gradients."""
         ...
 
-    def begin(self, lesson: int) -> None: ...  # noqa: D102
+    def begin(self, number: int) -> None: ...  # noqa: D102
 
     def play(self, number: int, scale: Scale) -> Played: ...  # noqa: D102
 
     def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses: ...  # noqa: D102
 
 
-def optimizer_of(network: Network, config: Config) -> torch.optim.Adam:
+def optimizer_of(network: Network, config: PpoSettings) -> torch.optim.Adam:
     """Return the optimiser of a training."""
     return torch.optim.Adam([p for _, p in network.named_parameters()], lr=config.learning_rate, eps=1e-5)
 
 
 def update(
-    crew: Crew, optimizer: torch.optim.Adam, scale: Scale, config: Config, *, number: int, progress: float
+    workers: WorkerGroup,
+    optimizer: torch.optim.Adam,
+    scale: Scale,
+    config: PpoSettings,
+    *,
+    number: int,
+    progress: float,
 ) -> tuple[Scale, Played, Losses]:
     """Play once and learn from it. `number` counts updates from 0; `progress` in [0, 1] anneals the step."""
     for group in optimizer.param_groups:
         group["lr"] = config.learning_rate * (1 - 0.9 * progress)
-    played = crew.play(number, scale)
+    played = workers.play(number, scale)
     scale = scale.follow(played, config)
     losses = []
     for minibatch in range(config.epochs * config.minibatches):
-        losses.append(crew.gradients(minibatch, scale, only_critic=number < config.critic_first))
+        losses.append(workers.gradients(minibatch, scale, only_critic=number < config.critic_first))
         if losses[-1].kl > 1.5 * config.target_kl:
             break  # what was played tells nothing of a policy this far from it; this gradient is not used
-        parameters = [p for _, p in crew.network.named_parameters()]
+        parameters = [p for _, p in workers.network.named_parameters()]
         torch.nn.utils.clip_grad_norm_(parameters, config.max_gradient)
         optimizer.step()
     return scale, played, mean_losses(losses)

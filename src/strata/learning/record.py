@@ -18,15 +18,15 @@ _LIBRARIES: Final = ("torch", "numpy", "ray", "onnx")
 def training_record(run: Run, *, date: str, commit: str = "", most_domains: int = 0) -> dict[str, Any]:
     """Return the record as plain JSON data.
 
-    date: of the export, as ISO 8601; commit: of the source it was trained with, "" where nobody said.
+    date: of the export, as ISO 8601; commit: of the source it was trained with, "" where not given.
     most_domains: of the largest fleet the policy was evaluated on, 0 where none was.
     """
     best = run.best_point
-    told = asdict(run.learning)
+    settings = asdict(run.learning)
     return {
         "policy_version": VERSION,
         "trained_at": date,
-        "seed": told.pop("seed"),
+        "seed": settings.pop("seed"),
         "commit": commit,
         "device": run.device_name,
         "workers": run.workers,
@@ -36,14 +36,14 @@ def training_record(run: Run, *, date: str, commit: str = "", most_domains: int 
         "elapsed_s": run.elapsed_s,
         "ended": run.ended or "interrupted",
         "evaluation": {
-            "tables": run.learning.exam_tables,
+            "tables": run.learning.evaluation_tables,
             "update": best.update,
             "mean_gap": best.mean_gap,
             "worst_gap": best.worst_gap,
             "closed": best.closed,
             "worlds": best.worlds,
         },
-        "config": told,
+        "config": settings,
         "libraries": _versions(),
         "curve": [asdict(point) for point in run.curve],
     }
@@ -68,10 +68,10 @@ def _cpu_model(cpuinfo: Path) -> str:
 
 
 def _versions() -> Mapping[str, str]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

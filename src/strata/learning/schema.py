@@ -1,6 +1,6 @@
-"""Training files: `kind: HiPpoTraining`, what a run of `strata learn train` is told. Every key may be left out.
+"""Training files: `kind: HiPpoTraining`, the settings of `strata learn train`. Every key may be left out.
 
-Keys, types and defaults are those of `Learning`, so they are written once.
+Keys, types and defaults are those of `LearningSettings`, so they are written once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from pydantic import Field, create_model
 
 from strata.errors import BadFile, UsageError
 from strata.files import FileModel, read_document
-from strata.learning import ppo
-from strata.learning.checkpoint import Learning
-from strata.learning.imitation import ImitationSettings
+from strata.learning.settings import ImitationSettings, LearningSettings, PpoSettings
 
 RECIPE: Final = Path(__file__).with_name("recipe.yaml")
 """What the bundled policy was trained with."""
@@ -47,20 +45,20 @@ def _model(of: Any, **more: Any) -> type[FileModel]:
 
 
 HiPpoTrainingFile: Final = _model(
-    Learning,
+    LearningSettings,
     api_version=(Literal["strata/v1alpha1"], Field(alias="apiVersion")),
     kind=(Literal["HiPpoTraining"], ...),
 )
 
 
-def load_learning(path: str | Path) -> Learning:
+def load_learning(path: str | Path) -> LearningSettings:
     """Read a training file. Raises BadFile with every fault."""
     document = read_document(path)
-    told = document.check(HiPpoTrainingFile).model_dump(exclude={"api_version", "kind"})
-    told["imitation"] = ImitationSettings(**told["imitation"])
-    told["ppo"] = ppo.Config(**told["ppo"])
+    settings = document.check(HiPpoTrainingFile).model_dump(exclude={"api_version", "kind"})
+    settings["imitation"] = ImitationSettings(**settings["imitation"])
+    settings["ppo"] = PpoSettings(**settings["ppo"])
     try:
-        return Learning(**told)
+        return LearningSettings(**settings)
     except UsageError as error:
         key = "worlds" if "world" in str(error) else "table_envs"
         raise BadFile([document.fault((key,), str(error))], hint=error.hint) from None

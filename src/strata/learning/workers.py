@@ -31,9 +31,9 @@ class Remote:
         self._network = Scorer(width=width).to(device)
         self._worker = make(self._network, number)
 
-    def begin(self, lesson: int) -> None:
+    def begin(self, number: int) -> None:
         """See Worker."""
-        self._worker.begin(lesson)
+        self._worker.begin(number)
 
     def play(self, weights: Weights, number: int, scale: Scale) -> Played:
         """See Worker."""
@@ -46,8 +46,8 @@ class Remote:
         """Return losses and, for each parameter, its gradient or None."""
         self._take(weights)
         losses = self._worker.gradients(minibatch, scale, only_critic=only_critic)
-        found = [parameter.grad for parameter in self._network.parameters()]
-        return losses, [None if grad is None else grad.cpu().numpy() for grad in found]
+        grads = [parameter.grad for parameter in self._network.parameters()]
+        return losses, [None if grad is None else grad.cpu().numpy() for grad in grads]
 
     def _take(self, weights: Weights) -> None:
         with torch.no_grad():
@@ -55,7 +55,7 @@ class Remote:
                 parameter.copy_(torch.tensor(values))
 
 
-class RayCrew:
+class RayWorkers:
     """All workers as one. Holds the network that the learner steps."""
 
     def __init__(self, ray: Any, network: Scorer, actors: list[Any]) -> None:
@@ -63,13 +63,13 @@ class RayCrew:
         self._ray = ray
         self._actors = actors
 
-    def begin(self, lesson: int) -> None:
+    def begin(self, number: int) -> None:
         """See Worker."""
-        self._ask("begin", lesson)
+        self._call("begin", number)
 
     def play(self, number: int, scale: Scale) -> Played:
         """Let all play; rewards and the spread of returns are means over the workers."""
-        parts: list[Played] = self._ask("play", self._weights(), number, scale)
+        parts: list[Played] = self._call("play", self._weights(), number, scale)
         return Played(
             np.mean([part.reward for part in parts], axis=0),
             np.sqrt(np.mean([part.return_std**2 for part in parts], axis=0)),
@@ -78,26 +78,26 @@ class RayCrew:
 
     def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses:
         """Leave the mean of all gradients in the network."""
-        answers = self._ask("gradients", self._weights(), minibatch, scale, only_critic=only_critic)
-        grads = zip(*(found for _, found in answers), strict=True)
-        for parameter, mine in zip(self.network.parameters(), grads, strict=True):
-            known = [grad for grad in mine if grad is not None]
+        results = self._call("gradients", self._weights(), minibatch, scale, only_critic=only_critic)
+        grads = zip(*(parts for _, parts in results), strict=True)
+        for parameter, parts in zip(self.network.parameters(), grads, strict=True):
+            known = [grad for grad in parts if grad is not None]
             parameter.grad = torch.tensor(np.mean(known, axis=0)).to(parameter.device) if known else None
-        return mean_losses([losses for losses, _ in answers])
+        return mean_losses([losses for losses, _ in results])
 
     def _weights(self) -> Any:
         return self._ray.put([parameter.detach().cpu().numpy() for parameter in self.network.parameters()])
 
-    def _ask(self, method: str, *arguments: Any, **named: Any) -> list[Any]:
-        asked = [getattr(actor, method).remote(*arguments, **named) for actor in self._actors]
-        answers: list[Any] = self._ray.get(asked)
-        return answers
+    def _call(self, method: str, *arguments: Any, **named: Any) -> list[Any]:
+        calls = [getattr(actor, method).remote(*arguments, **named) for actor in self._actors]
+        results: list[Any] = self._ray.get(calls)
+        return results
 
 
 @contextmanager
-def ray_crew(
+def ray_workers(
     network: Scorer, make: MakeWorker, *, workers: int, width: int, device: str = "cpu"
-) -> Iterator[RayCrew]:
+) -> Iterator[RayWorkers]:
     """Start workers on the cluster of RAY_ADDRESS, else on this machine, and stop what was started.
 
     Raises MissingPart where ray is not installed.
@@ -110,6 +110,6 @@ def ray_crew(
     try:
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0) / workers) if device != "cpu" else 0.0
         remote = ray.remote(num_cpus=1, num_gpus=gpus)(Remote)
-        yield RayCrew(ray, network, [remote.remote(make, width, device, number) for number in range(workers)])
+        yield RayWorkers(ray, network, [remote.remote(make, width, device, number) for number in range(workers)])
     finally:
         ray.shutdown()

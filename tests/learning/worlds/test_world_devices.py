@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strata.learning.settings import PpoSettings
 from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.random_tables import random_table
 from strata.learning.worlds.observe import options, state
@@ -128,12 +129,13 @@ def test_tables_answer_the_same_as_with_numpy() -> None:
 
 
 def _mixture(device: str | None, names: Iterable[str], *, steps: int) -> Any:
-    from strata.learning.curriculum import Mixture, Syllabus, WorldEnv, lesson
+    from strata.learning.curriculum import Mixture, WorldEnv, training_environment
+    from strata.learning.settings import Curriculum
 
     worlds = [
         World(pool(), 8, settings=replace(WORLDS[name], episode_steps=steps), device=device) for name in names
     ]
-    tables = lesson(0, seed=0, worker=0, syllabus=Syllabus(16, 4), device=device)
+    tables = training_environment(0, seed=0, worker=0, curriculum=Curriculum(16, 4), device=device)
     return Mixture([tables, *(WorldEnv(world) for world in worlds)])
 
 
@@ -144,12 +146,12 @@ def test_a_policy_learns_the_same_as_with_numpy(monkeypatch: pytest.MonkeyPatch)
     from strata.learning.network import Scorer
 
     monkeypatch.setattr(ppo, "draws", lambda seed, on: np.random.default_rng(seed) if on is None else Numpys(seed))
-    config, learnt = ppo.Config(steps=12, critic_first=1), []
+    config, learnt = PpoSettings(steps=12, critic_first=1), []
     for device in (None, "cpu"):
         torch.manual_seed(0)
         network, scale = Scorer(width=16), ppo.Scale()
         env = _mixture(device, ("diurnal", "stale", "busy"), steps=9)
-        worker = ppo.Worker(network, lambda _lesson, env=env: env, config, seed=(3,), arrays=device)
+        worker = ppo.Worker(network, lambda _number, env=env: env, config, seed=(3,), arrays=device)
         optimizer = ppo.optimizer_of(network, config)
         first = [parameter.detach().clone() for parameter in network.parameters()]
         for number in range(2):
@@ -216,7 +218,7 @@ def test_a_rollout_and_what_is_learnt_from_it_stay_on_the_device(monkeypatch: py
         env = _mixture("cuda", ("seed30", "diurnal", "stale", "busy"), steps=3)
         with torch.device("cuda"):
             network = Scorer(width=16)
-        worker = ppo.Worker(network, lambda _lesson: env, ppo.Config(steps=4), seed=(1,), device="cuda",
+        worker = ppo.Worker(network, lambda _number: env, PpoSettings(steps=4), seed=(1,), device="cuda",
                             arrays="cuda")  # fmt: skip
         rng = draws(np.random.SeedSequence(0), "cuda")
         chosen = env.reset(rng)

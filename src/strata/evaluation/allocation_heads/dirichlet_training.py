@@ -18,12 +18,12 @@ from torch import Tensor
 from strata.arrays import Floats
 from strata.evaluation.allocation_heads.allocation import Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead, Ratios, batch, observe
-from strata.learning.ppo import Config
+from strata.learning.settings import PpoSettings
 from strata.training.plan.exact.problem import Problem
 
 Members = tuple[int, ...]
 
-SETTINGS: Final = Config(
+SETTINGS: Final = PpoSettings(
     steps=16, epochs=6, minibatches=2, learning_rate=3e-3, entropy=0.003, max_gradient=1.0, target_kl=0.05
 )
 """steps: decisions an update takes from each yard it plays."""
@@ -83,7 +83,7 @@ def learn(
     *,
     rng: np.random.Generator,
     keep_on: Callable[[Progress], bool],
-    config: Config = SETTINGS,
+    config: PpoSettings = SETTINGS,
     width: int = 64,
 ) -> DirichletHead:
     """Return a head trained by PPO until `keep_on` says no. Yards whose job fits no site alone are left out."""
@@ -116,7 +116,7 @@ def learn(
 
 
 def _improve(
-    network: DirichletHead, optimizer: torch.optim.Adam, config: Config, seen: tuple[Tensor, Tensor, Tensor],
+    network: DirichletHead, optimizer: torch.optim.Adam, config: PpoSettings, seen: tuple[Tensor, Tensor, Tensor],
     actions: Tensor, old: Tensor, returns: Tensor, advantages: Tensor, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Take the clipped steps of one update."""

@@ -12,9 +12,10 @@ import torch
 
 from strata.evaluation.bench.progress import Progress, silent
 from strata.learning import ppo
-from strata.learning.curriculum import Syllabus, WorldEnv, lesson
+from strata.learning.curriculum import WorldEnv, training_environment
 from strata.learning.draws import draws
 from strata.learning.network import Scorer
+from strata.learning.settings import Curriculum, PpoSettings
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.presets import PRESETS
 from strata.learning.worlds.world import World
@@ -83,7 +84,7 @@ def _weights() -> int:
 
 
 def _tables(envs: int, device: str) -> Any:
-    return lesson(0, seed=0, worker=0, syllabus=Syllabus(envs, TABLES), device=_arrays(device))
+    return training_environment(0, seed=0, worker=0, curriculum=Curriculum(envs, TABLES), device=_arrays(device))
 
 
 def _fleets(envs: int, device: str) -> Any:
@@ -120,11 +121,11 @@ def _environment(envs: int, steps: int, device: str) -> float:
 
 
 def _ours(envs: int, updates: int, device: str, make: Callable[[int, str], Any]) -> float:
-    config = ppo.Config(
+    config = PpoSettings(
         steps=_STEPS, epochs=_EPOCHS, minibatches=_MINIBATCHES, critic_first=0, target_kl=float("inf")
     )
     network, scale, env = Scorer().to(device), ppo.Scale(), make(envs, device)
-    worker = ppo.Worker(network, lambda _lesson: env, config, seed=(0,), device=device, arrays=_arrays(device))
+    worker = ppo.Worker(network, lambda _number: env, config, seed=(0,), device=device, arrays=_arrays(device))
     optimizer, clock = ppo.optimizer_of(network, config), _clock(device)
     began = 0.0
     for number in range(updates + 1):

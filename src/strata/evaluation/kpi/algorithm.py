@@ -35,7 +35,7 @@ def _trained_by(study: Study) -> str:
     if study.policy.session is None:
         return "none: the safe rule"
     record = study.policy.record
-    # The weights of the best exam ship: that may be the first one, before any update.
+    # The weights of the best evaluation ship: that may be the first one, before any update.
     updates = record.get("evaluation", {}).get("update", record.get("updates"))
     if updates is None:
         return "not recorded"

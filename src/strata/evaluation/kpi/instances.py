@@ -1,8 +1,8 @@
 """The instances every KPI is measured on, fixed before anything is measured.
 
 Seeds 900,000 to 979,999 belong to the KPIs. Training and its evaluation draw from streams that carry a key beside
-the seed (`hi_ppo/lessons.stream`), and its fleets have other sizes, cards and links (`replan/instance.py`): no
-policy has seen one of these.
+the seed (`learning/curriculum.stream`), and its fleets have other sizes, devices and links
+(`learning/worlds/instance.py`): no policy has seen one of these.
 All fleets are `fleet/synthetic.random_fleet` of one kind of accelerator (seed 000 assumes like devices); all
 jobs are bundled ones, with and without local steps.
 """
