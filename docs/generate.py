@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import sys
@@ -11,10 +12,10 @@ from typing import Any
 
 import click
 
-from strata import errors
+import strata.errors
 from strata.cli.kinds import KINDS
 from strata.cli.main import cli
-from strata.errors import StrataError
+from strata.errors import INTERRUPTED, StrataError
 from strata.evaluation.kpi.page import markdown
 from strata.files import FileModel, json_schema
 from strata.fleet.schema import SeedNetworkFile
@@ -42,17 +43,42 @@ def reasons() -> str:
 
 
 def exit_codes() -> str:
-    """Return the page of exit codes: those of the errors, of success and of an interrupt."""
+    """Return the page of exit codes: those of every error of the package, of success and of an interrupt."""
     rows = ["| code | error | meaning |", "|---|---|---|", "| 0 | | the command did what it was asked |"]
-    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, StrataError)]
-    for kind in sorted(kinds, key=lambda kind: (kind.exit_code, len(kind.mro()))):
-        meaning = (kind.__doc__ or "").partition("\n")[0]
-        rows.append(f"| {kind.exit_code} | `{kind.__name__}` | {meaning} |")
-    rows.append("| 130 | | interrupted (Ctrl-C); the best plan so far is printed |")
-    shown = (
-        "An error is told on stderr as `error: ...`, with at most one `try: ...` line; data alone is on stdout."
-    )
-    return _page("Exit codes", [shown, "", *rows])
+    meanings = [(code, f"`{name}`", text) for name, code, text in every_error()]
+    meanings.append((INTERRUPTED, "", "interrupted (Ctrl-C); what was computed until then is printed"))
+    rows += [f"| {code} | {name} | {text} |" for code, name, text in sorted(meanings, key=lambda row: row[0])]
+    text = [
+        "Errors are printed to stderr as `error: ...`, with at most one `try: ...` line; stdout has only data.",
+        "`strata run` and `strata host record -- COMMAND` exit with the code of the command they ran.",
+    ]
+    return _page("Exit codes", [*text, "", *rows])
+
+
+def every_error() -> list[tuple[str, int, str]]:
+    """Return name, exit code and meaning of the errors a user may see: all classes below StrataError.
+
+    Read from the source, so that the page is the same where optional libraries are not installed.
+    """
+    sources = [path.read_text(encoding="utf-8") for path in sorted(Path(strata.__path__[0]).rglob("*.py"))]
+    waiting = [node for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    codes = {StrataError.__name__: StrataError.exit_code}
+    errors = [(StrataError.__name__, StrataError.exit_code, inspect.getdoc(StrataError) or "")]
+    while True:
+        derived = [(node, base.id) for node in waiting for base in node.bases
+                   if isinstance(base, ast.Name) and base.id in codes]  # fmt: skip
+        if not derived:
+            rows = [(name, code, text.partition("\n")[0]) for name, code, text in errors]
+            return sorted(rows, key=lambda row: (row[1], not hasattr(strata.errors, row[0]), row[0]))
+        for node, base in derived:
+            own = [line.value for line in node.body if isinstance(line, ast.Assign) and _sets_exit_code(line)]
+            codes[node.name] = ast.literal_eval(own[0]) if own else codes[base]
+            errors.append((node.name, codes[node.name], ast.get_docstring(node) or ""))
+            waiting.remove(node)
+
+
+def _sets_exit_code(line: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "exit_code" for target in line.targets)
 
 
 def schemas() -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import importlib.util
 
 import click
@@ -7,6 +8,7 @@ import pytest
 
 from strata.cli.kinds import KINDS
 from strata.cli.main import cli
+from strata.errors import StrataError
 from strata.reasons import REASONS
 from tests import ROOT
 
@@ -36,9 +38,23 @@ def test_the_page_of_reasons_has_every_token_with_its_remedy(generate):
         assert meaning.remedy in page
 
 
-def test_the_page_of_exit_codes_has_every_code_once_a_kind(generate):
-    rows = [line.split("|")[1].strip() for line in generate.exit_codes().splitlines() if line.startswith("|")]
-    assert rows == ["code", "---", "0", "1", "2", "2", "3", "4", "5", "6", "130"]
+def test_the_page_of_exit_codes_has_every_error_that_a_user_may_see(generate):
+    page = generate.exit_codes()
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("|")][2:]
+    assert list(dict.fromkeys(rows)) == ["0", "1", "2", "3", "4", "5", "6", "126", "127", "130"]
+    for kind in every_error_imported():
+        assert f"| {kind.exit_code} | `{kind.__name__}` | {kind.__doc__.partition(chr(10))[0]}" in page
+
+
+def every_error_imported():
+    for name in ("strata.cluster.kube.api", "strata.simulate.astra.lower", "strata.cluster.agent.tools"):
+        importlib.import_module(name)
+    waiting = [StrataError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__module__.startswith("strata."):
+            yield kind
+        waiting += kind.__subclasses__()
 
 
 def test_the_page_of_files_has_every_kind_and_every_link_leads_somewhere(generate):

@@ -1,22 +1,34 @@
-"""Everything strata raises on purpose.
+"""The tree of errors that a user may see.
 
     StrataError                exit 1    the root; catch this one
     ├── UsageError             exit 2    a bad argument, unit, file or name
     │   └── BadFile            exit 2    all faults of one file, each with file:line:col
-    ├── Infeasible             exit 3    nothing satisfies the request (a room's Decision says why)
+    ├── Infeasible             exit 3    nothing satisfies the request (a Decision says why)
     ├── GoalMissed             exit 4    a plan exists but misses a stated goal
     ├── MissingPart            exit 5    something the command needs is not here
-    └── OutOfTime              exit 6    the time limit passed before there was any plan
+    ├── OutOfTime              exit 6    the time limit passed before there was any plan
+    ├── CommandNotRunnable     exit 126  the command that was to be run cannot be
+    └── CommandNotFound        exit 127  there is no such command
 
-An error knows its exit code and its one `try:` line; the command line has no ladder of excepts.
+Packages add errors of their own below these; docs/exit-codes.md, which is generated, lists them all. An error
+knows its exit code and its one `try:` line, so the command line needs no ladder of excepts. Exceptions that do
+not derive from StrataError are caught where they belong and never reach a user.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Final
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C: 128 and SIGINT's number, as shells have it."""
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_NAME: Final = 200
+"""Letters shown of a file's name in an error."""
 
 
 class StrataError(Exception):
@@ -95,6 +107,41 @@ class OutOfTime(StrataError):
     """The time limit passed before any plan was found."""
 
     exit_code = 6
+
+
+class CommandNotRunnable(StrataError):
+    """The command that was to be run is there, but cannot be run."""
+
+    exit_code = 126
+
+
+class CommandNotFound(StrataError):
+    """There is no such command."""
+
+    exit_code = 127
+
+
+def of_system(error: OSError | MemoryError) -> StrataError:
+    """Return what the operating system refused as an error for a user."""
+    if isinstance(error, MemoryError):
+        return MissingPart("this needs more memory than there is", hint="a smaller input, or a larger machine")
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.errno in _NO_ROOM:
+        place = f" {_shortened(error.filename)}" if error.filename else ""
+        return MissingPart(f"cannot write{place}: {reason}", hint="free some space, or write to another disk")
+    if error.filename is None:
+        return MissingPart(f"the system refused: {reason}", hint="`strata check` shows what works on this machine")
+    hint = None
+    if error.errno in (errno.EACCES, errno.EPERM):
+        hint = "check the permissions of the file and of the folders above it"
+    elif error.errno == errno.ENAMETOOLONG:
+        hint = "use a shorter name"
+    return UsageError(f"{_shortened(error.filename)}: {reason}", hint=hint or "check the path")
+
+
+def _shortened(name: object) -> str:
+    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
+    return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}... ({len(text)} characters)"
 
 
 def need(module: str, *, extra: str) -> ModuleType:

@@ -9,7 +9,8 @@ import pytest
 
 from strata import __version__
 from strata.cli import main
-from strata.cli.main import COMMANDS, LazyGroup, run
+from strata.cli.lazy import LazyGroup
+from strata.cli.main import COMMANDS, run
 from strata.errors import (
     BadFile,
     Fault,

@@ -79,7 +79,7 @@ def test_failures_and_restarts_cost_time(plan):
 
 
 def test_the_timeline_is_written_in_both_forms(plan):
-    answer(plan, "--trace", "t.json", "--svg", "t.svg")
+    answer(plan, "--timeline", "t.json", "--svg", "t.svg")
     with open("t.json", encoding="utf-8") as file:
         assert json.load(file)["traceEvents"]
     assert ElementTree.parse("t.svg").getroot().tag.endswith("svg")

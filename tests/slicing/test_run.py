@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from strata.errors import UsageError
+from strata.errors import StrataError, UsageError
 from strata.fleet import nvml
 from strata.fleet.ledger import Asked
 from strata.fleet.nvml import device_bytes
-from strata.slicing.run import Launch, NoCommand, prepare, start
+from strata.slicing.run import Launch, prepare, start
 from tests.slicing.ledger_builders import MIB
 
 ASKED = Asked(64 * MIB, None, None)
@@ -171,9 +171,9 @@ def executable(folder, content) -> str:
     ("name", "code"), [("no-such-command", 127), ("/no/such/file", 127), (__file__, 126), ("/etc", 126)]
 )
 def test_a_command_that_is_none_has_the_code_shells_give_it(make, tmp_path, name, code):
-    with pytest.raises(NoCommand) as told:
+    with pytest.raises(StrataError) as refused:
         make(name)
-    assert told.value.code == code
+    assert refused.value.exit_code == code
     assert not list(tmp_path.rglob("*.ledger"))
 
 

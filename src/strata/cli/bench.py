@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from strata.cli.main import LazyGroup, Table
+from strata.cli.lazy import LazyGroup, Table
 
 BENCHES: Final[Table] = {
     "training": ("strata.cli.bench_training:training", "Plan the points of a case file; score them neutrally."),

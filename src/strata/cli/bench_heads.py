@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.parameters import Finite
 from strata.units import show_time
 
 if TYPE_CHECKING:

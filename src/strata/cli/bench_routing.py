@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.parameters import Finite
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option
+from strata.errors import INTERRUPTED
 from strata.units import show_time
 
 if TYPE_CHECKING:
@@ -43,13 +44,24 @@ def demo(out: str, top: int, output: str) -> int:
     Each is planned exactly, set beside the best single domain, the same number of GPUs in one domain, and seven
     other rules, with the reasons and the next command to try.
     """
-    plans = [_plan(fleet, job, top, Path(out)) for fleet, job, _ in SCENES]
+    plans: list[dict[str, Any]] = []
+    is_interrupted = False
+    try:
+        for fleet, job, _ in SCENES:
+            data, is_interrupted = _plan(fleet, job, top, Path(out))
+            plans.append(data)
+            if is_interrupted:
+                break
+    except KeyboardInterrupt:
+        is_interrupted = True
     emit(plans, output, lambda console: _show(console, plans, out))
-    return 0
+    if is_interrupted:
+        click.echo(f"interrupted: {len(plans)} of {len(SCENES)} jobs", err=True)
+    return INTERRUPTED if is_interrupted else 0
 
 
-def _plan(fleet: str, job: str, top: int, out: Path) -> dict[str, Any]:
-    """Return a plan file's content, and under `inputs.saved` where it was written to."""
+def _plan(fleet: str, job: str, top: int, out: Path) -> tuple[dict[str, Any], bool]:
+    """Return a plan file's content, with where it was written to, and whether Ctrl-C cut the search short."""
     import time
 
     from strata.cli.output import progress
@@ -61,23 +73,23 @@ def _plan(fleet: str, job: str, top: int, out: Path) -> dict[str, Any]:
 
     request, inputs = PlanRequest(top=top), {"fleet": fleet, "job": job}
     report = plan_request(load_fleet(fleet), load_job(job), request, clock=time.perf_counter, progress=progress)
-    if report.interrupted:
-        raise KeyboardInterrupt
     data = report.to_dict(request, inputs)
     file = out / f"{fleet}-{job}.json"
     write_json(file, data)
-    return {**data, "inputs": {**inputs, "saved": str(file)}}
+    return {**data, "inputs": {**inputs, "saved": str(file)}}, report.interrupted
 
 
 def _show(console: Console, plans: list[dict[str, Any]], out: str) -> None:
     from strata.cli.plan_table import show_plans
 
-    for number, ((fleet, job, about), data) in enumerate(zip(SCENES, plans, strict=True), 1):
+    for number, ((fleet, job, about), data) in enumerate(zip(SCENES, plans, strict=False), 1):
         console.rule(f"{number}/{len(SCENES)}  {job} on {fleet}", align="left", characters="─")
         console.print(about)
         console.print()
         show_plans(console, data, saved=data["inputs"]["saved"])
         console.print()
+    if not plans:
+        return
     spent = sum(data["search_s"] for data in plans)
     first = plans[0]["inputs"]["saved"]
     console.rule(characters="─")

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from strata.cli.main import LazyGroup, Table
+from strata.cli.lazy import LazyGroup, Table
 
 HOST: Final[Table] = {
     "apply": ("strata.cli.host_apply:apply", "Take the steps of a plain policy; each can be undone."),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, rows
+from strata.cli.parameters import Finite, OutputFile
 from strata.errors import GoalMissed
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ _MOST_THREADS: Final = 12
     metavar="SECONDS",
     help="How far the profiler's clock is ahead of TRACE's; known with --here.",
 )
-@click.option(
-    "--html", type=click.Path(path_type=Path), help="Also write an HTML page with a picture of the trace."
-)
+@click.option("--html", type=OutputFile(), help="Also write an HTML page with a picture of the trace.")
 @click.option(
     "--fail-on",
     type=click.Choice(["info", "warning", "error"]),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import Finite, OutputFile
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -246,7 +246,7 @@ def status(name: str, state: Path | None, output: str) -> None:
 
 @rollout.command(short_help="Show how attempts differ, as histograms and a CDF.")
 @click.argument("name")
-@click.option("--svg", type=click.Path(path_type=Path), help="Also write the figures to this file.")
+@click.option("--svg", type=OutputFile(), help="Also write the figures to this file.")
 @_state
 @output_option
 def report(name: str, svg: Path | None, state: Path | None, output: str) -> None:

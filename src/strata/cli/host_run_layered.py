@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.numbers import Finite
+from strata.cli.parameters import Finite, OutputFile
 from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=Finite(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM.")
 @click.option("--fallback", metavar="PLAIN", help="Steps of `layers --plain` to apply as soon as it is out.")
 @click.option(
-    "--metrics", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--metrics", type=OutputFile(), metavar="FILE",
     help="Write metrics here after each look, for node_exporter's textfile collector.",
 )  # fmt: skip
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import emit, output_option, progress, rows
+from strata.errors import INTERRUPTED, GoalMissed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from strata.evaluation.kpi.kpi import Kpi
-
-INTERRUPTED = 130
-GOAL_MISSED = 4
 
 
 @click.command()
@@ -58,7 +56,7 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
     if not is_whole:
         click.echo(f"interrupted: {len(found)} of {len(ordered)} rows", err=True)
         return INTERRUPTED
-    return GOAL_MISSED if fail_on_missed and not all(row.met for row in found) else 0
+    return GoalMissed.exit_code if fail_on_missed and not all(row.met for row in found) else 0
 
 
 def _show(terminal: Console, data: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from strata.cli.main import LazyGroup, Table
+from strata.cli.lazy import LazyGroup, Table
 
 KUBE: Final[Table] = {
     "acu": ("strata.cli.kube_acu:acu", "What the cluster has, in use and free, of all vendors together."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from strata.cli.numbers import Finite
+from strata.cli.parameters import Finite
 from strata.errors import need
 
 

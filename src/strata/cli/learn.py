@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import console, emit, output_option, progress, rows
+from strata.cli.parameters import Finite, OutputFile
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +70,6 @@ def train(
     from the last evaluation; of a --config then only `updates` and `patience` count.
     """
     from dataclasses import replace
-    from pathlib import Path
 
     from strata.errors import need
 
@@ -196,7 +196,7 @@ def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str
 @click.argument("checkpoint", type=click.Path())
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False),
+    type=OutputFile(),
     default="policy.onnx",
     show_default=True,
     help="File for the policy; its training record is written beside it.",
@@ -204,13 +204,12 @@ def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str
 @click.option("--commit", default="", help="Commit of the source code it was trained with, for the record.")
 @click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
 @output_option
-def export(checkpoint: str, out: str, commit: str, most_domains: int, output: str) -> None:
+def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: str) -> None:
     """Write the best policy of a CHECKPOINT as ONNX, and its training record beside it.
 
     `strata plan train --planner hi-ppo --policy` reads it, with onnxruntime alone.
     """
     from datetime import UTC, datetime
-    from pathlib import Path
 
     from strata.errors import need
     from strata.files import write_json
@@ -223,10 +222,10 @@ def export(checkpoint: str, out: str, commit: str, most_domains: int, output: st
     run = read_checkpoint(Path(checkpoint))
     date = datetime.now(UTC).isoformat(timespec="seconds")
     record = training_record(run, date=date, commit=commit, most_domains=most_domains)
-    beside = Path(out).with_suffix(".json")
-    export_network(run.network(), out)
+    beside = out.with_suffix(".json")
+    export_network(run.network(), str(out))
     write_json(beside, record)
-    answer = {"policy": out, "record": str(beside), "evaluation": record["evaluation"]}
+    answer = {"policy": str(out), "record": str(beside), "evaluation": record["evaluation"]}
     emit(answer, output, lambda console: console.print(f"{out}, and the record of its training in {beside}"))
 
 

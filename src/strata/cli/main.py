@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import click
 from click.shell_completion import shell_complete
 
 from strata import __version__
-from strata.errors import StrataError
-
-Table = dict[str, tuple[str, str]]
+from strata.cli.lazy import LazyGroup, Table
+from strata.cli.parameters import CommandLine
+from strata.errors import INTERRUPTED, StrataError, of_system
 
 COMMANDS: Final[Table] = {
     "demo": ("strata.cli.demo:demo", "Plan three real jobs on bundled real fleets; writes out/."),
@@ -41,44 +41,6 @@ COMMANDS: Final[Table] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A click group that imports a subcommand only when it is used, so that `--help` is fast."""
-
-    def __init__(self, *args: Any, table: Table, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.table = table
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in table order: the order of a first walk through the tool."""
-        return list(self.table)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one subcommand."""
-        if cmd_name not in self.table:
-            return None
-        module, _, attribute = self.table[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve, or say which command was probably meant."""
-        import difflib
-
-        name = args[0] if args else ""
-        if name and name not in self.table and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.table, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
-            ctx.fail(f"No such command {name!r}.{meant}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, importing none."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
-
-
 @click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="strata")
 def cli() -> None:
@@ -87,37 +49,73 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code of docs/exit-codes.md."""
-    for stream in (sys.stdout, sys.stderr):
-        # Threads have names of any letters, and a terminal of a few is no reason to say nothing.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(arguments))
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, _dependable(getattr(sys, name)))
+    try:
+        code = run(arguments)
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first was dealt with
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _dependable(stream: Any) -> Any:
+    """Return a standard stream that writes whole texts, in any terminal's letters."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    if isinstance(stream.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: a raw file may take half of a text without an error. A buffer insists, line by line.
+        encoding = stream.encoding
+        stream = io.TextIOWrapper(io.BufferedWriter(stream.detach()), encoding=encoding, line_buffering=True)
+    stream.reconfigure(errors="backslashreplace")  # threads have names of any letters
+    return stream
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; user errors are printed, never raised."""
+    """Run the command line and return its exit code.
+
+    The one place where errors end: what a user can cause (a bad argument or file, a full disk, a place that may
+    not be entered, Ctrl-C, more than fits memory) is printed, never raised. A bug of ours is raised.
+    """
     # Not click's own main(): it turns a broken pipe into exit code 1 before we see it.
     if instruction := os.environ.get("_STRATA_COMPLETE"):
         return shell_complete(cli, {}, "strata", "_STRATA_COMPLETE", instruction)
     try:
-        with cli.make_context("strata", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        typed = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("strata", typed.copy(), obj=CommandLine(typed)) as context:
             result = cli.invoke(context)
         if sys.stdout is not None:
-            sys.stdout.flush()  # what a pipe or a disk refuses is told here, not after the exit code is set
+            sys.stdout.flush()  # what a pipe or a disk refuses counts before the exit code is set
     except click.exceptions.Exit as done:
         return done.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
+        _report("interrupted")
+        return INTERRUPTED
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except StrataError as error:
-        for line in error.lines():
-            click.echo(line if line.startswith("try:") else f"error: {line}", err=True)
+        with suppress(OSError):
+            error.show()
         return error.exit_code
     except BrokenPipeError:
-        # `strata ... | head` is no error; stdout must not be flushed again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_stdout()  # `strata ... | head` is no error
         return 0
+    except (StrataError, OSError, MemoryError) as error:
+        shown = error if isinstance(error, StrataError) else of_system(error)
+        if not isinstance(error, StrataError):
+            _abandon_stdout()
+        _report(*(line if line.startswith("try:") else f"error: {line}" for line in shown.lines()))
+        return shown.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _report(*lines: str) -> None:
+    with suppress(OSError):  # stderr may be full as well; the exit code still tells
+        for line in lines:
+            click.echo(line, err=True)
+
+
+def _abandon_stdout() -> None:
+    """Let go of what stdout did not take, so that Python does not try again, and fail, at exit."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or no file: there is nothing to let go
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from strata.cli.main import LazyGroup, Table
+from strata.cli.lazy import LazyGroup, Table
 
 PLANS: Final[Table] = {
     "train": ("strata.cli.plan_train:train", "Plan a training job: stages onto domains."),

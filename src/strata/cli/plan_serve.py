@@ -6,12 +6,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from strata.cli.output import emit, output_option, progress
+from strata.cli.parameters import OutputFile
 from strata.cli.planning import remember, time_limit_s
 from strata.serving.planning.goal import Goal
 
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
     help="What to be good in: tokens/s, decode time, both, or requests within the job's goals.",
 )
 @click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
-@click.option("--save", type=click.Path(dir_okay=False), help="Also write the answer, as JSON, to this file.")
+@click.option("--save", type=OutputFile(), help="Also write the answer, as JSON, to this file.")
 @output_option
 def serve(
-    fleet: str, job: str, strategy: Strategy | None, goal: str, time_limit: str, save: str | None, output: str
+    fleet: str, job: str, strategy: Strategy | None, goal: str, time_limit: str, save: Path | None, output: str
 ) -> int:
     """Plan the serving of a JOB on a FLEET: files, or names of bundled ones.
 
@@ -80,7 +82,7 @@ def serve(
     def table(console: Console) -> None:
         from strata.cli.plan_serve_table import show_serving
 
-        show_serving(console, data, saved=save or "")
+        show_serving(console, data, saved=str(save or ""))
 
     emit(data, output, table)
     if is_stopped():

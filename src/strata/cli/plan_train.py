@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
 from strata.cli.output import emit, output_option, progress
+from strata.cli.parameters import OutputFile
 from strata.cli.planning import remember, time_limit_s
-from strata.errors import OutOfTime
+from strata.errors import INTERRUPTED, OutOfTime
 
 
 def _weights(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -50,12 +52,12 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
     "--in-use", "in_use", type=click.Path(), help="With hi-ppo: the plan file the job runs now; keep or switch."
 )
 @click.option("--seed", default=0, show_default=True, help="Random seed of the random baselines.")
-@click.option("--save", type=click.Path(dir_okay=False), help="Also write the plan file (JSON) to this path.")
+@click.option("--save", type=OutputFile(), help="Also write the plan file (JSON) to this path.")
 @output_option
 def train(
     fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None,
     baselines: bool, pareto: bool, time_limit: str, planner: str, policy: str | None, in_use: str | None,
-    seed: int, save: str | None, output: str,
+    seed: int, save: Path | None, output: str,
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
 
@@ -93,7 +95,7 @@ def train(
         click.echo("interrupted: this is the best plan so far, and the comparison is not complete", err=True)
     if output == "table":
         from strata.cli.plan_table import show_plans
-    emit(data, output, lambda console: show_plans(console, data, saved=save))
+    emit(data, output, lambda console: show_plans(console, data, saved=str(save) if save else None))
     if report.interrupted:
-        return 130
+        return INTERRUPTED
     return 0 if data["plans"] else 3

@@ -50,29 +50,25 @@ def run(
     from strata.errors import UsageError
     from strata.fleet.nvml import device_bytes
     from strata.slicing.build import library
-    from strata.slicing.run import NoCommand, own_environment, prepare, start
+    from strata.slicing.run import own_environment, prepare, start
     from strata.slicing.shelf import shelf_of
 
     if memory is None and cores is None:
         raise UsageError("no limit is given", hint="--memory 8Gi, --cores 30, or both")
     asked = _asked(memory, cores, device)
-    try:
-        launch = prepare(
-            command,
-            asked,
-            folder=shelf_of(os.environ, user=os.geteuid()),
-            name=name,
-            is_open=fail == "open",
-            library=library(),
-            environment=own_environment(),
-            device_bytes=device_bytes() if asked.memory_bytes else (),
-        )
-        for warning in launch.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        start(launch)
-    except NoCommand as error:
-        click.echo(f"error: {error}", err=True)
-        raise click.exceptions.Exit(error.code) from None
+    launch = prepare(
+        command,
+        asked,
+        folder=shelf_of(os.environ, user=os.geteuid()),
+        name=name,
+        is_open=fail == "open",
+        library=library(),
+        environment=own_environment(),
+        device_bytes=device_bytes() if asked.memory_bytes else (),
+    )
+    for warning in launch.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    start(launch)
 
 
 def _asked(memory: str | None, cores: int | None, device: int | None) -> Asked:

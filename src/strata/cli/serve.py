@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from strata.cli.main import LazyGroup, Table
+from strata.cli.lazy import LazyGroup, Table
 
 SERVING: Final[Table] = {
     "gateway": ("strata.cli.serve_gateway:gateway", "Route OpenAI-compatible requests onto the nodes that join."),

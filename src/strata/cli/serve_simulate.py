@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.numbers import Finite
 from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.parameters import Finite, OutputFile
 from strata.errors import Infeasible, UsageError
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ WARM_UP: Final = 0.1
 @click.option(
     "--config", multiple=True, metavar="KEY=VALUE", help="A scheduler's setting, as heartbeat_timeout=30."
 )
-@click.option("--svg", type=click.Path(dir_okay=False), help="Write load and queue over time as a picture.")
+@click.option("--svg", type=OutputFile(), help="Write load and queue over time as a picture.")
 @click.pass_context
 @output_option
 def simulate(
     context: click.Context, fleet: str, job: str, trace: str | None, speed: float, rate: float | None,
     seconds: str, burst: float, swing: str, period: str, lengths: str, system_prompts: str | None, seed: int,
     kill: tuple[str, ...], leave: tuple[str, ...], join: tuple[str, ...], slow: tuple[str, ...], notice: str,
-    patience: str | None, config: tuple[str, ...], svg: str | None, output: str,
+    patience: str | None, config: tuple[str, ...], svg: Path | None, output: str,
 ) -> int:  # fmt: skip
     """Play requests on the nodes of FLEET, which serve JOB: files, or names of bundled ones.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.parameters import OutputFile
 from strata.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
 @click.option(
     "--links", type=click.Choice(["min", "mean", "max"]), help="For ASTRA-sim: what stands for unlike links."
 )
-@click.option("--trace", type=click.Path(dir_okay=False), help="Write the timeline for Perfetto (JSON).")
-@click.option("--svg", type=click.Path(dir_okay=False), help="Write the timeline as a picture.")
+@click.option("--timeline", type=OutputFile(), help="Write the timeline for Perfetto (JSON).")
+@click.option("--svg", type=OutputFile(), help="Write the timeline as a picture.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out/simulate"), show_default=True,
     help="Folder of --compare.",
@@ -54,7 +55,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
 def simulate(
     context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
     steps: int, jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str, links: str | None,
-    trace: str | None, svg: str | None, out: Path, output: str,
+    timeline: Path | None, svg: Path | None, out: Path, output: str,
 ) -> None:  # fmt: skip
     """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
 
@@ -83,8 +84,8 @@ def simulate(
         elif compat:
             answer = by_compat(jobs, links)
         else:
-            answer = by_analytic(jobs, has_timeline=bool(trace or svg))
-    _write(answer.timeline, trace, svg, title=", ".join(job.name for job in jobs))
+            answer = by_analytic(jobs, has_timeline=bool(timeline or svg))
+    _write(answer.timeline, timeline, svg, title=", ".join(job.name for job in jobs))
     data: Data = {"jobs": [{"name": job.name, **r.to_dict()} for job, r in zip(jobs, answer.reports, strict=True)]}
     if compare:
         data["backends"] = by_all(jobs, links, out)
@@ -106,7 +107,7 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
     if given and backend != "events":
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"the {backend} backend knows no {names}", hint="--backend events")
-    if (compat or backend == "astra") and (context.params["trace"] or context.params["svg"]):
+    if (compat or backend == "astra") and (context.params["timeline"] or context.params["svg"]):
         raise UsageError("ASTRA-sim leaves no timeline", hint="--backend events")
 
 
@@ -141,7 +142,7 @@ def _share(text: str) -> float:
     return value
 
 
-def _write(timeline: Timeline | None, trace: str | None, svg: str | None, *, title: str) -> None:
+def _write(timeline: Timeline | None, trace: Path | None, svg: Path | None, *, title: str) -> None:
     if timeline is None:
         return
     from strata.simulate.chrome import write_trace

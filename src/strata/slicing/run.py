@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from strata import units
-from strata.errors import StrataError, UsageError
+from strata.errors import CommandNotFound, CommandNotRunnable, UsageError
 from strata.fleet.ledger import Asked
 from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, Slice, slice_environment
 from strata.slicing.program import unheld
@@ -40,14 +40,6 @@ class Launch:
     warnings: tuple[str, ...]
 
 
-class NoCommand(StrataError):
-    """There is no such command, or it cannot be run: 127 or 126, as shells have it."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def prepare(
     command: Sequence[str],
     asked: Asked,
@@ -63,8 +55,8 @@ def prepare(
 
     folder: of slices. name: of the slice; None for one of its own. is_open: what cannot be counted is granted.
     Closed, a program that the library cannot be loaded into is refused too. device_bytes: sizes of the devices
-    there are, as far as they are known. Raises UsageError for what cannot be asked for, NoCommand for a command
-    that is none.
+    there are, as far as they are known. Raises UsageError for what cannot be asked for, CommandNotFound and
+    CommandNotRunnable for the command.
     """
     if environment.get(LEDGER):
         raise UsageError(
@@ -117,19 +109,19 @@ def prepare(
 
 
 def find_command(name: str, search: str) -> Path:
-    """Return where a command is, as a shell finds it. Raises NoCommand."""
+    """Return where a command is, as a shell finds it. Raises CommandNotFound, CommandNotRunnable."""
     found = shutil.which(name, path=search)
     if found is not None:
         return Path(found)
     if os.sep in name and Path(name).exists():
-        raise NoCommand(f"{name}: cannot be run", 126)
-    raise NoCommand(f"{name}: no such command", 127)
+        raise CommandNotRunnable(f"{name}: cannot be run", hint=f"chmod +x {name}")
+    raise CommandNotFound(f"{name}: no such command", hint="its full path, or a PATH that has it")
 
 
 def start(
     launch: Launch, *, execute: Callable[[str, list[str], dict[str, str]], NoReturn] = os.execve
 ) -> NoReturn:
-    """Turn into the command. Raises NoCommand where the kernel refuses it."""
+    """Turn into the command. Raises CommandNotRunnable where the kernel refuses it."""
     # Inherited: the lock on it says that the slice is in use.
     file = _above(launch.file)
     # What Python changed for itself and a command would inherit.
@@ -145,7 +137,7 @@ def start(
             execute("/bin/sh", ["/bin/sh", str(launch.program), *launch.arguments[1:]], environment)
     except OSError as error:
         os.close(file)
-        raise NoCommand(f"{launch.program}: {error.strerror}", 126) from error
+        raise CommandNotRunnable(f"{launch.program}: {error.strerror}") from error
 
 
 def own_environment() -> dict[str, str]:

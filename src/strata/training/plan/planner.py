@@ -49,6 +49,8 @@ def plan_training(
     scales = _scales(problem, clock, deadline)
     found = _search(problem, scales, clock, deadline, rank)
     plans = tuple(found.ranked)
+    if found.interrupted and not plans:
+        raise KeyboardInterrupt  # there is nothing to keep, and what would help is not known
     elapsed = clock() - started
     reasons = [*problem.excluded]
     if plans:
@@ -118,8 +120,6 @@ def best_with(
         deadline=deadline,
         must_use=index,
     ).run()
-    if search.interrupted:
-        raise KeyboardInterrupt
     if not search.ranked:
         if search.stopped:
             raise OutOfTime(f"no plan with {domain} within {show_time(time_limit_s)}")
@@ -134,7 +134,9 @@ def _search(problem: Problem, scales: Scales, clock: Clock, deadline: float, ran
     if count == 0:
         return SearchResult()
     if count <= POOL:
-        return Search(problem, scales, range(count), clock=clock, deadline=deadline).run(rank=rank)
+        return Search(problem, scales, range(count), clock=clock, deadline=deadline).run(
+            rank=rank, keeps_best=True
+        )
     return wide.search(problem, scales, clock=clock, deadline=deadline, rank=rank)
 
 
@@ -153,8 +155,10 @@ def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
     ends = []
     for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
         end = replace(problem, job=replace(by_time, objective=Objective.REWARD, weights=weights))
-        best = _search(end, scales, clock, deadline, 0).ranked
-        if best:
+        found = _search(end, scales, clock, deadline, 0)
+        if found.interrupted:
+            raise KeyboardInterrupt  # the ends of the front are not known, and no plan can be scored
+        if best := found.ranked:
             report = best[0].report
             ends.append((report.step_time_s, -report.utilization, money(report)))
     columns = list(zip(*ends, strict=True))

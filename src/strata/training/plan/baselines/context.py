@@ -37,8 +37,6 @@ def exact(problem: Problem, context: Context, members: Sequence[int]) -> Evaluat
     """Return the exact best plan on some domains, None where nothing fits or keeps the limits."""
     context.check_time()
     result = Search(problem, context.scales, members, clock=context.clock, deadline=context.deadline).run()
-    if result.interrupted:
-        raise KeyboardInterrupt  # half a search is not the rule's plan
     if result.stopped:
         raise Unfinished
     return best(result.ranked)

@@ -120,16 +120,20 @@ class Search:
         self._refused: set[int] = set()
         self._serial = 0
 
-    def run(self, *, incumbent: float = np.inf, rank: int = 0) -> SearchResult:
+    def run(self, *, incumbent: float = np.inf, rank: int = 0, keeps_best: bool = False) -> SearchResult:
         """Search until the bound meets the best plan (or `incumbent`), or the deadline passes.
 
         `rank` more domain sets, those of the least bounds, are evaluated for the ranked table. Where DiLoCo
         wins, the best synchronous plan is searched too: its token penalty is an assumption, so both are shown.
+        `keeps_best`: Ctrl-C ends the search with the best so far and `interrupted`, which the caller must heed;
+        without it, KeyboardInterrupt is raised: half of a search is no baseline, bound or proof.
         """
         try:
             self._search(incumbent, rank)
         except KeyboardInterrupt:
-            # Ctrl-C keeps the best so far; what was not looked at counts as not proved.
+            if not keeps_best:
+                raise
+            # What was not looked at counts as not proved.
             self.found.stopped = self.found.interrupted = True
             self.found.bound = -np.inf
         return self.found

@@ -27,7 +27,7 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
     """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan."""
     members = range(len(problem.fleet.domains))
     whole = Search(problem, scales, members, clock=clock, deadline=deadline)
-    found, tried = whole.run(), set()
+    found, tried = whole.run(keeps_best=True), set()
     queue = first_pools(problem)
     while queue and not found.stopped:
         pool = queue.pop(0)
@@ -36,7 +36,7 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
         tried.add(pool)
         before = found.best_score
         one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        found.merge(one.run(incumbent=before, rank=rank if len(tried) == 1 else 0))
+        found.merge(one.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
         if found.best_score < before:
             queue = [*_around_best(problem, found), *queue]
     found.bound = min(bound(problem, scales, whole.shards), found.best_score)

@@ -1,0 +1,71 @@
+"""Types of options: numbers that are finite, and files that are written."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strata.errors import of_system
+
+
+class Finite(click.FloatRange):
+    """A number in a range. click takes `nan`, which is in every range, and `inf`, which is above any lower end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for what is none."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        """Return the range as help shows it: click has words only for ranges that end somewhere."""
+        return super()._describe_range() if self.min is not None or self.max is not None else ""
+
+
+class OutputFile(click.Path):
+    """A file that will be written. Refused before any work is done where it cannot be, or is itself an input."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path; fails where it names an input of the same command line or cannot be written."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            place = next(folder for folder in path.absolute().parents if folder.exists())
+            exists = path.exists()
+        except OSError as error:
+            raise of_system(error) from None
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            self.fail(f"{path} cannot be written: no right to write in {place}", param, ctx)
+        root = ctx.find_root().obj if ctx is not None else None
+        if exists and path.is_file() and isinstance(root, CommandLine) and root.mentions(path) > 1:
+            self.fail(f"{path} is an input of this command and would be overwritten", param, ctx)
+        return path
+
+
+class CommandLine:
+    """The arguments as they were typed; the root context's object."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = tuple(arguments)
+
+    def mentions(self, path: Path) -> int:
+        """Return how many arguments, or values after `=`, name this file."""
+        return sum(
+            any(_is_same(text, path) for text in (argument, argument.partition("=")[2]) if text)
+            for argument in self.arguments
+        )
+
+
+def _is_same(text: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(text, path)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,21 @@
+"""Names that people mistype: the closest of those there are, and the words for an error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the one of `known` that was probably meant, None where none is close.
+
+    cutoff: the least similarity, 0 to 1 (`difflib.SequenceMatcher.ratio`).
+    """
+    import difflib  # not at the top: `strata --help` mistypes nothing
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or "" where nothing is close."""
+    close = closest(name, known)
+    return f" (did you mean {close!r}?)" if close else ""

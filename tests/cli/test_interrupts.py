@@ -1,0 +1,49 @@
+"""Ctrl-C ends a command with 130 and keeps what there is, wherever in the work it comes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strata.cli.main import run
+from strata.training.plan.exact.search import Search
+
+
+@pytest.fixture
+def interrupt_search(monkeypatch):
+    """Return a function that has Ctrl-C come in the middle of the nth exact search."""
+
+    def prepare(nth: int) -> list[int]:
+        whole, started = Search._explore, []
+
+        def explore(self, *arguments, **named):
+            started.append(len(started) + 1)
+            whole(self, *arguments, **named)
+            if started[-1] == nth:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Search, "_explore", explore)
+        return started
+
+    return prepare
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5, 8])
+def test_an_interrupted_plan_is_the_best_so_far_and_nothing_is_searched_after_it(interrupt_search, capsys, nth):
+    started = interrupt_search(nth)
+    assert run(["plan", "train", "seed", "opt-350m", "-o", "json"]) == 130
+    assert len(started) == nth
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["plans"][0]["step_time_s"] > 0
+    assert not any(plan is None for plan in shown["baselines"].values())
+
+
+@pytest.mark.parametrize(("nth", "jobs"), [(1, 1), (20, 2)])
+def test_an_interrupted_demo_shows_the_jobs_until_then(interrupt_search, tmp_path, capsys, nth, jobs):
+    started = interrupt_search(nth)
+    assert run(["demo", "--out", str(tmp_path), "-o", "json"]) == 130
+    assert len(started) == nth
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == jobs
+    assert f"interrupted: {jobs} of 3 jobs" in captured.err
