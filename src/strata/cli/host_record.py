@@ -32,7 +32,7 @@ FORMATS: Final = ("json", "yaml", "table")
     "--pid", type=click.IntRange(1), help="Until this process ends. All threads are recorded all the same."
 )
 @click.option(
-    "--out", type=OutputFile(), metavar="FILE",
+    "-o", "--output", type=OutputFile(), metavar="FILE",
     help="Where to write; .gz is compressed. Default: strata-trace.txt.gz, with --quick the terminal.",
 )  # fmt: skip
 @click.option(
@@ -42,7 +42,7 @@ FORMATS: Final = ("json", "yaml", "table")
 @click.option("--quick", is_flag=True, help="No trace: two looks at /proc, without any right; a reduced report.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
-    seconds: float | None, pid: int | None, out: Path | None, how: str, quick: bool, command: tuple[str, ...]
+    seconds: float | None, pid: int | None, output: Path | None, how: str, quick: bool, command: tuple[str, ...]
 ) -> None:
     """Record what the scheduler does for some seconds, until a process ends, or while COMMAND runs.
 
@@ -70,9 +70,9 @@ def record(
     work = Work(seconds=seconds or (None if command or pid else SECONDS), command=command, pid=pid)
     with stoppable():
         if quick:
-            _quick(work, out)
+            _quick(work, output)
         else:
-            _trace(work, out or Path("strata-trace.txt.gz"), how)
+            _trace(work, output or Path("strata-trace.txt.gz"), how)
     if work.process is not None:
         work.process.wait()
     if work.exit_code:

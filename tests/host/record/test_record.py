@@ -116,7 +116,7 @@ def test_an_instance_goes_also_where_the_recording_fails(tracefs_folder, tmp_pat
 @pytest.mark.skipif(bool(no_perf()), reason=no_perf() or "perf is here")
 def test_perf_records_a_command_and_the_report_knows_the_machine(tmp_path):
     out = tmp_path / "trace.txt.gz"
-    done = host("record", "--out", out, "--", *BURST)
+    done = host("record", "-o", out, "--", *BURST)
     assert done.exit_code == 0, done.output
     assert done.stdout == ""  # which is the command's alone
     assert done.stderr.endswith(f"strata host report {out}\n")
@@ -130,7 +130,7 @@ def test_perf_records_a_command_and_the_report_knows_the_machine(tmp_path):
 
 @pytest.mark.skipif(bool(no_perf()), reason=no_perf() or "perf is here")
 def test_the_commands_exit_code_is_handed_on(tmp_path):
-    assert host("record", "--out", tmp_path / "t.txt", "--", "sh", "-c", "exit 7").exit_code == 7
+    assert host("record", "-o", tmp_path / "t.txt", "--", "sh", "-c", "exit 7").exit_code == 7
 
 
 @pytest.mark.skipif(bool(no_perf()), reason=no_perf() or "perf is here")
@@ -178,11 +178,11 @@ def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, 
     monkeypatch.setattr(perf, "find", lambda: str(tmp_path / "perf"))
     monkeypatch.setattr(tracing, "PLACES", (str(tracefs_folder),))
     out = tmp_path / "trace.txt"
-    done = host("record", "--seconds", "0.2", "--out", out)
+    done = host("record", "--seconds", "0.2", "-o", out)
     assert done.exit_code == 0, done.output
     assert "perf cannot record: no permission" in done.stderr
     assert json.loads((tmp_path / "trace.txt.host.json").read_text())["recorded_by"] == "tracefs"
-    assert host("record", "--how", "perf", "--seconds", "0.2", "--out", out).exception.exit_code == 5
+    assert host("record", "--how", "perf", "--seconds", "0.2", "-o", out).exception.exit_code == 5
 
 
 def test_perf_s_own_file_has_no_name_that_a_killed_recorder_could_leave_behind(tmp_path):
@@ -290,7 +290,7 @@ def test_missing_rights_are_told_so(tmp_path, monkeypatch):
 
 def test_a_recording_without_tracing_exits_5(tmp_path, monkeypatch):
     monkeypatch.setattr(tracing, "PLACES", ("nowhere",))
-    failed = host("record", "--seconds", "1", "--out", tmp_path / "t.txt")
+    failed = host("record", "--seconds", "1", "-o", tmp_path / "t.txt")
     assert failed.exception.exit_code == 5
     assert not list(tmp_path.glob("t.txt*"))
 
@@ -383,7 +383,7 @@ def test_interrupts_are_told_by_cpu():
 
 def test_the_quick_report_needs_nothing(tmp_path):
     out = tmp_path / "quick.json"
-    assert host("record", "--quick", "--seconds", "0.05", "--out", out).exit_code == 0
+    assert host("record", "--quick", "--seconds", "0.05", "-o", out).exit_code == 0
     data = json.loads(out.read_text())
     assert {"seconds", "threads", "interrupts", "pools", "notes"} <= set(data)
     shown = host("record", "--quick", "--seconds", "0.05")

@@ -24,7 +24,7 @@ def guest(files):
 def report(guest):
     """What is said of a thread that goes from node to node with each turn, and of one that stays."""
     pid = work(guest, "trainer_main:300:1000:0:2", "st-launch:300:2000:1")
-    recorded = guest.strata("host", "record", "--how", "tracefs", "--seconds", "5", "--out", TRACE)
+    recorded = guest.strata("host", "record", "--how", "tracefs", "--seconds", "5", "-o", TRACE)
     assert recorded["code"] == 0, recorded["err"]
     found = guest.json("host", "report", TRACE)
     guest.call(guest_side.end, pid, 9)
