@@ -27,7 +27,7 @@ from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.fleet.fingerprint import Fingerprint, Probe
 from strata.fleet.health import Slow
-from strata.fleet.isolation import FORGIVEN_S, HOLD_S, Standing, budget
+from strata.fleet.isolation import FORGIVEN_S, HOLD_S, MemberState, budget
 from tests.cluster.builders import node as node_state
 
 T0 = 1_800_000_000.0
@@ -390,7 +390,7 @@ def test_a_standing_survives_as_text(
     is_isolated: bool, ago_s: float, well_ago_s: float | None, times: int, causes: dict[str, str]
 ) -> None:
     well_s = None if well_ago_s is None or not is_isolated else T0 - well_ago_s
-    standing = Standing(is_isolated, T0 - ago_s, well_s, times)
+    standing = MemberState(is_isolated, T0 - ago_s, well_s, times)
     state = IsolationState(standing, causes if is_isolated else {})
     text = encode(state, T0)
     if text:
@@ -431,7 +431,7 @@ def test_garbage_is_told_and_the_taint_alone_counts(text: str) -> None:
     hard = {"key": UNHEALTHY, "value": "hot", "effect": "NoSchedule"}
     world.nodes["n1"]["spec"]["taints"] = [OTHER, hard]
     states, said = states_of(world.nodes, T0)
-    assert states == {"n1": IsolationState(Standing(is_isolated=True, since_s=T0, times=1))}
+    assert states == {"n1": IsolationState(MemberState(is_isolated=True, since_s=T0, times=1))}
     assert [event.reason for event in said] == ["StandingUnreadable", "StandingUnreadable"]
 
 
@@ -442,7 +442,7 @@ def test_any_text_is_a_mark_or_a_value_error(text: str) -> None:
 
 
 def test_times_ahead_of_the_readers_clock_count_as_now() -> None:
-    ahead = IsolationState(Standing(is_isolated=True, since_s=T0 + 1e6, well_since_s=T0 + 1e6, times=1))
+    ahead = IsolationState(MemberState(is_isolated=True, since_s=T0 + 1e6, well_since_s=T0 + 1e6, times=1))
     read = decode(encode(ahead, T0), T0).standing
     assert (read.since_s, read.well_since_s) == (T0, T0)
 

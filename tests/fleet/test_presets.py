@@ -4,11 +4,14 @@ import pytest
 
 from strata.decision import Trust
 from strata.errors import UsageError
-from strata.fleet.presets import preset_names
+from strata.files import bundled_names
+from strata.fleet import presets
 from strata.fleet.schema import load_dynamics, load_fleet
 
+NAMES = ["aws10", "hub", "seed"]
 
-@pytest.mark.parametrize("name", preset_names())
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_bundled_fleet_is_complete_and_assumed(name):
     fleet = load_fleet(name)
     names = [domain.name for domain in fleet.domains]
@@ -17,7 +20,7 @@ def test_every_bundled_fleet_is_complete_and_assumed(name):
 
 
 def test_the_names_are_those_of_the_docs():
-    assert preset_names() == ["aws10", "hub", "seed"]
+    assert bundled_names(presets._FOLDER) == NAMES
 
 
 def test_the_seed_preset_is_three_domains_of_eight():

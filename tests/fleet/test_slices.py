@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
-from strata.fleet.slices import LIBRARY, Slice, slice_environment, slices_from_environment
+from strata.fleet.slices import LIBRARY, Slice, slice_environment
+from tests.slicing.contract import slices_from_environment
 
 GIB = 2**30
 

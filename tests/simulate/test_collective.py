@@ -28,21 +28,6 @@ def test_a_ring_takes_two_rounds_of_all_others():
     assert collective.reduce_scatter_s(12.0, members=4, **LINK) * 2 == collective.ring_s(12.0, members=4, **LINK)
 
 
-def test_halving_doubling_moves_a_rings_bytes_in_fewer_messages():
-    assert collective.halving_doubling_s(12.0, members=8, **LINK) == 2 * 7 / 8 * 12 / 2 + 2 * 3 * 0.5
-    assert collective.halving_doubling_s(12.0, members=1, **LINK) == 0
-
-
-def test_members_above_a_power_of_two_pay_two_whole_messages():
-    more = collective.halving_doubling_s(12.0, members=5, **LINK)
-    assert more - collective.halving_doubling_s(12.0, members=4, **LINK) == 2 * (12 / 2 + 0.5)
-
-
-def test_hierarchical_is_a_ring_inside_and_the_sum_across():
-    whole = collective.hierarchical_s(12.0, members=4, across_s=7.0, **LINK)
-    assert whole == collective.ring_s(12.0, members=4, **LINK) + 7.0
-
-
 def test_one_domain_has_nothing_to_sum():
     alone = best_all_reduce(9.0, np.zeros((1, 1)), np.zeros((1, 1)))
     assert (alone.algorithm, alone.time_s, alone.bytes_sent.sum()) == ("none", 0.0, 0.0)

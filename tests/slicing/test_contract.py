@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strata.errors import UsageError
-from strata.fleet.slices import Slice, slice_environment, slices_from_environment
+from strata.fleet.slices import Slice, slice_environment
+from tests.slicing.contract import slices_from_environment
 from tests.slicing.fake_accelerators import GIB, MIB
 
 TEXTS = ["1073741824", "1Gi", "1GiB", "1GB", "1.5Gi", "512MiB", " 1Gi ", "1 Gi", "2M"]

@@ -52,8 +52,6 @@ def test_dense_layers_before_a_mixture_are_smaller() -> None:
 
     assert np.all(info.routed_bytes[:3] == 0)
     assert np.all(info.weight_bytes[:3] < info.weight_bytes[3])
-    assert info.layer_memory_requirement[3] == pytest.approx(info.weight_bytes[3])
-    assert info.layer_compute_cost == info.flops_per_token.tolist()
 
 
 def test_eight_bit_weights_take_half_and_leave_kv_memory_alone() -> None:

@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from strata.files import bundled, bundled_names
+from strata.files import bundled
 
 _FOLDER: Final = Path(__file__).parent / "presets"
-
-
-def preset_names() -> list[str]:
-    """Return the names of the bundled fleets, sorted."""
-    return bundled_names(_FOLDER)
 
 
 def preset_path(name: str) -> Path:

@@ -51,36 +51,6 @@ def ring_s(
     )
 
 
-def halving_doubling_s(
-    size_bytes: Elementwise, *, members: int, bandwidth_bytes_per_s: Elementwise, latency_s: Elementwise
-) -> Elementwise:
-    """Return 2 (D-1)/D g/B + 2 log2(D) L: an all-reduce by recursive halving, then doubling.
-
-    Thakur et al. 2005, §4.4. Members above a power of two first give theirs to another and get the sum at
-    the end: 2 (g/B + L) more.
-    """
-    steps = members.bit_length() - 1
-    power = 2**steps
-    core = 2 * (power - 1) / power * size_bytes / bandwidth_bytes_per_s + 2 * steps * latency_s
-    return core + (2 * (size_bytes / bandwidth_bytes_per_s + latency_s) if members > power else 0.0)
-
-
-def hierarchical_s(
-    size_bytes: Elementwise,
-    *,
-    members: Elementwise,
-    bandwidth_bytes_per_s: Elementwise,
-    latency_s: Elementwise,
-    across_s: Elementwise,
-) -> Elementwise:
-    """Return reduce-scatter in the domain, all-reduce across domains, all-gather in the domain.
-
-    `across_s` is the all-reduce of g bytes between domains: all devices' shards share the domain's links.
-    """
-    inside = ring_s(size_bytes, members=members, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
-    return inside + across_s
-
-
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """One all-reduce between D domains: `algorithm` is none (D = 1), ring, direct or star.

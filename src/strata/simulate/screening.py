@@ -54,15 +54,6 @@ def one_f_one_b_s(times: StageTimes, microbatches: int | Array, warmup: Array) -
     return path_s(times) + last * pace + waited
 
 
-def latency_aware_s(times: StageTimes, microbatches: int | Array) -> Array:
-    """Return the approximate step time [P] of 1F1B whose warm-up hides the links (`latency_aware_warmup`).
-
-    Σ(f + b) + Σ(c + c') + (M - 1) T0: the latency is paid in the fill and the drain only.
-    """
-    xp = array_namespace(times.forward_s)
-    return path_s(times) + (xp.asarray(microbatches, device=device(times.forward_s)) - 1) * _pace(xp, times)
-
-
 def interleaved_s(times: StageTimes, microbatches: int | Array, virtual_stages: int) -> Array:
     """Return the step time [P] of 1F1B with `virtual_stages` chunks per device, inside one domain.
 

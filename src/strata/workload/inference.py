@@ -110,14 +110,3 @@ class ModelInfo:
     def kv_bytes_before(self) -> Floats:
         """Prefix sums of what one token caches [L + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.kv_bytes_per_token)])
-
-    @property
-    def layer_memory_requirement(self) -> list[int]:
-        """Bytes of each layer's weights."""
-        return [int(size) for size in self.weight_bytes]
-
-    @property
-    def layer_compute_cost(self) -> list[float]:
-        """FLOPs of one token in each layer, its attention to others left out."""
-        costs: list[float] = self.flops_per_token.tolist()
-        return costs

@@ -21,11 +21,6 @@ def job_path(name: str) -> Path:
     return bundled(_FOLDER, name, what="job")
 
 
-def serving_job_names() -> list[str]:
-    """Return the names of the bundled serving jobs, sorted."""
-    return bundled_names(_SERVING)
-
-
 def serving_job_path(name: str) -> Path:
     """Return the file of a bundled serving job. Raises UsageError naming the ones there are."""
     return bundled(_SERVING, name, what="serving job")

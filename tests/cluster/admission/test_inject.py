@@ -17,7 +17,7 @@ from strata.cluster.scheduling.router import choose
 from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
-from strata.fleet.slices import Slice, slices_from_environment
+from strata.fleet.slices import Slice
 from tests.cluster.admission.builders import (
     ASCEND,
     GIB,
@@ -31,6 +31,7 @@ from tests.cluster.admission.builders import (
 )  # fmt: skip
 from tests.cluster.admission.mutability import forbidden
 from tests.cluster.builders import A100, B3, claim, node
+from tests.slicing.contract import slices_from_environment
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 

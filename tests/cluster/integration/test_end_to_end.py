@@ -13,6 +13,7 @@ from strata.fleet import slices
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3
 from tests.cluster.integration.strata_on_kubernetes import SYSTEM, Strata
+from tests.slicing.contract import slices_from_environment
 from tests.support.real_processes import until
 
 OPTIONS = ("--drain", "all", "--isolate-at-most", "0.5", "--slow-window", "4")
@@ -129,7 +130,7 @@ def test_a_fraction_of_an_ascend_card_has_its_memory_limit_injected(three, names
     (pod,) = three.pods(namespace, "small")
     assert pod["spec"]["nodeName"] == "a1"
     env = env_of(pod)
-    limits = slices.slices_from_environment({k: v or "" for k, v in env.items()}, devices=1)
+    limits = slices_from_environment({k: v or "" for k, v in env.items()}, devices=1)
     assert limits[0].memory_bytes == 16 * 2**30
     assert slices.LIBRARY in env[slices.PRELOAD]
     assert env["ASCEND_VISIBLE_DEVICES"].isdigit()

@@ -20,6 +20,8 @@ from tests import ROOT
 NAMES = {"unaware": "AstraSim_Analytical_Congestion_Unaware", "aware": "AstraSim_Analytical_Congestion_Aware"}
 
 _SCRIPT = """#!{python}
+import sys
+
 sys.path.insert(0, {root!r})
 from tests.simulate.astra.fake_astra import main
 sys.exit(main(sys.argv[1:], {mode!r}))
@@ -64,7 +66,7 @@ def main(arguments: list[str], mode: str) -> int:
 
 class Simulator:
     def __init__(self, network, system, groups, prefix):
-        from strata.simulate.astra.chakra import decode
+        from tests.simulate.astra.chakra_decoder import decode
 
         self.sizes, self.system, self.groups = network["npus_count"], system, groups
         each = zip(network["latency"], network["bandwidth"], strict=True)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import BadFile
-from strata.simulate.astra.chakra import VERSION, Node, NodeType, decode, encode
+from strata.simulate.astra.chakra import VERSION, Node, NodeType, encode
+from tests.simulate.astra.chakra_decoder import decode
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(

@@ -9,7 +9,6 @@ from strata.simulate.inference.roofline import (
     Rates,
     decode_s,
     decode_terms,
-    hop_s,
     parts_of,
     prefill_s,
     prefill_terms,
@@ -120,10 +119,3 @@ def test_prefill_terms_are_exact_for_the_reference_and_never_negative(
 
     assert terms.at(tokens, 0) == pytest.approx(prefill_s(info, rate, tokens=tokens), rel=1e-6)
     assert min(terms.fixed_s.min(), terms.per_unit_s.min(), terms.per_unit_context_s.min()) >= 0
-
-
-def test_a_prompt_of_8192_tokens_takes_long_on_a_thin_link() -> None:
-    # 8192 tokens of 8192 numbers in 16 bits: 134 MB
-    time_s = hop_s(0.03, message_bytes=8192 * 8192 * 2, bandwidth_bytes_per_s=1e9 / 8)
-
-    assert time_s == pytest.approx(0.03 + 1.0737, rel=1e-3)

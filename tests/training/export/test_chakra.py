@@ -13,7 +13,6 @@ from strata.cli.main import run
 from strata.errors import UsageError
 from strata.fleet.schema import load_fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.chakra import decode
 from strata.simulate.astra.discover import Binaries
 from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.referee import simulate_astra
@@ -22,6 +21,7 @@ from strata.training.export.chakra import render
 from strata.training.plan.planfile import read_plan
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.schema import load_job
+from tests.simulate.astra.chakra_decoder import decode
 from tests.simulate.astra.fake_astra import fake
 from tests.support.training_plans import save_plan
 

@@ -45,7 +45,7 @@ from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Reason
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Slow
-from strata.fleet.isolation import BAD, BUDGET_SHARE, Seen, Standing, step
+from strata.fleet.isolation import BAD, BUDGET_SHARE, MemberState, Observation, step
 
 Drain = Literal["never", "faults", "all"]
 
@@ -105,7 +105,7 @@ def heal(
     policy = policy or Policy()
     slow = {one.uuid: one for one in view.sub_health.slow}
     here = {name: state for name, state in states.items() if name in view.nodes}
-    seen: dict[str, Seen] = {}
+    seen: dict[str, Observation] = {}
     silent = []
     for name, fingerprint in view.fingerprints.items():
         if name not in view.nodes or not fingerprint.devices:
@@ -121,7 +121,7 @@ def heal(
     standings = {name: state.standing for name, state in here.items()}
     verdict = step(seen, standings, now_s, share=policy.share)
     after: dict[str, IsolationState] = {}
-    for name, standing in verdict.standings.items():
+    for name, standing in verdict.states.items():
         if standing.is_isolated:
             before = here[name].causes if name in here else {}
             bad = _bad(view.fingerprints[name], slow) if name in seen else {}
@@ -162,14 +162,14 @@ def owned(nodes: Mapping[str, Object], compute_nodes: Mapping[str, Object]) -> I
 
 def _seen(
     fingerprint: Fingerprint, slow: Mapping[str, Slow], causes: Mapping[str, str], judged: frozenset[str]
-) -> Seen:
+) -> Observation:
     """Return a node as its worst devices are. One that left as slow returns on evidence, not for lack of it."""
     score = min(map(_score, fingerprint.devices))
     uuids = [device.uuid for device in fingerprint.devices] if slow or causes else ()
     if any(causes.get(uuid, "").startswith(_SLOW) and uuid not in judged for uuid in uuids):
         score = min(score, _UNDECIDED)
     lame = [slow[uuid] for uuid in uuids if uuid in slow]
-    return Seen(score, min(lame, key=lambda one: one.share, default=None))
+    return Observation(score, min(lame, key=lambda one: one.share, default=None))
 
 
 def _score(device: Device) -> float:
@@ -207,7 +207,7 @@ def _is_touched(node: Object, compute_node: Object) -> bool:
     )
 
 
-def _wish(node: Object, state: IsolationState, seen: Seen | None, *, is_waiting: bool) -> str:
+def _wish(node: Object, state: IsolationState, seen: Observation | None, *, is_waiting: bool) -> str:
     """Return the effect our taint should have, empty for none."""
     if state.standing.is_isolated:
         return HARD
@@ -241,7 +241,7 @@ def _value(word: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", word)[:63].strip("._-") or "unwell"
 
 
-def _condition(compute_node: Object, standing: Standing, reason: Reason, now_s: float) -> Iterator[Action]:
+def _condition(compute_node: Object, standing: MemberState, reason: Reason, now_s: float) -> Iterator[Action]:
     conditions = (compute_node.get("status") or {}).get("conditions") or ()
     old = next((one for one in conditions if one.get("type") == ISOLATED), None)
     status, token = str(standing.is_isolated), pascal(reason.token)

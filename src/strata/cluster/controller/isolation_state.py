@@ -18,7 +18,7 @@ from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.crd.compute_claim import pascal
 from strata.cluster.api.kinds import NODE, Object, annotations_of, meta
 from strata.decision import Reason
-from strata.fleet.isolation import FORGIVEN_S, Standing
+from strata.fleet.isolation import FORGIVEN_S, MemberState
 
 STANDING: Final = PREFIX + "standing"
 """Annotation of a node: its standing as JSON."""
@@ -37,7 +37,7 @@ _LONGEST: Final = 253
 class IsolationState:
     """A node's standing, and while it is out what took it out: by device, a fault's word or `slow-...`."""
 
-    standing: Standing = field(default_factory=Standing)
+    standing: MemberState = field(default_factory=MemberState)
     causes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -69,7 +69,7 @@ def decode(text: str, now_s: float) -> IsolationState:
             isinstance(word, str) and 0 < len(word) <= _LONGEST for pair in causes.items() for word in pair
         ):
             raise ValueError("causes are no words by device")
-        standing = Standing(
+        standing = MemberState(
             said["out"],
             since_s=_past(said["since"], now_s),
             well_since_s=None if well is None else _past(well, now_s),
@@ -103,7 +103,7 @@ def states_of(nodes: Mapping[str, Object], now_s: float) -> tuple[dict[str, Isol
                 reason = Reason("standing-unreadable", name, {"key": STANDING, "fault": str(error)[:80]})
                 events.append(Event(node_ref(node), pascal(reason.token), str(reason), is_warning=True))
         if any(taint.get("effect") == HARD for taint in our_taints(node)):
-            states[name] = IsolationState(Standing(is_isolated=True, since_s=now_s, times=1))
+            states[name] = IsolationState(MemberState(is_isolated=True, since_s=now_s, times=1))
     return states, tuple(events)
 
 

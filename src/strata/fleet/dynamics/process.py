@@ -1,4 +1,4 @@
-"""What a process is, the product of several, and a path of one.
+"""What a process is.
 
 Shapes: `shape` is that of the links of all environments, (..., L) and mostly (E, L): E environments, L links.
 No measured series of inter-region bandwidth was found, so every parameter of these processes is assumed.
@@ -6,8 +6,7 @@ No measured series of inter-region bandwidth was found, so every parameter of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -33,34 +32,3 @@ class Process(Protocol[State]):
 
     def factor(self, state: State) -> FloatArray:
         """Return what to multiply the base values with, in the shape of the reset."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Several independent processes at once, such as regime x noise x time of day; the state is all of theirs."""
-
-    processes: tuple[Process[Any], ...]
-
-    def reset(self, rng: np.random.Generator, shape: Shape) -> tuple[Any, ...]:
-        """Reset each in order."""
-        return tuple(process.reset(rng, shape) for process in self.processes)
-
-    def step(self, state: tuple[Any, ...], dt_s: float | FloatArray, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Step each in order."""
-        return tuple(process.step(part, dt_s, rng) for process, part in zip(self.processes, state, strict=True))
-
-    def factor(self, state: tuple[Any, ...]) -> FloatArray:
-        """Multiply the factors."""
-        factors = [process.factor(part) for process, part in zip(self.processes, state, strict=True)]
-        return np.asarray(np.prod(factors, axis=0))
-
-
-def path(process: Process[State], times_s: FloatArray, rng: np.random.Generator, shape: Shape) -> FloatArray:
-    """Return the factors [T, *shape] of one run at increasing times >= 0; the run starts at time 0 [s]."""
-    state, now_s, factors = process.reset(rng, shape), 0.0, []
-    for time_s in times_s:
-        if time_s > now_s:
-            state = process.step(state, float(time_s - now_s), rng)
-            now_s = time_s
-        factors.append(process.factor(state))
-    return np.stack(factors)

@@ -76,11 +76,6 @@ class Regimes:
         return np.asarray(self.factors)[state]
 
 
-def outage(*, up_s: float, down_s: float) -> Regimes:
-    """Return a link that works and fails by turns: mean time between failures and to repair [s], factor 0."""
-    return Regimes((up_s, down_s), factors=(1.0, 0.0))
-
-
 def precursor(
     *, quiet_s: float = 3750.0, warning_s: float = 600.0, episode_s: float = 1500.0, factor: float = 0.15
 ) -> Regimes:

@@ -91,11 +91,6 @@ def prefill_terms(model: ModelInfo, rates: Rates, *, tokens: float) -> Terms:
     return _terms(step, max(tokens, 1.0), max(tokens, 1.0))
 
 
-def hop_s(latency_s: float, *, message_bytes: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the time of one message over a one-way latency [s]."""
-    return latency_s + message_bytes / bandwidth_bytes_per_s
-
-
 def _parts(rates: Rates, flops: Floats, read_bytes: Floats, head: tuple[float, float]) -> Floats:
     computing_s = _over(np.append(flops, head[0]), rates.flops_per_s)
     reading_s = _over(np.append(read_bytes, head[1]), rates.bytes_per_s)
