@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-real test-cluster control-plane vm-test vm check docs clean
+.PHONY: help demo test test-laws test-real test-cluster control-plane vm-test vm check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,14 @@ demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, n
 
 test: $(VENV)/dev.stamp  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+ROUNDS ?= 20
+test-laws: $(VENV)/dev.stamp  ## run the properties with ROUNDS times new random examples (nightly; 20 rounds: hours)
+	for round in $$(seq $(ROUNDS)); do \
+	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
+	  echo "round $$round of $(ROUNDS): STRATA_LAWS=1 pytest -m hypothesis --hypothesis-seed=$$seed"; \
+	  STRATA_LAWS=1 $(BIN)/python -m pytest -q -n auto --dist loadgroup -m hypothesis --hypothesis-seed=$$seed || exit 1; \
+	done
 
 $(VENV)/real.stamp: $(VENV)/dev.stamp
 	$(PIP) --constraint constraints.txt --editable '.[cluster,dev,train]' stable-baselines3 nvidia-cuda-runtime-cu12

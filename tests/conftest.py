@@ -1,9 +1,10 @@
-"""What every test gets: a home of its own; and real parts, or a reason why not."""
+"""What every test gets, whoever runs it: a home, a terminal, signals, a time limit; and real parts, or why not."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,42 @@ from tests.host import traces as host_traces
 from tests.host.vm import guest
 from tests.slicing import fake_accelerators
 
-# A loaded machine is slow now and then; how fast something is benchmarks say.
-settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A loaded machine is slow now and then; how fast something is benchmarks say. The examples are the same in every
+# run, so that what was green is green; `make test-laws` draws others. No database: the checkout may be read-only.
+settings.register_profile(
+    "strata",
+    derandomize=not os.environ.get("STRATA_LAWS"),
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("strata")
+
+REAL_LIMIT_S = 1800
+"""For a test with real parts: some build, boot or train. All others: see `timeout` in pyproject.toml."""
+
+
+def restore_signals() -> None:
+    """Let what the tests start begin with the signals of a terminal, also under `nohup make test &`.
+
+    There SIGINT, SIGQUIT and SIGHUP are ignored, and a program that is started inherits that. A handler, unlike
+    SIG_IGN, is not inherited: what it is started by still outlives its terminal, as nohup promises.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, lambda *_: None),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+            os.environ["STRATA_TESTS_OUTLIVE"] = "1"
+    # The workers of xdist are started with SIGHUP's default: they shall outlive the terminal too.
+    if os.environ.get("STRATA_TESTS_OUTLIVE"):
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+restore_signals()
 
 PARTS = {
     "control-plane": control_plane.find,
@@ -31,9 +65,21 @@ KERNEL = {"tracing"}
 
 
 @pytest.fixture(autouse=True)
-def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So that no test reads or writes the user's history.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # So that lines break where the test expects it, whatever terminal it is started from.
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.hookimpl(trylast=True)  # when the conftest of each room has set its marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests with real parts more time."""
+    for item in items:
+        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(REAL_LIMIT_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

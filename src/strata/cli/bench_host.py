@@ -92,7 +92,7 @@ def _show(console: Console, data: Mapping[str, Any]) -> None:
 def _show_kernel(console: Console, data: Mapping[str, Any]) -> None:
     console.print()
     for recorder in data["record"]:
-        console.print(f"recording by {recorder['how']}: {_cost(recorder)}", soft_wrap=True)
+        console.print(f"recording by {recorder['how']}: {_cost(recorder)}")
     measurements = [measured for measured in data["noisy_neighbour"] if measured["trials"]]
     body = [
         (
@@ -108,7 +108,7 @@ def _show_kernel(console: Console, data: Mapping[str, Any]) -> None:
         console.print(rows(("policy", "wait a round [ms]", "least - most", "to quiet"), body, right=range(1, 4)))
     for measured in data["noisy_neighbour"]:
         if measured["reason"]:
-            console.print(f"{measured['policy']}: {measured['reason']}", soft_wrap=True)
+            console.print(f"{measured['policy']}: {measured['reason']}")
     for policy, floor in data["noise_floor"].items():
         if floor:
             ratio = f"{_times(floor['ratio'])} ({_times(floor['low'])} to {_times(floor['high'])})"

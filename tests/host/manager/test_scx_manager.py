@@ -32,6 +32,9 @@ PLAYER = """#!{python}
 import json, os, signal, socket, sys, threading, time
 root, plot = {root!r}, {plot!r}
 scx = root + "/sys/kernel/sched_ext"
+if plot == "signals":
+    print(next(line for line in open("/proc/self/status") if line.startswith("SigIgn")), file=sys.stderr)
+    sys.exit(1)
 def kernel(state, ops=""):
     open(scx + "/root/ops", "w").write(ops + "\\n")
     open(scx + "/new", "w").write(state + "\\n")
@@ -159,6 +162,15 @@ def test_a_scheduler_that_the_kernel_dropped_is_ended_though_it_lives(stage, mon
     monkeypatch.setattr("strata.host.manager.watch.GRACE_S", 0.1)
     course, _ = stage.play("quiet")
     assert (course.verdict, course.why) == ("ejected", "the kernel says 'disabled'")
+
+
+def test_a_scheduler_started_in_the_background_can_still_be_stopped(stage):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup strata host manage ... &` begins
+    try:
+        course, _ = stage.play("signals")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not int(course.why.rpartition("SigIgn:")[2], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_a_program_that_is_none_is_told(stage):

@@ -71,7 +71,7 @@ def manage(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # The library is loaded here: after the fork, a lock of the thread that serves metrics may be held.
-                preexec_fn=partial(_die_with, os.getpid(), ctypes.CDLL(None)),
+                preexec_fn=partial(_prepare, os.getpid(), ctypes.CDLL(None)),
             )
         except OSError as error:
             raise UsageError(f"{command[0]}: cannot be started: {error.strerror}") from None
@@ -164,8 +164,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _die_with(parent: int, libc: ctypes.CDLL) -> None:
-    """Have the kernel end the scheduler where its watcher is killed."""
+def _prepare(parent: int, libc: ctypes.CDLL) -> None:
+    """Have the kernel end the scheduler where its watcher is killed, and SIGINT, by which we stop it, reach it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored under `nohup strata host manage &`, and inherited
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # killed before this
         os._exit(1)
