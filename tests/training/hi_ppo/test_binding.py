@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -12,12 +12,12 @@ from strata.fleet.dynamics.regimes import Regimes
 from strata.training.hi_ppo.assignment import assignments
 from strata.training.hi_ppo.binding import (
     Binding,
+    balanced,
     equal_shares,
     group_speed,
     holds,
     pace,
     planned_binding,
-    shares,
 )
 from strata.training.hi_ppo.candidates import RESTART_S, candidates, downtime_s
 from strata.training.hi_ppo.outlook import chances, expected
@@ -88,23 +88,24 @@ def test_a_device_without_the_memory_cannot_hold_its_stage():
     assert not holds(mine, where, planned_binding(mine.assignment))
 
 
+# A pipeline that does not fill on so few microbatches: by the time of its slowest stage, three ended with two.
+@example(seed=1575)
 @given(seed=SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_shares_serve_every_microbatch_and_are_never_slower_than_equal_ones(seed):
     rng = np.random.default_rng(seed)
     mine = part(devices=32, copies=int(rng.integers(2, 7)), microbatches=int(rng.integers(2, 20)))
     where, binding = random_site(mine.domain, rng), planned_binding(mine.assignment)
-    counts = shares(mine, where, binding.devices)
-    assert counts.sum() == mine.assignment.microbatches
-    assert counts.min() >= 1
-    better = pace(mine, where, Binding(binding.devices, counts)).step_s
-    equal = pace(mine, where, binding).step_s
-    assert better <= equal * 1.01 or better == equal  # the wires between stages are left out of the shares
+    [better] = balanced(mine, where, [binding.devices])
+    assert better.microbatches.sum() == mine.assignment.microbatches
+    assert better.microbatches.min() >= 1
+    assert pace(mine, where, better).step_s <= pace(mine, where, binding).step_s
 
 
 def test_a_slow_copy_gets_fewer_microbatches():
     mine = part()
-    counts = shares(mine, site(mine, slow=[0]), planned_binding(mine.assignment).devices)
+    [binding] = balanced(mine, site(mine, slow=[0]), [planned_binding(mine.assignment).devices])
+    counts = binding.microbatches
     assert counts[0] < counts[1] == counts[2] or abs(int(counts[1]) - int(counts[2])) == 1
 
 

@@ -130,7 +130,7 @@ def _copies_s(part: Part, times: StageTimes, microbatches: Ints, *, is_exact: bo
         return np.asarray(screening.interleaved_s(times, microbatches, plan.virtual_stages))
     if plan.schedule is Schedule.GPIPE:
         return np.asarray(screening.gpipe_s(times, microbatches))
-    first = microbatches if is_exact else np.minimum(microbatches, int(part.warmup.max()) + 1 + len(part.warmup))
+    first = microbatches if is_exact else np.minimum(microbatches, _filled(part))
     slowest_s = (times.forward_s + times.backward_s).max(axis=1)
     return np.asarray(recurrence_s(times, first, part.warmup) + (microbatches - first) * slowest_s)
 
@@ -163,29 +163,68 @@ def _sync_s(part: Part, site: Site, binding: Binding, costs: StageCosts) -> floa
     return float(np.maximum(0.0, ring - costs.backward_s).max())
 
 
-def shares(part: Part, site: Site, devices: Ints) -> Ints:
-    """Return the microbatches [R] that end all copies as early as possible together, at least 1 each.
+def balanced(part: Part, site: Site, placements: Sequence[Ints]) -> list[Binding]:
+    """Bind each placement [R, S, T] with the microbatches that end its copies as early as possible together.
 
-    Each copy takes a start and then its slowest group's time a microbatch; the earliest common end is found by
-    bisection, what rounding leaves goes where it ends first.
+    Each copy's time for 1, 2, … microbatches is the one `paces` gives, so that no other shares are faster.
     """
-    copies, total = len(devices), part.assignment.microbatches
-    equal = equal_shares(total, copies)
-    speed = group_speed(site, devices)
-    if copies == 1 or not speed.all():
-        return equal
-    costs = part.costs(Binding(devices, equal).degrees, copies)
-    each = (costs.forward_s + costs.backward_s) / speed
-    slowest = each.max(axis=1)
-    start = each.sum(axis=1) - slowest
-    low, high = 0.0, float((start + slowest * total).max())
+    bindings = [
+        Binding(devices, equal_shares(part.assignment.microbatches, len(devices))) for devices in placements
+    ]
+    open_rows = [
+        k for k, devices in enumerate(placements) if len(devices) > 1 and group_speed(site, devices).all()
+    ]
+    if open_rows:
+        # All in one go: the recurrence takes its time by microbatches, hardly by copies.
+        tables = _copy_tables_s(part, [_stage_times(part, site, bindings[k]) for k in open_rows])
+        for k, table in zip(open_rows, tables, strict=True):
+            bindings[k] = Binding(placements[k], _shares(table, part.assignment.microbatches))
+    return bindings
+
+
+def _copy_tables_s(part: Part, placements: Sequence[StageTimes]) -> list[Floats]:
+    """Return each placement's times [R, M] of its copies for 1 … M microbatches, M enough to fill the pipeline.
+
+    One by one, because until it has filled a microbatch takes less than the slowest stage does: on a straight
+    line a copy with few microbatches is given one too many.
+    """
+    until = _filled(part) + 1
+    columns = (np.concatenate([getattr(times, name) for times in placements]) for name in _FORWARD)
+    rows = StageTimes(*(np.repeat(column, until, axis=0) for column in columns))
+    table = _copies_s(part, rows, np.tile(np.arange(1, until + 1), len(rows.forward_s) // until), is_exact=False)
+    ends = np.cumsum([len(times.forward_s) for times in placements])[:-1]
+    return np.split(table.reshape(-1, until), ends)
+
+
+def _shares(table_s: Floats, total: int) -> Ints:
+    """Share `total` microbatches by a table of `_copy_tables_s`, at least 1 for each copy.
+
+    The earliest common end is found by bisection; what rounding leaves goes where it ends first.
+    """
+    copies, until = table_s.shape
+    more_s = table_s[:, -1] - table_s[:, -2]  # for each microbatch beyond the table
+
+    def done_by(limit_s: float) -> Ints:
+        beyond = np.floor((limit_s - table_s[:, -1]) / more_s).astype(np.int64)
+        return np.asarray(np.maximum(1, np.where(beyond >= 0, until + beyond, (table_s <= limit_s).sum(axis=1))))
+
+    def ends_s(counts: Ints) -> Floats:
+        inside = table_s[np.arange(copies), np.minimum(counts, until) - 1]
+        return np.asarray(inside + np.maximum(0, counts - until) * more_s)
+
+    low, high = 0.0, float(ends_s(np.full(copies, total)).max())
     for _ in range(50):
         middle = (low + high) / 2
-        if np.maximum(1, np.floor((middle - start) / slowest)).sum() >= total:
+        if done_by(middle).sum() >= total:
             high = middle
         else:
             low = middle
-    counts = np.maximum(1, np.floor((low - start) / slowest)).astype(np.int64)
+    counts = done_by(low)
     while counts.sum() < total:
-        counts[np.argmin(start + (counts + 1) * slowest)] += 1
-    return counts if counts.sum() == total else equal
+        counts[np.argmin(ends_s(counts + 1))] += 1
+    return counts if counts.sum() == total else equal_shares(total, copies)
+
+
+def _filled(part: Part) -> int:
+    """Return the microbatches after which each takes the time of the slowest stage."""
+    return int(part.warmup.max()) + 1 + len(part.warmup)

@@ -5,14 +5,14 @@ Each is cheap to make and judged by the same cost model; none is proposed that c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.assignment import Degrees, Part
-from strata.training.hi_ppo.binding import NOBODY, Binding, equal_shares, group_speed, holds, shares
+from strata.training.hi_ppo.binding import NOBODY, Binding, balanced, equal_shares, group_speed, holds
 from strata.training.hi_ppo.placement import fresh, gathered, swap
 from strata.training.hi_ppo.site import Site
 
@@ -35,18 +35,20 @@ def candidates(part: Part, site: Site, current: Binding | None) -> tuple[Candida
     found: list[Candidate] = []
     if current is not None:
         found.append(Candidate("keep", current, 0.0, holds(part, site, current)))
-    for name, devices in _proposals(part, site, current):
-        binding = _shared(part, site, devices)
+    proposals = list(_proposals(part, site, current))
+    bindings = _shared(part, site, [devices for _, devices in proposals])
+    for (name, _), binding in zip(proposals, bindings, strict=True):
         if holds(part, site, binding) and not any(binding.same_as(other.binding) for other in found):
             found.append(Candidate(name, binding, downtime_s(part, site, current, binding)))
     return tuple(found)
 
 
-def _shared(part: Part, site: Site, devices: Ints) -> Binding:
+def _shared(part: Part, site: Site, placements: Sequence[Ints]) -> list[Binding]:
     # Another domain works on the same microbatches of the same copies: its shares are not ours to change.
     if part.assignment.is_whole:
-        return Binding(devices, shares(part, site, devices))
-    return Binding(devices, equal_shares(part.assignment.microbatches, len(devices)))
+        return balanced(part, site, placements)
+    total = part.assignment.microbatches
+    return [Binding(devices, equal_shares(total, len(devices))) for devices in placements]
 
 
 def _proposals(part: Part, site: Site, current: Binding | None) -> Iterator[tuple[str, Ints]]:
