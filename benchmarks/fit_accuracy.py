@@ -1,4 +1,4 @@
-"""Fit the constants of `strata.evaluation.published.calibrated` and show what each of them is worth.
+"""Fit the constants of `strata.evaluation.published_benchmarks.calibrated` and show what each of them is worth.
 
     python benchmarks/fit_accuracy.py training_cases.json
 
@@ -12,9 +12,9 @@ import sys
 
 import numpy as np
 
-from strata.evaluation.published.calibrate import HANDOVERS_S_PER_BYTE, OVERHEADS_S, fit_table
-from strata.evaluation.published.calibrated import CALIBRATION
-from strata.evaluation.published.file import read_cases
+from strata.evaluation.published_benchmarks.calibrate import HANDOVERS_S_PER_BYTE, OVERHEADS_S, fit_table
+from strata.evaluation.published_benchmarks.calibrated import CALIBRATION
+from strata.evaluation.published_benchmarks.case_file import read_cases
 
 NONE = np.zeros(1)
 

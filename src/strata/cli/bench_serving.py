@@ -13,7 +13,7 @@ from strata.cli.parameters import Finite
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.evaluation.published.serving_cases import Case
+    from strata.evaluation.published_benchmarks.serving_cases import ServingCase
 
 INTERRUPTED: Final = 130
 
@@ -48,7 +48,7 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     reasons. Ctrl-C prints the cases that are done.
     """
     from strata.evaluation.bench.serving import measure
-    from strata.evaluation.published.serving_cases import read_cases
+    from strata.evaluation.published_benchmarks.serving_cases import read_cases
 
     pools, answers, is_whole = read_cases(cases), list[dict[str, Any]](), True
     limit_s = math.inf if time_limit is None else time_limit
@@ -66,7 +66,7 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
     return 0
 
 
-def _show(console: Console, answers: list[dict[str, Any]], cases: list[Case]) -> None:
+def _show(console: Console, answers: list[dict[str, Any]], cases: list[ServingCase]) -> None:
     body = []
     for answer, case in zip(answers, cases, strict=True):
         peer = answer.get("parallax")

@@ -11,7 +11,7 @@ from strata.cli.output import emit, output_option, progress, rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strata.evaluation.published.file import Case, CasePoint
+    from strata.evaluation.published_benchmarks.case_file import CasePoint, TrainingCase
 
 
 @click.command()
@@ -29,7 +29,7 @@ def training(cases: str, output: str) -> None:
     emit(data, output, lambda console: _show(console, data["points"], points))
 
 
-def _show(console: Console, plans: list[dict[str, Any]], points: list[tuple[Case, CasePoint]]) -> None:
+def _show(console: Console, plans: list[dict[str, Any]], points: list[tuple[TrainingCase, CasePoint]]) -> None:
     body = []
     for plan, (case, point) in zip(plans, points, strict=True):
         ours = plan[point.minimize]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
-from strata.evaluation.published.replan_scenario import read_scenarios
+from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
 from strata.learning.tables.chain import LinkChains
 from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.ladder import climb, gaps

@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from strata.evaluation.published.accuracy import AccuracyRow, accuracy_rows, mean_errors
-from strata.evaluation.published.calibrate import fit_table
-from strata.evaluation.published.calibrated import CALIBRATION, FITTED_ON
-from strata.evaluation.published.file import read_cases
+from strata.evaluation.published_benchmarks.accuracy import AccuracyRow, accuracy_rows, mean_errors
+from strata.evaluation.published_benchmarks.calibrate import fit_table
+from strata.evaluation.published_benchmarks.calibrated import CALIBRATION, FITTED_ON
+from strata.evaluation.published_benchmarks.case_file import read_cases
 
 
 def measure(path: str | Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from strata.evaluation.bench.progress import Progress, silent
-from strata.evaluation.published.replan_scenario import read_scenarios
+from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
 from strata.learning.tables.ladder import Climb, climb_all, gaps
 from strata.training.hi_ppo.policy import Policy, load_policy
 

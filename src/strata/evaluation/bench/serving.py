@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from strata.evaluation.published.serving_cases import Case
+from strata.evaluation.published_benchmarks.serving_cases import ServingCase
 from strata.serving.planning.allocate import Strategy, allocate
 from strata.serving.planning.allocation import Allocation
 from strata.serving.planning.goal import Goal
 
 
 def measure(
-    cases: Sequence[Case], *, goal: str, strategy: Strategy, time_limit_s: float
+    cases: Sequence[ServingCase], *, goal: str, strategy: Strategy, time_limit_s: float
 ) -> Iterator[dict[str, Any]]:
     """Yield what `-o json` prints of each case, case by case: what is done stays when the rest is interrupted."""
     for case in cases:
@@ -28,7 +28,7 @@ def measure(
         yield _laid_out(case, allocation, time.perf_counter() - started)
 
 
-def _laid_out(case: Case, allocation: Allocation, seconds: float) -> dict[str, Any]:
+def _laid_out(case: ServingCase, allocation: Allocation, seconds: float) -> dict[str, Any]:
     data: dict[str, Any] = {
         "id": case.id,
         "pipelines": [[list(stage) for stage in pipeline] for pipeline in allocation.pipelines],

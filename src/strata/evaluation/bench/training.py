@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from strata.evaluation.bench.progress import Progress, silent
-from strata.evaluation.published.file import Case, CaseFile, CasePoint, read_cases
-from strata.evaluation.published.neutral import Scorer
-from strata.evaluation.published.search import plan_point
+from strata.evaluation.published_benchmarks.case_file import CaseFile, CasePoint, TrainingCase, read_cases
+from strata.evaluation.published_benchmarks.formulas import FormulaScorer
+from strata.evaluation.published_benchmarks.search.point import search_point
 
 
 def measure(
     path: str | Path, *, progress: Progress = silent
-) -> tuple[dict[str, Any], list[tuple[Case, CasePoint]]]:
+) -> tuple[dict[str, Any], list[tuple[TrainingCase, CasePoint]]]:
     """Plan every point; return what `-o json` prints, and the points with the peers' published figures."""
     started = time.perf_counter()
     file = read_cases(path)
@@ -28,9 +28,9 @@ def measure(
     return {"points": plans}, points
 
 
-def _planned(file: CaseFile, case: Case, point: CasePoint, reading_s: float) -> dict[str, Any]:
+def _planned(file: CaseFile, case: TrainingCase, point: CasePoint, reading_s: float) -> dict[str, Any]:
     started = time.perf_counter()
-    result = plan_point(Scorer(file, case.model, case.global_batch), point)
+    result = search_point(FormulaScorer(file, case.model, case.global_batch), point)
     search_s = reading_s + time.perf_counter() - started
     score = result.score
     data: dict[str, Any] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Run(NamedTuple):
+class ReplicaRun(NamedTuple):
     """`num_replicas` neighbouring replicas of one stage: the same accelerator, tensor parallelism and zone."""
 
     gpu: str
@@ -17,12 +17,12 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BenchmarkStage:
     """Layers `first`..`last`, both included, held by every replica of `runs`, in ring order."""
 
     first: int
     last: int
-    runs: tuple[Run, ...]
+    runs: tuple[ReplicaRun, ...]
 
     @property
     def num_replicas(self) -> int:
@@ -31,11 +31,11 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class CasePlan:
+class BenchmarkPlan:
     """Microbatch size in samples and the pipeline; replica j of a stage talks to replica j of the next."""
 
     mbs: int
-    stages: tuple[Stage, ...]
+    stages: tuple[BenchmarkStage, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of the case files."""
@@ -56,13 +56,13 @@ class CasePlan:
         return used
 
 
-def plan_from_dict(data: Any) -> CasePlan:
+def plan_from_dict(data: Any) -> BenchmarkPlan:
     """Read the form of the case files. Raises ValueError (with a sentence) for anything else."""
     try:
-        plan = CasePlan(
+        plan = BenchmarkPlan(
             int(data["mbs"]),
             tuple(
-                Stage(int(stage["layers"][0]), int(stage["layers"][1]), _runs(stage["replicas"]))
+                BenchmarkStage(int(stage["layers"][0]), int(stage["layers"][1]), _runs(stage["replicas"]))
                 for stage in data["stages"]
             ),
         )
@@ -76,5 +76,5 @@ def plan_from_dict(data: Any) -> CasePlan:
     return plan
 
 
-def _runs(rows: Sequence[Any]) -> tuple[Run, ...]:
-    return tuple(Run(str(gpu), int(tp), str(zone), int(count)) for gpu, tp, zone, count in rows)
+def _runs(rows: Sequence[Any]) -> tuple[ReplicaRun, ...]:
+    return tuple(ReplicaRun(str(gpu), int(tp), str(zone), int(count)) for gpu, tp, zone, count in rows)

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strata.arrays import Ints
-from strata.evaluation.published.file import Array
-from strata.evaluation.published.structures import Structures
+from strata.evaluation.published_benchmarks.case_file import Array
+from strata.evaluation.published_benchmarks.search.structures import Structures
 
 FIRST_CHUNK: Final = 64
 """Structures split before the first look at the best plan."""

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from strata.evaluation.published.accuracy import accuracy_rows, mean_errors, profiled_step
-from strata.evaluation.published.calibrate import fit_table
-from strata.evaluation.published.calibrated import CALIBRATION, Calibration, predicted_s
-from strata.evaluation.published.file import CaseFile, read_cases
+from strata.evaluation.published_benchmarks.accuracy import accuracy_rows, mean_errors, profiled_step
+from strata.evaluation.published_benchmarks.calibrate import fit_table
+from strata.evaluation.published_benchmarks.calibrated import CALIBRATION, Calibration, predicted_s
+from strata.evaluation.published_benchmarks.case_file import CaseFile, read_cases
 from tests import SHARED
 
 CASES = SHARED / "data" / "training_cases.json"

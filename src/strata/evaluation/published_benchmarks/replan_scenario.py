@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.arrays import Ints
 from strata.errors import BadFile
-from strata.evaluation.published.replan_schema import ScenarioEntry, ScenarioFile, faults
+from strata.evaluation.published_benchmarks.replan_schema import ScenarioEntry, ScenarioFile, faults
 from strata.files import read_document
 from strata.learning.tables.chain import LinkChains
 from strata.learning.tables.table import ReplanTable

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from strata.evaluation.published.file import CaseFile, read_cases
+from strata.evaluation.published_benchmarks.case_file import CaseFile, read_cases
 
 ZONES = ("east-a", "east-b", "west-a")
 TYPES = {"fast": 1.0, "slow": 2.7}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strata.evaluation.published.file import Array, CasePoint
-from strata.evaluation.published.neutral import Score
+from strata.evaluation.published_benchmarks.case_file import Array, CasePoint
+from strata.evaluation.published_benchmarks.formulas import FormulaScore
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class PointObjective:
     """Minimise the money or the time of one iteration, within limits (infinite where there is none)."""
 
     minimizes_cost: bool
@@ -20,7 +20,7 @@ class Goal:
     max_iteration_s: float
 
     @classmethod
-    def of(cls, point: CasePoint) -> Goal:
+    def of(cls, point: CasePoint) -> PointObjective:
         """Return what a point of a case file asks for."""
         floor = point.min_iterations_per_s
         return cls(
@@ -34,17 +34,17 @@ class Goal:
         """Whether there is any limit."""
         return math.isfinite(self.max_cost_usd) or math.isfinite(self.max_iteration_s)
 
-    def relaxed(self) -> Goal:
+    def relaxed(self) -> PointObjective:
         """Return the goal whose best plan shows whether the limits can be met: the quickest, or the cheapest."""
         if math.isfinite(self.max_iteration_s):
             return replace(self, minimizes_cost=False, max_iteration_s=math.inf)
-        return Goal(minimizes_cost=True, max_cost_usd=math.inf, max_iteration_s=math.inf)
+        return PointObjective(minimizes_cost=True, max_cost_usd=math.inf, max_iteration_s=math.inf)
 
-    def describe(self, score: Score) -> str:
+    def describe(self, score: FormulaScore) -> str:
         """Say in words what a plan reaches."""
         return f"costs ${score.cost_usd:.4g}" if self.minimizes_cost else f"takes {score.iteration_s:.4g} s"
 
-    def value(self, score: Score) -> float:
+    def value(self, score: FormulaScore) -> float:
         """Return what is minimised."""
         return score.cost_usd if self.minimizes_cost else score.iteration_s
 
@@ -52,7 +52,7 @@ class Goal:
         """Return what is minimised."""
         return iteration_s * usd_per_s + egress_usd if self.minimizes_cost else iteration_s
 
-    def admits(self, score: Score) -> bool:
+    def admits(self, score: FormulaScore) -> bool:
         """Say whether a plan is legal and within the limits."""
         return (
             score.fits_memory

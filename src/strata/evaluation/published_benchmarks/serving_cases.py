@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ServingCase:
     """A pool, and the best legal plan that the file has of Parallax, by tokens/s; None where it has none."""
 
     id: str
@@ -30,7 +30,7 @@ class Case:
     parallax: Performance | None
 
 
-def read_cases(path: str | Path) -> list[Case]:
+def read_cases(path: str | Path) -> list[ServingCase]:
     """Read a case file. Raises UsageError for a missing file, BadFile with all faults for a bad one."""
     document = Document(str(path), {"cases": read_json(path, max_bytes=MAX_FILE_BYTES)}, {})
     entries = document.check(CaseFile).cases
@@ -40,7 +40,7 @@ def read_cases(path: str | Path) -> list[Case]:
     return [_case(entry) for entry in entries]
 
 
-def _case(entry: CaseEntry) -> Case:
+def _case(entry: CaseEntry) -> ServingCase:
     nodes = [
         PoolNode(
             node.id,
@@ -53,7 +53,7 @@ def _case(entry: CaseEntry) -> Case:
     pool = NodePool.of(nodes, entry.layers, entry.batch, np.array(entry.rtt_ms) / 1e3)
     peers = [_pipelines(peer.pipelines) for peer in (entry.parallax or {}).values() if peer.pipelines]
     known = [score(pool, plan) for plan in peers if not faults(pool, plan)]
-    return Case(entry.id, pool, max(known, key=lambda performance: performance.tokens_per_s, default=None))
+    return ServingCase(entry.id, pool, max(known, key=lambda performance: performance.tokens_per_s, default=None))
 
 
 def _pipelines(rows: list[list[tuple[str, int, int]]]) -> list[Pipeline]:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from strata.evaluation.published.file import CaseFile, End
-from strata.evaluation.published.plan import CasePlan, Run, Stage
+from strata.evaluation.published_benchmarks.case_file import CaseFile, End
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun
 
 ELEMENT_BYTES: Final = 4
 BUCKET_BYTES: Final = 500_000_000
@@ -39,7 +39,7 @@ def region(zone: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class FormulaScore:
     """What the formulas say of one plan; infinite times where two neighbours have no measured curve."""
 
     iteration_s: float
@@ -58,14 +58,14 @@ class Score:
         return self.gpu_usd + self.egress_usd
 
 
-class Scorer:
+class FormulaScorer:
     """The formulas for one model and global batch; transfers are remembered between plans."""
 
     def __init__(self, file: CaseFile, model: str, global_batch: int) -> None:
         self.file, self.model, self.global_batch = file, file.models[model], global_batch
         self._transfers: dict[tuple[str, str, int, str, str, int, float], float] = {}
 
-    def score(self, plan: CasePlan) -> Score:
+    def score(self, plan: BenchmarkPlan) -> FormulaScore:
         """Score a plan. Raises KeyError where it names a (gpu, mbs, tp) without a profile."""
         stages, S, D = plan.stages, len(plan.stages), plan.stages[0].num_replicas
         nb = math.ceil(self.global_batch / (plan.mbs * D))
@@ -86,7 +86,7 @@ class Scorer:
         iteration_s = (nb - 1) * busiest + sum(sending) + sum(compute) + update_s + sync_s
         runs = [run for stage in stages for run in stage.runs]
         usd_per_s = sum(self.file.gpus[r.gpu].price_usd_per_hour * r.tp * r.num_replicas for r in runs) / 3600
-        return Score(
+        return FormulaScore(
             iteration_s=iteration_s,
             sync_s=sync_s,
             num_microbatches=nb,
@@ -104,7 +104,9 @@ class Scorer:
         held = activations * mbs * ELEMENT_BYTES * stages_left
         return params * STATE_BYTES_PER_PARAM + held + overhead_bytes(tp)
 
-    def transfer_s(self, source: Run, dest: Run, num_bytes: float, *, tp: tuple[int, int] | None = None) -> float:
+    def transfer_s(
+        self, source: ReplicaRun, dest: ReplicaRun, num_bytes: float, *, tp: tuple[int, int] | None = None
+    ) -> float:
         """Return one message's time between two replicas [s]; `tp` overrides how many accelerators take part."""
         n1, n2 = tp or (source.tp, dest.tp)
         key = (source.zone, source.gpu, n1, dest.zone, dest.gpu, n2, num_bytes)
@@ -118,7 +120,7 @@ class Scorer:
             self._transfers[key] = known
         return known
 
-    def _sending(self, plan: CasePlan) -> list[float]:
+    def _sending(self, plan: BenchmarkPlan) -> list[float]:
         """Return m_i [s] of each stage: activations forward, gradients back, the slowest replica of each."""
         stages, S = plan.stages, len(plan.stages)
         sample = plan.mbs * ELEMENT_BYTES
@@ -134,7 +136,7 @@ class Scorer:
         first = forward[0] if S <= 3 else 2 * forward[0]
         return [first, *(forward[i] + back[i] for i in range(1, S - 1)), 2 * back[-1]]
 
-    def _ring_s(self, stage: Stage, D: int) -> float:
+    def _ring_s(self, stage: BenchmarkStage, D: int) -> float:
         if D <= 1:
             return 0.0
         shards = min(RING_TP, *(run.tp for run in stage.runs))
@@ -148,10 +150,10 @@ class Scorer:
             total = max(total, 2 * (D - 1) * time)
         return total
 
-    def _stage_bytes(self, stage: Stage) -> float:
+    def _stage_bytes(self, stage: BenchmarkStage) -> float:
         return float(self.model.params[1][stage.first : stage.last + 1].sum()) * ELEMENT_BYTES
 
-    def _egress_usd(self, plan: CasePlan, nb: int) -> float:
+    def _egress_usd(self, plan: BenchmarkPlan, nb: int) -> float:
         price, total = self.file.egress_usd_per_byte, 0.0
         D = plan.stages[0].num_replicas
         for stage, after in zip(plan.stages, plan.stages[1:], strict=False):
@@ -168,7 +170,7 @@ class Scorer:
         return total
 
 
-def pairs(a: Stage, b: Stage) -> Iterator[tuple[Run, Run, int]]:
+def pairs(a: BenchmarkStage, b: BenchmarkStage) -> Iterator[tuple[ReplicaRun, ReplicaRun, int]]:
     """Yield the pairs of replicas of equal index, as (run of a, run of b, how many such pairs)."""
     i = j = 0
     left_a, left_b = a.runs[0].num_replicas, b.runs[0].num_replicas
@@ -186,7 +188,7 @@ def pairs(a: Stage, b: Stage) -> Iterator[tuple[Run, Run, int]]:
             left_b = b.runs[j].num_replicas
 
 
-def _neighbours(stage: Stage) -> Iterator[tuple[Run, Run]]:
+def _neighbours(stage: BenchmarkStage) -> Iterator[tuple[ReplicaRun, ReplicaRun]]:
     """Yield the kinds of pairs next to each other in the ring; its closing pair is not timed, as published."""
     for run, after in zip(stage.runs, (*stage.runs[1:], None), strict=True):
         if run.num_replicas > 1:

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Ints
-from strata.evaluation.published.file import Array
-from strata.evaluation.published.kinds import KindTable
-from strata.evaluation.published.neutral import ELEMENT_BYTES
+from strata.evaluation.published_benchmarks.case_file import Array
+from strata.evaluation.published_benchmarks.formulas import ELEMENT_BYTES
+from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable
 
 MAX_ROWS: Final = 40_000
 """Most structures of one number of groups; long pipelines of many groups are left out first."""

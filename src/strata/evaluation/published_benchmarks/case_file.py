@@ -17,7 +17,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.errors import BadFile, Fault
-from strata.evaluation.published.plan import CasePlan, plan_from_dict
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, plan_from_dict
 from strata.files import read_json
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.workload.profile import LayerTimes
@@ -72,7 +72,7 @@ class CasePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TrainingCase:
     """One model and global batch [samples], over several points."""
 
     id: str
@@ -88,7 +88,7 @@ class MeasuredRun:
     id: str
     model: str
     global_batch: int
-    plan: CasePlan
+    plan: BenchmarkPlan
     measured_iteration_s: float | None
     sailor_simulator_iteration_s: float | None
     note: str
@@ -103,7 +103,7 @@ class CaseFile:
     curves: Mapping[tuple[End, End], BandwidthCurve]
     egress_usd_per_byte: Mapping[str, Mapping[str, float]]
     """By sending and receiving zone."""
-    cases: tuple[Case, ...]
+    cases: tuple[TrainingCase, ...]
     measured_runs: tuple[MeasuredRun, ...]
 
 
@@ -246,11 +246,11 @@ def _ends(place: _Place) -> Iterator[tuple[End, _Place]]:
                 yield End(zone, gpu, num_gpus), found
 
 
-def _case(place: _Place, models: Mapping[str, ModelProfile], prices: _Place) -> Case:
+def _case(place: _Place, models: Mapping[str, ModelProfile], prices: _Place) -> TrainingCase:
     model = place["model"].text()
     if model not in models:
         raise place["model"].fail(f"no such model {model!r} (known: {', '.join(models)})")
-    return Case(
+    return TrainingCase(
         id=place["id"].text(),
         model=model,
         global_batch=place["global_batch"].count(least=1),

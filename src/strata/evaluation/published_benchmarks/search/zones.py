@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from strata.evaluation.published.kinds import KindTable, Part
-from strata.evaluation.published.plan import CasePlan, Run, Stage
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun
+from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, StagePart
 
 MAX_ZONE_ORDERS: Final = 120
 
-Demand = list[tuple[Part, int]]
+Demand = list[tuple[StagePart, int]]
 """How many replicas of which part a stage has, in ring order."""
 
 
@@ -35,20 +35,20 @@ class Style(NamedTuple):
     is_aligned: bool
 
 
-def layouts(table: KindTable, pipeline: Pipeline, *, thorough: bool) -> Iterator[CasePlan]:
+def layouts(table: KindTable, pipeline: Pipeline, *, thorough: bool) -> Iterator[BenchmarkPlan]:
     """Yield plans for a pipeline: a few, or with `thorough` every order of the zones of a region at a time."""
     demands = _demands(table, pipeline)
     if demands is None:
         return
     homes = [table.kinds[k].region for k in pipeline.kinds]
     usual = {home: next(_styles(table, home)) for home in homes}
-    tried: set[tuple[Stage, ...]] = set()
+    tried: set[tuple[BenchmarkStage, ...]] = set()
     for home in usual:
         for style in _styles(table, home) if thorough else _usual_styles(table, home):
             stages = _fill(table, pipeline, demands, {**usual, home: style})
             if stages is not None and stages not in tried:
                 tried.add(stages)
-                yield CasePlan(table.mbs, stages)
+                yield BenchmarkPlan(table.mbs, stages)
 
 
 def _styles(table: KindTable, home: str) -> Iterator[Style]:
@@ -101,9 +101,9 @@ def _demands(table: KindTable, pipeline: Pipeline) -> list[Demand] | None:
 
 def _fill(
     table: KindTable, pipeline: Pipeline, demands: list[Demand], styles: dict[str, Style]
-) -> tuple[Stage, ...] | None:
+) -> tuple[BenchmarkStage, ...] | None:
     left = dict(table.pools.quota)
-    slots: list[list[Run]] = [[] for _ in demands]
+    slots: list[list[ReplicaRun]] = [[] for _ in demands]
     for home, style in styles.items():
         stages = [i for i, k in enumerate(pipeline.kinds) if table.kinds[k].region == home]
         for segment, count in _segments([demands[i] for i in stages]):
@@ -112,10 +112,10 @@ def _fill(
             if rest and not _fill_by_stage(parts, rest, style.zones, left, slots):
                 return None
     first = pipeline.first
-    return tuple(Stage(first[i], first[i + 1] - 1, _merged(runs)) for i, runs in enumerate(slots))
+    return tuple(BenchmarkStage(first[i], first[i + 1] - 1, _merged(runs)) for i, runs in enumerate(slots))
 
 
-def _segments(demands: list[Demand]) -> Iterator[tuple[list[Part], int]]:
+def _segments(demands: list[Demand]) -> Iterator[tuple[list[StagePart], int]]:
     """Cut the replicas where a mixed stage changes its part; yields the part of each stage and how many."""
     marks = sorted({mark for demand in demands for mark in itertools.accumulate(count for _, count in demand)})
     for start, end in itertools.pairwise([0, *marks]):
@@ -131,11 +131,11 @@ def _segments(demands: list[Demand]) -> Iterator[tuple[list[Part], int]]:
 
 
 def _fill_aligned(
-    parts: dict[int, Part],
+    parts: dict[int, StagePart],
     count: int,
     zones: tuple[str, ...],
     left: dict[tuple[str, str], int],
-    slots: list[list[Run]],
+    slots: list[list[ReplicaRun]],
 ) -> int:
     """Put whole pipelines into zones; return how many replicas found no zone for all their stages."""
     need: dict[str, int] = {}
@@ -145,7 +145,7 @@ def _fill_aligned(
         here = min(count, *(left.get((zone, gpu), 0) // units for gpu, units in need.items()))
         if here:
             for i, part in parts.items():
-                slots[i].append(Run(part.gpu, part.tp, zone, here))
+                slots[i].append(ReplicaRun(part.gpu, part.tp, zone, here))
             for gpu, units in need.items():
                 left[zone, gpu] -= here * units
             count -= here
@@ -153,18 +153,18 @@ def _fill_aligned(
 
 
 def _fill_by_stage(
-    parts: dict[int, Part],
+    parts: dict[int, StagePart],
     count: int,
     zones: tuple[str, ...],
     left: dict[tuple[str, str], int],
-    slots: list[list[Run]],
+    slots: list[list[ReplicaRun]],
 ) -> bool:
     for i, part in sorted(parts.items(), key=lambda item: -item[1].tp):
         missing = count
         for zone in zones:
             here = min(missing, left.get((zone, part.gpu), 0) // part.tp)
             if here:
-                slots[i].append(Run(part.gpu, part.tp, zone, here))
+                slots[i].append(ReplicaRun(part.gpu, part.tp, zone, here))
                 left[zone, part.gpu] -= here * part.tp
                 missing -= here
         if missing:
@@ -172,9 +172,9 @@ def _fill_by_stage(
     return True
 
 
-def _merged(runs: list[Run]) -> tuple[Run, ...]:
+def _merged(runs: list[ReplicaRun]) -> tuple[ReplicaRun, ...]:
     """Join neighbouring runs of equal replicas."""
-    merged: list[Run] = []
+    merged: list[ReplicaRun] = []
     for run in runs:
         if merged and merged[-1][:3] == run[:3]:
             run = run._replace(num_replicas=run.num_replicas + merged.pop().num_replicas)

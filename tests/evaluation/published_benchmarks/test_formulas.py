@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.evaluation.published.file import CaseFile, read_cases
-from strata.evaluation.published.neutral import Score, Scorer
-from strata.evaluation.published.plan import CasePlan, Run, Stage, plan_from_dict
+from strata.evaluation.published_benchmarks.case_file import CaseFile, read_cases
+from strata.evaluation.published_benchmarks.formulas import FormulaScore, FormulaScorer
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun, plan_from_dict
 from tests import SHARED
-from tests.evaluation.published.builders import case_file
+from tests.evaluation.published_benchmarks.builders import case_file
 
 DATA = SHARED / "data"
 
@@ -42,7 +42,7 @@ def published() -> tuple[ModuleType, dict[str, Any], CaseFile]:
     return reference(), json.loads(path.read_text()), read_cases(path)
 
 
-def assert_same(score: Score, expected: dict[str, Any]) -> None:
+def assert_same(score: FormulaScore, expected: dict[str, Any]) -> None:
     for ours, theirs in (
         (score.iteration_s, expected["iteration_s"]),
         (score.sync_s, expected["t_sync_s"]),
@@ -59,7 +59,7 @@ def assert_same(score: Score, expected: dict[str, Any]) -> None:
 def test_every_published_plan_scores_as_published(published: tuple[ModuleType, dict[str, Any], CaseFile]) -> None:
     scorer, data, file = published
     for case in data["cases"]:
-        ours = Scorer(file, case["model"], case["global_batch"])
+        ours = FormulaScorer(file, case["model"], case["global_batch"])
         for point in case["points"]:
             for result in point["results"].values():
                 if result.get("plan"):
@@ -67,12 +67,12 @@ def test_every_published_plan_scores_as_published(published: tuple[ModuleType, d
                     assert_same(ours.score(plan_from_dict(result["plan"])), expected)
     for run in data["measured_runs"]:
         expected = scorer.evaluate(data, run["model"], run["global_batch"], run["plan"])
-        ours = Scorer(file, run["model"], run["global_batch"])
+        ours = FormulaScorer(file, run["model"], run["global_batch"])
         assert_same(ours.score(plan_from_dict(run["plan"])), expected)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> CasePlan:
+def plans(draw: st.DrawFn) -> BenchmarkPlan:
     """Plans over A100 and V100 in any zones, every stage with its own runs of replicas."""
     S = draw(st.integers(1, 6))
     cuts = sorted(draw(st.sets(st.integers(1, 25), min_size=S - 1, max_size=S - 1)))
@@ -83,35 +83,42 @@ def plans(draw: st.DrawFn) -> CasePlan:
     for first, after in zip((0, *cuts), (*cuts, 26), strict=True):
         ends = sorted({*draw(st.sets(st.integers(1, D), max_size=3)), D})
         sizes = [b - a for a, b in zip((0, *ends), ends, strict=False)]
-        stages.append(Stage(first, after - 1, tuple(Run(*draw(run), size) for size in sizes)))
-    return CasePlan(draw(st.sampled_from((1, 2, 4))), tuple(stages))
+        stages.append(BenchmarkStage(first, after - 1, tuple(ReplicaRun(*draw(run), size) for size in sizes)))
+    return BenchmarkPlan(draw(st.sampled_from((1, 2, 4))), tuple(stages))
 
 
 @needs_reference
 @settings(max_examples=60, deadline=None)
 @given(plan=plans())
 def test_any_plan_scores_as_the_published_scorer_says(
-    published: tuple[ModuleType, dict[str, Any], CaseFile], plan: CasePlan
+    published: tuple[ModuleType, dict[str, Any], CaseFile], plan: BenchmarkPlan
 ) -> None:
     scorer, data, file = published
     expected = scorer.evaluate(data, "OPT-350", 1024, plan.to_dict())
-    assert_same(Scorer(file, "OPT-350", 1024).score(plan), expected)
+    assert_same(FormulaScorer(file, "OPT-350", 1024).score(plan), expected)
 
 
 def test_neighbours_without_a_measured_curve_take_for_ever(tmp_path: Path) -> None:
     file = case_file(tmp_path, {"east-a": {"fast": 4}})
     curves = {ends: curve for ends, curve in file.curves.items() if ends[0].gpu == ends[1].gpu}
     apart = CaseFile(file.models, file.gpus, curves, file.egress_usd_per_byte, file.cases, ())
-    stages = (Stage(0, 2, (Run("fast", 1, "east-a", 1),)), Stage(3, 5, (Run("slow", 1, "east-a", 1),)))
-    assert math.isinf(Scorer(apart, "tiny", 8).score(CasePlan(1, stages)).iteration_s)
-    assert math.isfinite(Scorer(file, "tiny", 8).score(CasePlan(1, stages)).iteration_s)
+    stages = (
+        BenchmarkStage(0, 2, (ReplicaRun("fast", 1, "east-a", 1),)),
+        BenchmarkStage(3, 5, (ReplicaRun("slow", 1, "east-a", 1),)),
+    )
+    assert math.isinf(FormulaScorer(apart, "tiny", 8).score(BenchmarkPlan(1, stages)).iteration_s)
+    assert math.isfinite(FormulaScorer(file, "tiny", 8).score(BenchmarkPlan(1, stages)).iteration_s)
 
 
 def test_a_ring_inside_one_zone_costs_no_egress(tmp_path: Path) -> None:
     file = case_file(tmp_path, {"east-a": {"fast": 4}})
-    scorer = Scorer(file, "tiny", 8)
-    inside = scorer.score(CasePlan(1, (Stage(0, 5, (Run("fast", 1, "east-a", 4),)),)))
-    across = scorer.score(CasePlan(1, (Stage(0, 5, (Run("fast", 1, "east-a", 2), Run("fast", 1, "east-b", 2))),)))
+    scorer = FormulaScorer(file, "tiny", 8)
+    inside = scorer.score(BenchmarkPlan(1, (BenchmarkStage(0, 5, (ReplicaRun("fast", 1, "east-a", 4),)),)))
+    across = scorer.score(
+        BenchmarkPlan(
+            1, (BenchmarkStage(0, 5, (ReplicaRun("fast", 1, "east-a", 2), ReplicaRun("fast", 1, "east-b", 2))),)
+        )
+    )
     assert inside.egress_usd == 0
     assert across.egress_usd > 0
     assert across.gpu_usd >= inside.gpu_usd

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.evaluation.published.calibrated import (
+from strata.evaluation.published_benchmarks.calibrated import (
     CALIBRATION,
     Calibration,
     ProfiledStep,

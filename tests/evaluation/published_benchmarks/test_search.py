@@ -11,45 +11,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.evaluation.published.file import CaseFile, CasePoint
-from strata.evaluation.published.goal import Goal
-from strata.evaluation.published.neutral import Scorer
-from strata.evaluation.published.plan import CasePlan, Run, Stage
-from strata.evaluation.published.search import Answer, plan_point
-from tests.evaluation.published.builders import case_file
+from strata.evaluation.published_benchmarks.case_file import CaseFile, CasePoint
+from strata.evaluation.published_benchmarks.formulas import FormulaScorer
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun
+from strata.evaluation.published_benchmarks.search.objective import PointObjective
+from strata.evaluation.published_benchmarks.search.point import PointResult, search_point
+from tests.evaluation.published_benchmarks.builders import case_file
 
 GLOBAL_BATCH = 24
 
 
-def solve(file: CaseFile) -> Answer:
+def solve(file: CaseFile) -> PointResult:
     case = file.cases[0]
-    return plan_point(Scorer(file, case.model, case.global_batch), case.points[0])
+    return search_point(FormulaScorer(file, case.model, case.global_batch), case.points[0])
 
 
-def within_quota(plan: CasePlan, point: CasePoint) -> bool:
+def within_quota(plan: BenchmarkPlan, point: CasePoint) -> bool:
     return all(count <= point.quota.get(key, 0) for key, count in plan.gpus_used().items())
 
 
-def every_plan(file: CaseFile) -> Iterator[CasePlan]:
+def every_plan(file: CaseFile) -> Iterator[BenchmarkPlan]:
     """Yield every plan there is, replica by replica: the naive way, for a handful of accelerators only."""
     model, point = file.models["tiny"], file.cases[0].points[0]
     total = sum(point.quota.values())
-    replicas = [Run(gpu, tp, zone, 1) for zone, gpu in point.quota for tp in (1, 2)]
+    replicas = [ReplicaRun(gpu, tp, zone, 1) for zone, gpu in point.quota for tp in (1, 2)]
     for D in range(1, total + 1):
         for S in range(1, min(total // D, model.num_layers) + 1):
             for rows in itertools.product(replicas, repeat=S * D):
-                stages = [Stage(0, 0, rows[i * D : (i + 1) * D]) for i in range(S)]
-                if not within_quota(CasePlan(1, tuple(stages)), point):
+                stages = [BenchmarkStage(0, 0, rows[i * D : (i + 1) * D]) for i in range(S)]
+                if not within_quota(BenchmarkPlan(1, tuple(stages)), point):
                     continue
                 for cuts in itertools.combinations(range(1, model.num_layers), S - 1):
                     first = (0, *cuts, model.num_layers)
-                    split = tuple(Stage(first[i], first[i + 1] - 1, stages[i].runs) for i in range(S))
+                    split = tuple(BenchmarkStage(first[i], first[i + 1] - 1, stages[i].runs) for i in range(S))
                     for mbs in (1, 2):
-                        yield CasePlan(mbs, split)
+                        yield BenchmarkPlan(mbs, split)
 
 
 def brute_force(file: CaseFile) -> float:
-    goal, scorer = Goal.of(file.cases[0].points[0]), Scorer(file, "tiny", GLOBAL_BATCH)
+    goal, scorer = PointObjective.of(file.cases[0].points[0]), FormulaScorer(file, "tiny", GLOBAL_BATCH)
     scores = (scorer.score(plan) for plan in every_plan(file))
     return min((goal.value(score) for score in scores if goal.admits(score)), default=math.inf)
 
@@ -86,7 +86,7 @@ def test_a_small_point_is_solved_as_well_as_by_trying_every_plan(
     answer = solve(file)
     best = brute_force(file)
     assert answer.score is not None, answer.reason
-    assert Goal.of(file.cases[0].points[0]).value(answer.score) == pytest.approx(best, rel=1e-9)
+    assert PointObjective.of(file.cases[0].points[0]).value(answer.score) == pytest.approx(best, rel=1e-9)
     assert answer.bound is not None
     assert answer.bound <= best * (1 + 1e-9)
 
@@ -113,7 +113,7 @@ def test_any_plan_is_legal(
     assert not answer.score.crosses_regions
     assert (stages[0].first, stages[-1].last) == (0, layers - 1)
     assert all(a.last + 1 == b.first for a, b in itertools.pairwise(stages))
-    assert answer.score == Scorer(file, "tiny", GLOBAL_BATCH).score(answer.plan)
+    assert answer.score == FormulaScorer(file, "tiny", GLOBAL_BATCH).score(answer.plan)
 
 
 def test_more_accelerators_are_never_slower(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_planning_again_after_a_shrink_uses_only_what_is_left(tmp_path: Path) ->
     used = []
     for count in (128, 32, 16):
         smaller = dataclasses.replace(point, quota={("east-a", "fast"): count})
-        answer = plan_point(Scorer(file, "tiny", 256), smaller)
+        answer = search_point(FormulaScorer(file, "tiny", 256), smaller)
         assert answer.score is not None
-        assert answer.score == plan_point(Scorer(file, "tiny", 256), smaller).score
+        assert answer.score == search_point(FormulaScorer(file, "tiny", 256), smaller).score
         used.append(answer.score.gpus_used)
         assert used[-1] <= count
     assert used == sorted(used, reverse=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from strata.errors import BadFile, UsageError
-from strata.evaluation.published.file import End, read_cases
-from strata.evaluation.published.plan import plan_from_dict
-from tests.evaluation.published.builders import case_data
+from strata.evaluation.published_benchmarks.case_file import End, read_cases
+from strata.evaluation.published_benchmarks.plan import plan_from_dict
+from tests.evaluation.published_benchmarks.builders import case_data
 
 QUOTA = {"east-a": {"fast": 4}}
 

@@ -22,15 +22,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from strata.evaluation.published.file import CasePoint
-from strata.evaluation.published.goal import Goal
-from strata.evaluation.published.kinds import KindTable, Pools, Rings
-from strata.evaluation.published.layout import Pipeline, layouts
-from strata.evaluation.published.neutral import Score, Scorer
-from strata.evaluation.published.plan import CasePlan
-from strata.evaluation.published.promises import Promise, Promises
-from strata.evaluation.published.split import Batch, Splitter
-from strata.evaluation.published.structures import (
+from strata.evaluation.published_benchmarks.case_file import CasePoint
+from strata.evaluation.published_benchmarks.formulas import FormulaScore, FormulaScorer
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan
+from strata.evaluation.published_benchmarks.search.layer_split import Batch, Splitter
+from strata.evaluation.published_benchmarks.search.objective import PointObjective
+from strata.evaluation.published_benchmarks.search.promises import Promise, Promises
+from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, QuotaPools, Rings
+from strata.evaluation.published_benchmarks.search.structures import (
     MAX_GROUPS,
     Bounds,
     Structures,
@@ -38,6 +37,7 @@ from strata.evaluation.published.structures import (
     most_replicas,
     orders,
 )
+from strata.evaluation.published_benchmarks.search.zones import Pipeline, layouts
 
 NUM_LAID_OUT: Final = 24
 MAX_TRIED: Final = 1000
@@ -47,7 +47,7 @@ NUM_IMPROVED: Final = 5
 MAX_ROUNDS: Final = 6
 
 
-class Candidate(NamedTuple):
+class StageSequence(NamedTuple):
     """A sequence of stages to be split: the kinds by number in one table, and the replicas."""
 
     table: int
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
     replicas: int
 
 
-class Split(NamedTuple):
+class SplitPipeline(NamedTuple):
     """A split pipeline and its objective: estimated at first, scored once it is laid out."""
 
     value: float
@@ -64,11 +64,11 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PointResult:
     """The plan for one point and its score, or why there is none."""
 
-    plan: CasePlan | None
-    score: Score | None
+    plan: BenchmarkPlan | None
+    score: FormulaScore | None
     reason: str
     num_evaluated: int
     bound: float | None
@@ -77,10 +77,10 @@ class Answer:
     None where the plan found has more kinds, and where there is none."""
 
 
-def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
+def search_point(scorer: FormulaScorer, point: CasePoint) -> PointResult:
     """Return the best plan found for one point, within its quota and limits."""
-    goal = Goal.of(point)
-    search = _Search(scorer, point, goal)
+    goal = PointObjective.of(point)
+    search = _PointSearch(scorer, point, goal)
     search.run()
     reason = ""
     if search.plan is None:
@@ -89,7 +89,7 @@ def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
         reason = "no accelerator of the quota has a profile of this model that fits a zone"
     # A plan below the bound mixes more kinds than the structures that were bounded: then there is no bound.
     is_bounded = search.plan is not None and search.bound <= search.best * (1 + 1e-9)
-    return Answer(
+    return PointResult(
         plan=search.plan,
         score=search.score,
         reason=reason,
@@ -98,9 +98,9 @@ def plan_point(scorer: Scorer, point: CasePoint) -> Answer:
     )
 
 
-class _Search:
-    def __init__(self, scorer: Scorer, point: CasePoint, goal: Goal) -> None:
-        pools = Pools({key: n for key, n in point.quota.items() if key[1] in scorer.file.gpus})
+class _PointSearch:
+    def __init__(self, scorer: FormulaScorer, point: CasePoint, goal: PointObjective) -> None:
+        pools = QuotaPools({key: n for key, n in point.quota.items() if key[1] in scorer.file.gpus})
         sizes = sorted({mbs for rows in scorer.model.times.values() for mbs, _ in rows})
         tables = [KindTable(scorer, pools, mbs) for mbs in sizes] if pools.names else []
         self.scorer, self.point, self.goal = scorer, point, goal
@@ -110,13 +110,13 @@ class _Search:
         self.bounds = [Bounds(table) for table in self.tables]
         self.samples = [-(-scorer.global_batch // table.mbs) for table in self.tables]
         self.degrees = [_degrees(samples) for samples in self.samples]
-        self.plan: CasePlan | None = None
-        self.score: Score | None = None
+        self.plan: BenchmarkPlan | None = None
+        self.score: FormulaScore | None = None
         self.best = self.bound = math.inf
         self.num_evaluated = 0
-        self.seen: set[Candidate] = set()
-        self.estimated: list[Split] = []
-        self.scored: list[Split] = []
+        self.seen: set[StageSequence] = set()
+        self.estimated: list[SplitPipeline] = []
+        self.scored: list[SplitPipeline] = []
 
     def run(self) -> None:
         for num_groups in range(1, MAX_GROUPS + 1):
@@ -128,9 +128,9 @@ class _Search:
                 self._examine(chunk)
         self._improve()
 
-    def retry(self, relaxed: Goal) -> str:
+    def retry(self, relaxed: PointObjective) -> str:
         """Look for a first plan under a relaxed goal and improve it; return why there is none, if so."""
-        other = _Search(self.scorer, self.point, relaxed)
+        other = _PointSearch(self.scorer, self.point, relaxed)
         other.run()
         self.num_evaluated += other.num_evaluated
         if other.score is None or other.plan is None:
@@ -192,16 +192,16 @@ class _Search:
 
     def _examine(self, promises: list[Promise]) -> None:
         self._split(
-            Candidate(p.table, sequence, p.replicas)
+            StageSequence(p.table, sequence, p.replicas)
             for p in promises
             if p.bound < self.best
             for sequence in orders(self.tables[p.table], p.kinds, p.counts)
         )
         self._lay_out()
 
-    def _split(self, candidates: Iterable[Candidate]) -> None:
+    def _split(self, candidates: Iterable[StageSequence]) -> None:
         """Split candidates into layers, all of one table and length at once; keep what may improve."""
-        groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
+        groups: dict[tuple[int, int], list[StageSequence]] = defaultdict(list)
         for candidate in candidates:
             if candidate not in self.seen:
                 self.seen.add(candidate)
@@ -227,7 +227,7 @@ class _Search:
             values = self.goal.values(time, usd_per_s, egress_usd)
             for row in np.flatnonzero(time < longest_s):
                 pipeline = Pipeline(tuple(kinds[row].tolist()), tuple(first[row].tolist()), int(replicas[row]))
-                self.estimated.append(Split(float(values[row]), t, pipeline))
+                self.estimated.append(SplitPipeline(float(values[row]), t, pipeline))
 
     def _lay_out(self) -> None:
         """Lay out the most promising splits over zones, until one is better than all the others promise."""
@@ -248,7 +248,7 @@ class _Search:
         for split in sorted(self.scored)[:NUM_SETTLED]:
             self._score(split, thorough=True)
 
-    def _score(self, split: Split, *, thorough: bool) -> float:
+    def _score(self, split: SplitPipeline, *, thorough: bool) -> float:
         value = math.inf
         for plan in layouts(self.tables[split.table], split.pipeline, thorough=thorough):
             score = self.scorer.score(plan)
@@ -259,7 +259,7 @@ class _Search:
                     self.best, self.plan, self.score = self.goal.value(score), plan, score
         return value
 
-    def _neighbours(self) -> Iterator[Candidate]:
+    def _neighbours(self) -> Iterator[StageSequence]:
         """Yield what is one step from the best pipelines, in every table and with nearby numbers of replicas."""
         for split in sorted(self.scored)[:NUM_IMPROVED]:
             source = self.tables[split.table].kinds
@@ -276,7 +276,7 @@ class _Search:
                     most = most_replicas(table, Structures(rows.T, np.ones_like(rows.T)))
                     for row, replicas in zip(rows.tolist(), most.tolist(), strict=True):
                         for D in self._nearby(t, split.pipeline.replicas, replicas):
-                            yield Candidate(t, tuple(row), D)
+                            yield StageSequence(t, tuple(row), D)
 
     def _nearby(self, table: int, replicas: int, most: int) -> list[int]:
         if most < 1:

@@ -14,9 +14,9 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.errors import UsageError
-from strata.evaluation.published.accuracy import profiled_step
-from strata.evaluation.published.calibrated import Calibration, pipelines_s
-from strata.evaluation.published.file import CaseFile
+from strata.evaluation.published_benchmarks.accuracy import profiled_step
+from strata.evaluation.published_benchmarks.calibrated import Calibration, pipelines_s
+from strata.evaluation.published_benchmarks.case_file import CaseFile
 
 Array = Floats
 

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Ints
-from strata.evaluation.published.file import Array
-from strata.evaluation.published.kinds import KindTable, Rings
+from strata.evaluation.published_benchmarks.case_file import Array
+from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, Rings
 
 EVERY_CUT: Final = 100
 """Up to so many splits of a candidate are all tried."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from strata.errors import UsageError
-from strata.evaluation.published.calibrated import (
+from strata.evaluation.published_benchmarks.calibrated import (
     CALIBRATION,
     Calibration,
     ProfiledStep,
@@ -22,9 +22,9 @@ from strata.evaluation.published.calibrated import (
     shared_ring_s,
     shared_send_s,
 )
-from strata.evaluation.published.file import Array, CaseFile, End, MeasuredRun, ModelProfile
-from strata.evaluation.published.neutral import ELEMENT_BYTES
-from strata.evaluation.published.plan import Run, Stage
+from strata.evaluation.published_benchmarks.case_file import Array, CaseFile, End, MeasuredRun, ModelProfile
+from strata.evaluation.published_benchmarks.formulas import ELEMENT_BYTES
+from strata.evaluation.published_benchmarks.plan import BenchmarkStage, ReplicaRun
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.workload.profile import LayerTimes
 
@@ -125,7 +125,7 @@ def profiled_step(file: CaseFile, run: MeasuredRun) -> ProfiledStep:
     )
 
 
-def _layer_times(model: ModelProfile, part: Run, mbs: int, stage: Stage) -> LayerTimes:
+def _layer_times(model: ModelProfile, part: ReplicaRun, mbs: int, stage: BenchmarkStage) -> LayerTimes:
     times = model.times.get(part.gpu, {}).get((mbs, part.tp))
     if times is None:
         raise UsageError(f"no profile of {model.name} on {part.gpu} with mbs {mbs}, tp {part.tp}")
@@ -135,14 +135,14 @@ def _layer_times(model: ModelProfile, part: Run, mbs: int, stage: Stage) -> Laye
     return LayerTimes(times.forward_s[layers], times.backward_s[layers], times.update_s[layers])
 
 
-def _sends(file: CaseFile, links: Sequence[tuple[Run, Run]], message_bytes: Array) -> list[float]:
+def _sends(file: CaseFile, links: Sequence[tuple[ReplicaRun, ReplicaRun]], message_bytes: Array) -> list[float]:
     return [
         shared_send_s(_curve(file, a, b), float(size), min(a.tp, b.tp))
         for (a, b), size in zip(links, message_bytes, strict=True)
     ]
 
 
-def _ring_s(file: CaseFile, model: ModelProfile, stage: Stage) -> float:
+def _ring_s(file: CaseFile, model: ModelProfile, stage: BenchmarkStage) -> float:
     """Return the gradient all-reduce of one stage, through its slowest pair of neighbours in the ring."""
     D, tp = stage.num_replicas, min(run.tp for run in stage.runs)
     if D == 1:
@@ -155,7 +155,7 @@ def _ring_s(file: CaseFile, model: ModelProfile, stage: Stage) -> float:
     return max(shared_ring_s(_curve(file, a, b), gradients, tp, D) for a, b in inside + between)
 
 
-def _curve(file: CaseFile, source: Run, dest: Run) -> BandwidthCurve:
+def _curve(file: CaseFile, source: ReplicaRun, dest: ReplicaRun) -> BandwidthCurve:
     a, b = _end(file, source), _end(file, dest)
     curve = file.curves.get((a, b))
     if curve is None:
@@ -165,6 +165,6 @@ def _curve(file: CaseFile, source: Run, dest: Run) -> BandwidthCurve:
     return curve
 
 
-def _end(file: CaseFile, run: Run) -> End:
+def _end(file: CaseFile, run: ReplicaRun) -> End:
     gpu = file.gpus.get(run.gpu)
     return End(run.zone, run.gpu, min(run.tp, gpu.gpus_per_node) if gpu else run.tp)

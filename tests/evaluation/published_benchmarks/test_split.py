@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.evaluation.published.kinds import KindTable, Pools, Rings
-from strata.evaluation.published.neutral import Scorer
-from strata.evaluation.published.plan import CasePlan, Run, Stage
-from strata.evaluation.published.split import Batch, Splitter
-from strata.evaluation.published.structures import Bounds, Structures, most_replicas
-from tests.evaluation.published.builders import case_file
+from strata.evaluation.published_benchmarks.formulas import FormulaScorer
+from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun
+from strata.evaluation.published_benchmarks.search.layer_split import Batch, Splitter
+from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, QuotaPools, Rings
+from strata.evaluation.published_benchmarks.search.structures import Bounds, Structures, most_replicas
+from tests.evaluation.published_benchmarks.builders import case_file
 
 LAYERS = 9
 QUOTA = {"east-a": {"fast": 16, "slow": 16}, "west-a": {"fast": 16}}
@@ -22,7 +22,7 @@ QUOTA = {"east-a": {"fast": 16, "slow": 16}, "west-a": {"fast": 16}}
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> KindTable:
     file = case_file(tmp_path_factory.mktemp("cases"), QUOTA, layers=LAYERS)
-    return KindTable(Scorer(file, "tiny", 64), Pools(file.cases[0].points[0].quota), 2)
+    return KindTable(FormulaScorer(file, "tiny", 64), QuotaPools(file.cases[0].points[0].quota), 2)
 
 
 def batch_of(kinds: tuple[int, ...], replicas: int, copies: int = 1) -> Batch:
@@ -56,10 +56,10 @@ def test_where_a_region_has_one_zone_the_estimate_is_the_score(table: KindTable)
     estimate = Splitter(table, Rings(table)).iteration_s(batch_of(kinds, 4), first)[0]
     parts = [(table.kinds[k].region + "-a", *table.kinds[k].parts[0]) for k in kinds]
     stages = tuple(
-        Stage(int(a), int(b) - 1, (Run(gpu, tp, zone, 4),))
+        BenchmarkStage(int(a), int(b) - 1, (ReplicaRun(gpu, tp, zone, 4),))
         for (zone, gpu, tp), a, b in zip(parts, first[0], first[0][1:], strict=False)
     )
-    assert table.scorer.score(CasePlan(2, stages)).iteration_s == pytest.approx(estimate, rel=1e-12)
+    assert table.scorer.score(BenchmarkPlan(2, stages)).iteration_s == pytest.approx(estimate, rel=1e-12)
 
 
 def test_a_mixed_stage_draws_on_both_pools(table: KindTable) -> None:
@@ -74,8 +74,8 @@ def test_a_mixed_stage_draws_on_both_pools(table: KindTable) -> None:
 def test_memory_decides_how_many_layers_an_early_stage_holds(table: KindTable, tmp_path: Path) -> None:
     assert (np.diff(table.last_fitting, axis=1) <= 0).all()  # more stages left, more microbatches held
     file = case_file(tmp_path, {"east-a": {"fast": 4}}, layers=LAYERS)
-    scorer = Scorer(file, "tiny", 64)
-    alone = KindTable(scorer, Pools(file.cases[0].points[0].quota), 2)
+    scorer = FormulaScorer(file, "tiny", 64)
+    alone = KindTable(scorer, QuotaPools(file.cases[0].points[0].quota), 2)
     for left in range(1, 5):
         last = int(alone.last_fitting[0, left, 1])
         need = [

@@ -17,21 +17,21 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.arrays import Ints
-from strata.evaluation.published.file import Array, End
-from strata.evaluation.published.neutral import (
+from strata.evaluation.published_benchmarks.case_file import Array, End
+from strata.evaluation.published_benchmarks.formulas import (
     BUCKET_BYTES,
     ELEMENT_BYTES,
     RING_TP,
     STATE_BYTES_PER_PARAM,
-    Scorer,
+    FormulaScorer,
     overhead_bytes,
     region,
 )
-from strata.evaluation.published.plan import Run
+from strata.evaluation.published_benchmarks.plan import ReplicaRun
 from strata.fleet.bandwidth import BandwidthCurve
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """One accelerator type of a kind, with its tensor-parallel degree."""
 
     gpu: str
@@ -39,14 +39,14 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StageKind:
     """What the replicas of a stage are: all in one region, each of them one of `parts`."""
 
     region: str
-    parts: tuple[Part, ...]
+    parts: tuple[StagePart, ...]
 
 
-class Pools:
+class QuotaPools:
     """The quota of one point by pool: a region's accelerators of one type, over its zones."""
 
     def __init__(self, quota: Mapping[tuple[str, str], int]) -> None:
@@ -76,7 +76,7 @@ class KindTable:
     tp_of [K, P]          tensor parallelism by pool; a mixed kind has several
     """
 
-    def __init__(self, scorer: Scorer, pools: Pools, mbs: int) -> None:
+    def __init__(self, scorer: FormulaScorer, pools: QuotaPools, mbs: int) -> None:
         self.scorer, self.pools, self.mbs = scorer, pools, mbs
         self.kinds = tuple(_kinds(scorer, pools, mbs))
         self.num_layers = L = scorer.model.num_layers
@@ -110,12 +110,12 @@ class KindTable:
         """The most layers a stage of a kind can hold with k stages left [K, k]."""
         return np.asarray((self.last_fitting - np.arange(self.num_layers) + 1).max(axis=2))
 
-    def _part_time(self, part: Part) -> Array:
+    def _part_time(self, part: StagePart) -> Array:
         times = self.scorer.model.times[part.gpu][self.mbs, part.tp]
         prefix = np.concatenate([[0.0], np.cumsum(times.forward_s + times.backward_s)])
         return np.asarray(np.maximum(prefix[None, 1:] - prefix[:-1, None], 0.0))
 
-    def _part_fit(self, part: Part) -> Ints:
+    def _part_fit(self, part: StagePart) -> Ints:
         model, L = self.scorer.model, self.num_layers
         room = self.scorer.file.gpus[part.gpu].memory_bytes - overhead_bytes(part.tp)
         state = np.concatenate([[0.0], np.cumsum(model.params[part.tp])]) * STATE_BYTES_PER_PARAM
@@ -130,7 +130,7 @@ class KindTable:
         """Return send_s: each part reaches its best counterpart, the slowest part sets the time."""
         K = len(self.kinds)
         send = np.zeros((K, K, len(num_bytes)))
-        best: dict[tuple[str, Part, str, Part], Array] = {}
+        best: dict[tuple[str, StagePart, str, StagePart], Array] = {}
         for (i, a), (j, b) in itertools.product(enumerate(self.kinds), repeat=2):
             table = np.empty((len(a.parts), len(b.parts), len(num_bytes)))
             for (x, p), (y, q) in itertools.product(enumerate(a.parts), enumerate(b.parts)):
@@ -141,20 +141,23 @@ class KindTable:
             send[i, j] = np.maximum(table.min(axis=1).max(axis=0), table.min(axis=0).max(axis=0))
         return send
 
-    def _best_send(self, source: str, p: Part, dest: str, q: Part, num_bytes: Array) -> Array:
+    def _best_send(self, source: str, p: StagePart, dest: str, q: StagePart, num_bytes: Array) -> Array:
         zones = itertools.product(self.pools.zones[source, p.gpu], self.pools.zones[dest, q.gpu])
         times = [
-            [self.scorer.transfer_s(Run(p.gpu, p.tp, a, 1), Run(q.gpu, q.tp, b, 1), size) for size in num_bytes]
+            [
+                self.scorer.transfer_s(ReplicaRun(p.gpu, p.tp, a, 1), ReplicaRun(q.gpu, q.tp, b, 1), size)
+                for size in num_bytes
+            ]
             for a, b in zones
         ]
         return np.asarray(np.min(times, axis=0))
 
 
-def _kinds(scorer: Scorer, pools: Pools, mbs: int) -> list[Kind]:
+def _kinds(scorer: FormulaScorer, pools: QuotaPools, mbs: int) -> list[StageKind]:
     """Return every kind that has a profile, tables and a zone large enough; pure kinds first."""
     model, found = scorer.model, []
     for home in dict.fromkeys(r for r, _ in pools.names):
-        choices: list[list[Part | None]] = []
+        choices: list[list[StagePart | None]] = []
         for r, gpu in pools.names:
             if r != home:
                 continue
@@ -163,16 +166,23 @@ def _kinds(scorer: Scorer, pools: Pools, mbs: int) -> list[Kind]:
             )
             tps = [tp for m, tp in model.times.get(gpu, {}) if m == mbs and tp <= most]
             choices.append(
-                [None, *(Part(gpu, tp) for tp in sorted(tps) if tp in model.params and tp in model.act_mem_elems)]
+                [
+                    None,
+                    *(
+                        StagePart(gpu, tp)
+                        for tp in sorted(tps)
+                        if tp in model.params and tp in model.act_mem_elems
+                    ),
+                ]
             )
         for combination in itertools.product(*choices):
             parts = tuple(part for part in combination if part is not None)
             if parts and _connected(scorer, pools, home, parts):
-                found.append(Kind(home, parts))
+                found.append(StageKind(home, parts))
     return sorted(found, key=lambda kind: len(kind.parts))
 
 
-def _connected(scorer: Scorer, pools: Pools, home: str, parts: tuple[Part, ...]) -> bool:
+def _connected(scorer: FormulaScorer, pools: QuotaPools, home: str, parts: tuple[StagePart, ...]) -> bool:
     return all(
         any(
             (End(a, p.gpu, 1), End(b, q.gpu, 1)) in scorer.file.curves
@@ -219,7 +229,7 @@ class Rings:
             known = self._shared[replicas] = _ring_s(every, self.total_bytes / shards, replicas)
         return known
 
-    def _curves(self, kind: Kind) -> tuple[BandwidthCurve, ...]:
+    def _curves(self, kind: StageKind) -> tuple[BandwidthCurve, ...]:
         """Return the curves of which a ring of this kind needs one: between parts if mixed, else between zones."""
         pools = self._table.pools
         found: dict[BandwidthCurve, None] = {}
