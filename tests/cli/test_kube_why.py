@@ -14,9 +14,8 @@ from strata.cluster.api.pod_claims import job_claim
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.gather import cache_of, from_files
-from strata.cluster.scheduling.explain import decide
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
-from tests.cluster.builders import A100, B3
+from tests.cluster.builders import A100, B3, decide
 from tests.cluster.objects import RESOURCE, devices, job, node, pod
 
 AT = "2026-11-21T10:00:00Z"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.evaluation import Choice, evaluate
+from strata.cluster.scheduling.explain import explain
+from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.snapshot import Cluster, NodeState
+from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement
+from strata.decision import Decision
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint
 
@@ -71,3 +76,14 @@ def claim(devices: int | None = 1, pods: int = 1, **more: Any) -> Claim:
 def quads(count: int = 8, *, fast: str = "nvlink", slow: str = "sys") -> dict[tuple[int, int], str]:
     """Links of devices in groups of four."""
     return {(i, j): fast if i // 4 == j // 4 else slow for i in range(count) for j in range(i + 1, count)}
+
+
+def choose(index: Index, asked: Claim, profiles: Sequence[RuntimeProfile]) -> Choice:
+    """Return the router's choice on an index."""
+    return evaluate(index, asked, profiles).choice
+
+
+def decide(where: Index | Cluster, asked: Claim, profiles: Sequence[RuntimeProfile]) -> Decision[Placement]:
+    """Return the router's choice with every node's reason."""
+    index = where if isinstance(where, Index) else Index.of(where)
+    return explain(evaluate(index, asked, profiles))

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.scheduling.appraise import TOKENS, appraise
+from strata.cluster.scheduling.evaluation import TOKENS, evaluate
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.router import choose
 from strata.evaluation.placement.synthetic import synthetic_cluster
-from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
+from tests.cluster.builders import A100, B3, PROFILES, choose, claim, cluster, node
 
 
 def said(asked, *nodes):
     index = Index.of(cluster(*nodes))
-    token, score = appraise(index, asked, PROFILES)
+    token, score = evaluate(index, asked, PROFILES).nodes
     return {one.name: (TOKENS[t], float(s)) for one, t, s in zip(index.nodes, token, score, strict=True)}
 
 
@@ -53,7 +52,7 @@ def test_the_best_node_for_one_pod_is_where_the_router_goes(seed, count):
     index = Index.of(synthetic_cluster(40, np.random.default_rng(seed), busy=0.7))
     asked = claim(count) if count else claim(None, is_fractional=True, memory_bytes=2**34, cores_share=0.5)
     placement = choose(index, asked, PROFILES).placement
-    token, score = appraise(index, asked, PROFILES)
+    token, score = evaluate(index, asked, PROFILES).nodes
     if placement is None:
         assert token.all()
     else:

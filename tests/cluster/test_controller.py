@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from strata.cluster.api import jobs, kinds
 from strata.cluster.api.actions import Action, Apply, Delete, Event, Patch
+from strata.cluster.api.applier import Failure
 from strata.cluster.api.jobs import at
 from strata.cluster.api.kinds import annotations_of
 from strata.cluster.api.placement_annotation import CHECKPOINT, nodes_of
 from strata.cluster.cache.cache import ClusterCache, job_placement
-from strata.cluster.controller.controller import CHECKPOINT_DIR, OFFER, Controller
+from strata.cluster.controller.controller import CHECKPOINT_DIR, Controller
+from strata.cluster.controller.release import OFFER
 from tests.cluster import objects
 from tests.cluster.admission.mutability import forbidden_template
 from tests.cluster.builders import A100, B3, PROFILES
@@ -39,14 +42,20 @@ class Cluster:
 
     def step(self, *, after_s: float = 1.0) -> list[Action]:
         self.now_s += after_s
-        actions = [one for one in self.controller.step(self.cache, self.now_s, stamp=STAMP) if one is not None]
-        for action in actions:
-            key = (action.ref.kind.kind, action.ref.name)
-            if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):
-                self.put(action.ref.kind, merged(self.objects[key], action.body))
-            elif isinstance(action, Apply):
-                self.put(action.ref.kind, copy.deepcopy(dict(action.body)))
-        return actions
+        done: list[Action] = []
+
+        def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
+            for action in actions:
+                done.append(action)
+                key = (action.ref.kind.kind, action.ref.name)
+                if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):
+                    self.put(action.ref.kind, merged(self.objects[key], action.body))
+                elif isinstance(action, Apply):
+                    self.put(action.ref.kind, copy.deepcopy(dict(action.body)))
+            return ()
+
+        self.controller.cycle(self.cache, self.now_s, apply=apply, stamp=STAMP)
+        return done
 
     def job(self, name: str) -> Any:
         return self.objects["Job", name]

@@ -21,7 +21,7 @@ from strata.cluster.extender.wire import (
     plain,
     read_args,
 )
-from strata.cluster.scheduling.appraise import TOKENS, appraise
+from strata.cluster.scheduling.evaluation import TOKENS, evaluate
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, UsageError
@@ -171,7 +171,7 @@ def test_filter_answers_a_part_of_the_names_in_their_order_and_accounts_for_all(
 def test_points_are_in_the_order_of_the_routers_scores(seed, devices):
     index = Index.of(synthetic_cluster(40, np.random.default_rng(seed), busy=0.7))
     asked = pod(devices=devices)
-    token, score = appraise(index, read_claim(asked["metadata"]["annotations"], name="p"), PROFILES)
+    token, score = evaluate(index, read_claim(asked["metadata"]["annotations"], name="p"), PROFILES).nodes
     given_ = scored(asked, index.node_number, index)
     fitting = [n for n, t in enumerate(token) if TOKENS[t] == ""]
     for n in fitting:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import random
-import time
 
 import pytest
 
 from strata.cluster.api import kinds
+from strata.cluster.api.kinds import ADMISSION_CHECK, WORKLOAD
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT
-from strata.cluster.api.watch import Change, Listed
 from strata.cluster.cache.cache import ClusterCache
-from strata.cluster.kueue import workload as kueue
 from strata.cluster.kueue.admission_checks import AGAIN_S, HELD_S, AdmissionChecks
-from strata.cluster.kueue.flavors import ADMISSION_CHECK, admission_check
+from strata.cluster.kueue.flavors import admission_check
 from tests.cluster import objects
 from tests.cluster.builders import A100, PROFILES
 
@@ -25,7 +22,7 @@ RESERVED = {"type": "QuotaReserved", "status": "True"}
 def workload(name, devices=8, *, at=1, version=1, conditions=(RESERVED,)):
     template = {"metadata": {"annotations": objects.asks(devices=devices)}, "spec": objects.pod_spec()}
     return {
-        "apiVersion": kueue.WORKLOAD.api_version,
+        "apiVersion": WORKLOAD.api_version,
         "kind": "Workload",
         "metadata": {
             "name": f"job-{name}",
@@ -46,17 +43,22 @@ class World:
         self.cache, self.admission_checks, self.now_s = ClusterCache(PROFILES), AdmissionChecks(), 0.0
         self.cache.changed(kinds.NODE, objects.node("n1"))
         self.cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
-        self.admission_checks.hear(
-            Listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},))
-        )
+        self.cache.listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},))
 
     def hear(self, obj, what="MODIFIED"):
-        self.admission_checks.hear(Change(kueue.WORKLOAD, what, copy.deepcopy(obj)))
+        self.cache.changed(WORKLOAD, copy.deepcopy(obj), is_gone=what == "DELETED")
 
     def step(self, *, after_s=1.0):
         self.now_s += after_s
         self.cache.expire(self.now_s)
-        return list(self.admission_checks.step(self.cache, self.now_s, stamp=STAMP))
+        done = []
+
+        def apply(actions):
+            done.extend(actions)
+            return ()
+
+        self.admission_checks.cycle(self.cache, self.now_s, apply=apply, stamp=STAMP)
+        return done
 
     @property
     def free(self):
@@ -140,15 +142,15 @@ def test_an_answer_that_did_not_arrive_is_given_again_and_counts_once():
 def test_a_gang_whose_devices_break_is_queued_again():
     world, one = World(), workload("train")
     world.hear(one)
-    assert list(world.admission_checks.moved("Job/default/train", "xid 79", stamp=STAMP)) == []
+    assert list(world.admission_checks.moved(world.cache, "Job/default/train", "xid 79", stamp=STAMP)) == []
     (action,) = world.step()
     ready = done(one, action)
     world.hear(ready)
-    (back,) = world.admission_checks.moved("Job/default/train", "xid 79", stamp=STAMP)
+    (back,) = world.admission_checks.moved(world.cache, "Job/default/train", "xid 79", stamp=STAMP)
     (state,) = back.body["status"]["admissionChecks"]
     assert (state["state"], state["message"]) == ("Retry", "xid 79")
     assert "podSetUpdates" not in state
-    assert list(world.admission_checks.moved("Job/default/other", "xid 79", stamp=STAMP)) == []
+    assert list(world.admission_checks.moved(world.cache, "Job/default/other", "xid 79", stamp=STAMP)) == []
 
 
 def test_a_placement_somebody_wrote_into_is_not_held(caplog):
@@ -166,7 +168,7 @@ def test_a_placement_somebody_wrote_into_is_not_held(caplog):
 
 def test_our_check_is_made_active_and_others_questions_are_theirs():
     world = World()
-    world.admission_checks.hear(Listed(ADMISSION_CHECK, (admission_check("mine"),)))
+    world.cache.listed(ADMISSION_CHECK, (admission_check("mine"),))
     world.hear(workload("train"))
     (action,) = world.step()
     assert (action.ref.kind.kind, action.ref.name, action.subresource) == ("AdmissionCheck", "mine", "status")
@@ -184,30 +186,28 @@ def test_the_jobs_own_words_count_and_its_key_is_the_gangs():
     assert world.free == 4
 
 
-class Listing:
-    """An API server that lists what it was given, and has nothing to tell after."""
+def test_an_answer_to_a_workload_that_changed_meanwhile_is_not_sent():
+    world, one = World(), workload("train")
+    world.hear(one)
 
-    def __init__(self, **objects_of):
-        self.objects_of = objects_of
+    class Meanwhile:
+        """The cache's lock: before places are held, somebody changes the workload."""
 
-    def list(self, kind, **_more):
-        return self.objects_of[kind.plural], "1"
+        entered = 0
 
-    def watch(self, kind, **_more):
-        return iter(())
+        def __enter__(self):
+            self.entered += 1
+            if self.entered == 2:
+                world.hear(workload("train", version=2))
 
+        def __exit__(self, *error):
+            return None
 
-def test_it_listens_by_itself_and_says_while_it_does_not_know():
-    world = World()
-    check = {**admission_check(), "status": {"conditions": [ACTIVE]}}
-    world.admission_checks = AdmissionChecks()
-    world.admission_checks.start(
-        Listing(workloads=[workload("train")], admissionchecks=[check]), rng=random.Random(1)
+    sent = []
+    world.admission_checks.cycle(
+        world.cache, 1.0, apply=lambda actions: sent.extend(actions) or (), stamp=STAMP, lock=Meanwhile()
     )
-    until = time.monotonic() + 10
-    while (why := world.admission_checks.unready()) and time.monotonic() < until:
-        assert why.startswith("not listed yet: ")
-    actions = world.step()
-    world.admission_checks.stop()
-    assert states(actions) == {"job-train": "Ready"}
-    assert AdmissionChecks().unready() == ""
+    assert sent == []
+    assert world.free == 8
+    (action,) = world.step()
+    assert action.resource_version == "2"

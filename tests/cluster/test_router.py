@@ -6,24 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.scheduling.explain import decide, route
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.router import choose
 from strata.fleet.acu import Need
-from tests.cluster.builders import A100, B3, DIE, PROFILES, claim, cluster, node, quads
+from tests.cluster.builders import A100, B3, DIE, PROFILES, choose, claim, cluster, decide, node, quads
 from tests.cluster.placement_scores import every_placement, score
 
 GIB = 2**30
 
 
 def placed(asked, *nodes, profiles=PROFILES):
-    decision = route(cluster(*nodes), asked, profiles)
+    decision = decide(cluster(*nodes), asked, profiles)
     assert decision.choice is not None, [str(reason) for reason in decision.reasons]
     return decision.choice
 
 
 def tokens(asked, *nodes, profiles=PROFILES):
-    decision = route(cluster(*nodes), asked, profiles)
+    decision = decide(cluster(*nodes), asked, profiles)
     assert decision.choice is None
     return [reason.token for reason in decision.reasons], {
         one.name: [reason.token for reason in one.reasons] for one in decision.alternatives
@@ -39,7 +37,7 @@ def devices(placement):
 
 def test_two_910b_stand_for_one_a100_and_the_arithmetic_is_shown():
     asked = claim(1, accelerator=A100, norm="all")
-    decision = route(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
+    decision = decide(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
     assert decision.choice is not None
     assert (decision.choice.profile, decision.choice.devices_per_pod) == ("pytorch-ascend", 2)
     exchanged = next(reason for reason in decision.reasons if reason.token == "exchanged")
@@ -60,7 +58,7 @@ def test_substitution_never_leaves_the_gang_waiting():
 
 def test_substitution_ask_names_the_offer_and_waits():
     asked = claim(1, accelerator=A100, norm="all", substitution="ask")
-    decision = route(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
+    decision = decide(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
     assert decision.choice is None
     assert decision.reasons[0].token == "substitution-wanted"
     assert decision.reasons[0].data["offer"] == "2x Ascend910B3"
@@ -135,7 +133,7 @@ def test_a_single_die_comes_from_a_board_that_is_torn_already(count):
 
 
 def test_devices_that_cannot_reach_each_other_talk_through_the_host():
-    decision = route(cluster(node("a", can_p2p=False)), claim(2), PROFILES)
+    decision = decide(cluster(node("a", can_p2p=False)), claim(2), PROFILES)
     assert decision.choice is not None
     assert not decision.choice.can_p2p
     assert decision.choice.bandwidth == 12e9
@@ -296,7 +294,7 @@ def test_node_selectors_choose_nodes():
 
 
 def test_every_node_that_was_not_chosen_has_its_reason():
-    decision = route(
+    decision = decide(
         cluster(node("a"), node("b", busy=(0,)), node("npu", B3)), claim(1, accelerator=A100), PROFILES
     )
     assert {one.name for one in decision.alternatives} == {"a", "npu"}
@@ -304,7 +302,7 @@ def test_every_node_that_was_not_chosen_has_its_reason():
 
 
 def test_a_better_card_that_has_no_room_for_the_gang_does_not_seem_to_score_lower():
-    decision = route(
+    decision = decide(
         cluster(node("n0", A100, 4, busy=(0, 1)), node("n1", B3)), claim(1, 4, accelerator=A100), PROFILES
     )
     assert decision.choice is not None
@@ -346,7 +344,7 @@ def small_clusters(draw):
 @settings(max_examples=100, deadline=None)
 @given(small_clusters(), st.integers(1, 3), st.integers(1, 2))
 def test_no_placement_of_a_small_cluster_is_better(snapshot, pods, count):
-    decision = route(snapshot, claim(count, pods), PROFILES)
+    decision = decide(snapshot, claim(count, pods), PROFILES)
     best = max(
         (score(snapshot, every) for every in every_placement(snapshot, pods=pods, devices=count)),
         default=None,

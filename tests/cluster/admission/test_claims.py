@@ -12,11 +12,10 @@ from strata.cluster.api.kinds import annotations_of, labels_of
 from strata.cluster.api.placement_annotation import GATE, MANAGED, PLACEMENT, WAITING, encode
 from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
 from strata.cluster.scheduling.claim import Where
-from strata.cluster.scheduling.explain import route
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
 from tests.cluster.admission.builders import A100, ASCEND, B3, GIB, container, fraction, job, placement, pod
-from tests.cluster.builders import PROFILES, cluster, node
+from tests.cluster.builders import PROFILES, cluster, decide, node
 
 
 def faults(read, thing):
@@ -31,17 +30,17 @@ def faults(read, thing):
 def test_a_vendors_resource_counts_devices_of_that_vendor():
     claim = claim_of_pod(pod(container(gpu=2)))
     assert (claim.name, claim.namespace, claim.devices, claim.vendor) == ("p", "team", 2, "NVIDIA")
-    decision = route(cluster(node("npu", B3)), claim, PROFILES)
+    decision = decide(cluster(node("npu", B3)), claim, PROFILES)
     assert [str(reason) for one in decision.alternatives for reason in one.reasons] == [
         "npu: is not the NVIDIA card that was asked for, and the job accepts no substitute"
     ]
-    assert route(cluster(node("nv")), claim, PROFILES).choice is not None
+    assert decide(cluster(node("nv")), claim, PROFILES).choice is not None
 
 
 def test_a_named_card_lets_others_stand_in():
     claim = claim_of_pod(pod(container(gpu=1), annotations={"accelerator": A100, "norm": "all"}))
     assert (claim.devices, claim.accelerator, claim.vendor) == (1, A100, "")
-    decision = route(cluster(node("npu", B3)), claim, PROFILES)
+    decision = decide(cluster(node("npu", B3)), claim, PROFILES)
     assert decision.choice is not None
     assert decision.choice.devices_per_pod == 2
 

@@ -13,7 +13,6 @@ from strata.cluster.admission.inject import inject, release
 from strata.cluster.api.placement_annotation import GATE, PLACEMENT, VISIBLE, WAITING, decode, encode, place_of
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import choose
 from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
@@ -30,7 +29,7 @@ from tests.cluster.admission.builders import (
     pod,
 )  # fmt: skip
 from tests.cluster.admission.mutability import forbidden
-from tests.cluster.builders import A100, B3, claim, node
+from tests.cluster.builders import A100, B3, choose, claim, node
 from tests.slicing.contract import slices_from_environment
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -19,8 +19,7 @@ from strata.cluster.api.placement_annotation import MANAGED, encode
 from strata.cluster.api.pod_claims import job_claim
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import ClusterCache
-from strata.cluster.scheduling.explain import decide
-from tests.cluster.builders import B3
+from tests.cluster.builders import B3, decide
 from tests.cluster.objects import asks, devices, job, node
 
 BOOK = ClusterCache(bundled_profiles())

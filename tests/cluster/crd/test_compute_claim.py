@@ -11,10 +11,9 @@ from strata.cluster.api.annotations import PREFIX, read_claim
 from strata.cluster.api.crd.compute_claim import claim_of, claim_status, pascal, spec_of
 from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.placement_annotation import decode
-from strata.cluster.scheduling.explain import route
 from strata.decision import Alternative, Reason
 from strata.errors import BadFile
-from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
+from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
 from tests.cluster.crd.rules import object_faults
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T21:00:00Z"
@@ -109,7 +108,7 @@ NV, NPU = node("nv", busy=range(8)), node("npu", B3)
 
 
 def status_of(asked, *nodes, previous=None, now=NOW, generation=1):
-    status = claim_status(route(cluster(*nodes), asked, PROFILES), previous, now=now, generation=generation)
+    status = claim_status(decide(cluster(*nodes), asked, PROFILES), previous, now=now, generation=generation)
     assert list(object_faults(SCHEMA, json.loads(json.dumps(obj({}, status=status))))) == []
     return status
 
@@ -177,7 +176,7 @@ def test_conditions_of_others_stay():
 
 
 def test_of_very_many_nodes_the_first_thousand_are_told_and_the_rest_counted():
-    decision = route(cluster(NPU), claim(1), PROFILES)
+    decision = decide(cluster(NPU), claim(1), PROFILES)
     reason = Reason("devices-busy", "n", {"free": 0, "total": 8, "need": 1})
     many = tuple(Alternative(f"n{number}", {}, (reason,)) for number in range(1200))
     status = claim_status(replace(decision, alternatives=many), None, now=NOW, generation=1)

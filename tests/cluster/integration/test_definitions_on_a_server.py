@@ -13,9 +13,8 @@ from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.api.protocol import ApiFailed
-from strata.cluster.scheduling.explain import route
 from strata.errors import BadFile
-from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, node
+from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
 from tests.support.real_processes import until
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T20:00:30.125Z"
@@ -223,12 +222,12 @@ def test_the_status_of_a_claim_says_the_same_after_it_was_stored(defined, namesp
         return before, defined.apply(COMPUTE_CLAIM, {**head, "status": status}, subresource="status")["status"]
 
     asked = claim(1, accelerator=A100, substitution="never")
-    nowhere = route(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
+    nowhere = decide(cluster(node("nv", busy=range(8)), node("npu", B3)), asked, PROFILES)
     _, first = tell(nowhere, NOW)
     assert first["conditions"][0]["reason"] == "GangFitsNowhere"
     before, second = tell(nowhere, LATER)
     assert before == first == second
-    before, placed = tell(route(cluster(node("nv")), asked, PROFILES), LATER)
+    before, placed = tell(decide(cluster(node("nv")), asked, PROFILES), LATER)
     assert (before, placed["conditions"][0]["lastTransitionTime"]) == (first, LATER)
     line = plane.kubectl("get", "cclaim", "-n", namespace).splitlines()[1]
     assert line.split()[:5] == ["job-a", "True", "pytorch-nvidia", A100, "1"]

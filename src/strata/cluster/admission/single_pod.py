@@ -10,12 +10,11 @@ from strata.cluster.api.kinds import Object, annotations_of
 from strata.cluster.api.placement_annotation import GANG
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
 from strata.cluster.cache.cache import ClusterCache
-from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import Demand
+from strata.cluster.scheduling.evaluation import Evaluation, evaluate
+from strata.cluster.scheduling.explain import why_waiting
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.router import Choice, choose
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
-from strata.decision import Reason
 
 ASSUME_S: Final = 15.0
 """How long a place is held for a pod that was let in and is not seen: a webhook after ours may have refused it."""
@@ -25,31 +24,23 @@ def route_single_pod(cache: ClusterCache, pod: Object, *, is_dry_run: bool, now_
     """Return where a pod goes, or what it waits for; its place is held unless it is a dry run. Raises BadFile."""
     cache.expire(now_s)
     claim = named_claim(cache.claims, pod, "Pod") if CLAIM in annotations_of(pod) else claim_of_pod(pod)
-    index = cache.index
-    choice = choose(index, claim, cache.profiles)
+    evaluation = evaluate(cache.index, claim, cache.profiles)
+    choice = evaluation.choice
     if choice.placement is not None:
         if not is_dry_run:
             cache.assume(annotations_of(pod)[GANG], choice.placement, until_s=now_s + ASSUME_S)
         return Routed(choice.placement)
-    reason = _why(index, claim, choice)
-    return Routed(None, next(_could_wait_for(index, claim, choice), None), str(reason))
+    # Where no card could ever do, a model's own refusal says more than that nothing is free.
+    is_refused = not choice.demands and choice.refusals
+    reason = choice.refusals[0].reason if is_refused else why_waiting(evaluation)
+    return Routed(None, next(_could_wait_for(evaluation), None), str(reason))
 
 
-def _why(index: Index, claim: Claim, choice: Choice) -> Reason:
-    if choice.offer is not None and choice.demand is not None:
-        wanted = f"{claim.devices or 1}x {claim.accelerator}"
-        data = {"offer": f"{choice.demand.devices}x {choice.demand.model}", "wanted": wanted}
-        return Reason("substitution-wanted", claim.name, {**data, "profile": choice.demand.profile.name})
-    if not choice.demands and choice.refusals:
-        return choice.refusals[0].reason
-    return Reason("gang-fits-nowhere", claim.name, {"pods": claim.pods, "nodes": len(index.nodes)})
-
-
-def _could_wait_for(index: Index, claim: Claim, choice: Choice) -> Iterator[Placement]:
+def _could_wait_for(evaluation: Evaluation) -> Iterator[Placement]:
     """Yield what some node could give the pod if it were free: the card it was written for first, then by fit."""
-    for demand in sorted(choice.demands, key=lambda one: (one.is_substitute, -one.fit, one.model)):
-        is_allowed = not demand.is_substitute or claim.substitution == "allow"
-        if is_allowed and _is_ever_enough(index, demand):
+    for demand in sorted(evaluation.demands, key=lambda demand: (demand.is_substitute, -demand.fit, demand.model)):
+        is_allowed = not demand.is_substitute or evaluation.claim.substitution == "allow"
+        if is_allowed and _is_ever_enough(evaluation.index, demand):
             place = PodPlace("", (), demand.memory_bytes)
             yield Placement(
                 demand.profile.name,

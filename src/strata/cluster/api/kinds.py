@@ -60,6 +60,13 @@ RAY_JOB: Final = ObjectKind("ray.io", "v1", "RayJob", "rayjobs")
 SUSPENDABLE: Final = (JOB, JOB_SET, TRAIN_JOB, PYTORCH_JOB, RAY_JOB)
 """Kinds that are held back by a field `suspend` until they are routed."""
 
+ADMISSION_CHECK: Final = ObjectKind(
+    "kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False
+)
+WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+KUEUE: Final = (ADMISSION_CHECK, WORKLOAD)
+"""What is followed besides where Kueue lets jobs go."""
+
 
 def meta(obj: Object) -> Mapping[str, Any]:
     """Return an object's metadata."""

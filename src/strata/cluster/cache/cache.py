@@ -1,7 +1,8 @@
 """The cluster as the API server tells it, object by object, and as the router wants it: an index, always current.
 
-Objects go in as they are listed or change, in any order; `index` then costs what changed. Not thread-safe: one
-thread writes, and an index that was handed out never changes.
+Objects go in as they are listed or change, in any order; `index` then costs what changed. Not thread-safe: who
+shares a cache holds the informer's lock, for as long as it takes to make a `snapshot`; that never changes, so
+decisions on it need no lock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
 from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, decode, encode
 from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
-from strata.cluster.scheduling.index import Index
+from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
 from strata.errors import BadFile
@@ -51,10 +52,35 @@ class _Gang:
     uses: tuple[tuple[str, Use], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cache at one moment, for one scheduling cycle; nobody changes it.
+
+    grown: as of the cache. placements: of gangs that are jobs or have pods behind the gate. free_places: of the
+    latter, those no pod has. pods: of gangs with unbound pods, all that hold something.
+    assumed: gangs whose places are held and do not show yet.
+    """
+
+    index: Index
+    grown: int
+    profiles: tuple[RuntimeProfile, ...]
+    jobs: Mapping[str, Object]
+    gated: Mapping[str, Object]
+    unbound: Mapping[str, Object]
+    claims: Mapping[str, Object]
+    nodes: Mapping[str, Object]
+    compute_nodes: Mapping[str, Object]
+    placements: Mapping[str, Placement]
+    free_places: Mapping[str, tuple[PodPlace, ...]]
+    pods: Mapping[str, tuple[str, ...]]
+    assumed: frozenset[str]
+
+
 class ClusterCache:
     """profiles: those used until the API server has some of its own.
 
     jobs: by gang. gated, claims: pods behind our gate and ComputeClaims, by `namespace/name`. Others by name.
+    workloads, checks: Kueue's, where they are followed.
     unbound: pods that kube-scheduler cannot bind where they were placed, likewise.
     faults: by `Kind/name`, why an object of ours cannot be read; it counts as absent.
     grown: another number whenever what did not fit might now, by the index that was taken last.
@@ -67,6 +93,8 @@ class ClusterCache:
         self.gated: dict[str, Object] = {}
         self.unbound: dict[str, Object] = {}
         self.claims: dict[str, Object] = {}
+        self.workloads: dict[str, Object] = {}
+        self.checks: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
@@ -127,6 +155,32 @@ class ClusterCache:
         self._dirty.clear()
         return self._index
 
+    def snapshot(self) -> Snapshot:
+        """Return all that a scheduling cycle looks at, as it is now."""
+        index = self.index  # first: it may change `grown`
+        gated = {annotations_of(pod).get(GANG, "") for pod in self.gated.values()} & self._gangs.keys()
+        unbound = {annotations_of(pod).get(GANG, "") for pod in self.unbound.values()}
+        placements = ((gang, self.placement_of(gang)) for gang in self.jobs.keys() | gated)
+        return Snapshot(
+            index,
+            self.grown,
+            self.profiles,
+            dict(self.jobs),
+            dict(self.gated),
+            dict(self.unbound),
+            dict(self.claims),
+            dict(self.nodes),
+            dict(self.compute_nodes),
+            {gang: placement for gang, placement in placements if placement is not None},
+            {gang: tuple(self.free_places(gang)) for gang in gated},
+            {gang: self.pods_of(gang) for gang in unbound},
+            frozenset(gang for gang, held in self._gangs.items() if held.assumed is not None),
+        )
+
+    def has_room(self, placement: Placement) -> bool:
+        """Return whether all places of a placement are free now."""
+        return has_room(self.index, placement)
+
     def listed(self, kind: ObjectKind, objects: Iterable[Object]) -> None:
         """Take all objects of a kind; those not among them are gone."""
         present = {_key(obj): obj for obj in objects}
@@ -183,6 +237,10 @@ class ClusterCache:
             self._take_profile(key, obj)
         elif kind == kinds.COMPUTE_CLAIM:
             _put(self.claims, key, obj)
+        elif kind == kinds.WORKLOAD:
+            _put(self.workloads, key, obj)
+        elif kind == kinds.ADMISSION_CHECK:
+            _put(self.checks, key, obj)
         elif kind in kinds.SUSPENDABLE:
             self._take_job(kind, key, obj)
 
@@ -283,6 +341,8 @@ class ClusterCache:
             kinds.RUNTIME_PROFILE: self._own_profiles,
             kinds.COMPUTE_CLAIM: self.claims,
             kinds.POD: self._gang_of_pod | self.gated,
+            kinds.WORKLOAD: self.workloads,
+            kinds.ADMISSION_CHECK: self.checks,
         }
         return set(of_kind[kind])
 

@@ -10,8 +10,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from strata.cluster.api import kinds
@@ -58,15 +57,6 @@ class Informer:
         self._stop = threading.Event()
         self._watchers = {kind: Watcher(api, kind, self._news.put, rng=rng) for kind in watched}
         self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Give the lock to others while who holds it looks at something slow."""
-        self.lock.release()
-        try:
-            yield
-        finally:
-            self.lock.acquire()
 
     def start(self, *, in_thread: bool) -> None:
         """Start listening; in_thread: also to tell the book by itself, where nobody calls `pump`."""

@@ -1,7 +1,8 @@
 """The controller at work: it hears, decides while it leads, and acts; many may run, one leads.
 
-Two threads share the book. One hears, and answers faults; the other lets jobs go, and tells those that wait. So
-neither a thousand jobs nor an API server that takes seconds to take one of them keeps a fault waiting.
+Two threads share the cache. One hears, and answers faults; the other schedules, on snapshots. Both hold the lock
+only to read or write the cache, never while the API server is asked. So neither a thousand jobs nor an API server
+that takes seconds to take one of them keeps a fault waiting.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from strata.cluster.api import jobs, kinds
@@ -24,7 +25,6 @@ from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller
 from strata.cluster.controller.healing import Policy, View, heal, owned, stamp
 from strata.cluster.controller.isolation_state import IsolationState, states_of
-from strata.cluster.controller.pending import gang_of_gated
 from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.kueue.admission_checks import AdmissionChecks
 from strata.cluster.scheduling.snapshot import Placement
@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 5.0
 """A turn is made so often even where nothing is heard: times pass too."""
-HOLD_S: Final = 0.01
-REST_S: Final = 0.001
-"""How long the book is looked at without a rest: Python's locks go to whoever is quickest, not to who waits."""
 LOOKS: Final = 30
 """How often slow devices are looked for within the window they are judged by."""
 
@@ -145,45 +142,35 @@ class Manager:
         self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
 
     def place(self) -> bool:
-        """Move what has to, and let go what waits, once; return whether there is more to do at once."""
+        """Move what has to, and schedule what waits, once; return whether there is more to do at once."""
         now_s, begun = self.clock(), time.perf_counter()
+        cache, lock, text = self.informer.cache, self.informer.lock, stamp(now_s)
+
+        def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
+            return self._done(self.placer, actions)
 
         def spent_s() -> float:
             return time.perf_counter() - begun
 
-        self._done(self.placer, self._found(self._placed(now_s, spent_s)))
+        with lock:
+            moves = [action for gang in self._moves for action in self._moved(cache, gang, now_s)]
+        apply(moves)
+        if self.admission_checks:
+            self.admission_checks.cycle(cache, now_s, apply=apply, stamp=text, lock=lock)
+        is_more = self.controller.cycle(cache, now_s, apply=apply, stamp=text, lock=lock, spent_s=spent_s)
+        with lock:
+            owners = tuple(owned(cache.nodes, cache.compute_nodes))
+        apply(owners)
         self.meters.show(waiting_gangs=self.controller.waiting)
         self.meters.turns.labels("place").observe(spent_s())
-        return spent_s() > self.controller.policy.explain_s
+        return is_more
 
-    def _placed(self, now_s: float, spent_s: Callable[[], float]) -> Iterator[Action | None]:
-        cache = self.informer.cache
-        for gang, placement in self._moves.items():
-            if cache.placement_of(gang) == placement:  # it may have another by now
-                yield from self._moved(cache, gang, now_s)
-        if self.admission_checks:
-            yield from self.admission_checks.step(cache, now_s, stamp=stamp(now_s))
-        yield from self.controller.step(cache, now_s, stamp=stamp(now_s), spent_s=spent_s)
-        yield from tuple(owned(cache.nodes, cache.compute_nodes))
-
-    def _found(self, actions: Iterator[Action | None]) -> Iterator[Action]:
-        """Yield what to do, each thing found while nobody else changes the book."""
-        begun = time.perf_counter()
-        while not self.stopped.is_set():
-            with self.informer.lock:
-                action = next(actions, _END)
-            if action is _END:
-                return
-            if isinstance(action, Action):
-                yield action
-                begun = time.perf_counter()
-            elif time.perf_counter() - begun > HOLD_S:
-                time.sleep(REST_S)
-                begun = time.perf_counter()
-
-    def _done(self, applier: Applier, actions: Iterator[Action]) -> None:
-        for failure in applier.do(itertools.takewhile(lambda action: self.is_leader(), actions)):
+    def _done(self, applier: Applier, actions: Iterable[Action]) -> tuple[Failure, ...]:
+        """Do actions while this one leads, and count those that were not done."""
+        failures = applier.do(itertools.takewhile(lambda action: self.is_leader(), actions))
+        for failure in failures:
             self._failed(failure)
+        return failures
 
     def _healed(self, cache: ClusterCache, now_s: float) -> list[Action]:
         uids = {name: str(meta(node).get("uid") or "") for name, node in cache.nodes.items()}
@@ -215,11 +202,12 @@ class Manager:
         return [*actions, *healing.actions]
 
     def _may_act(self) -> bool:
-        unready = self.informer.unready() or (self.admission_checks.unready() if self.admission_checks else "")
-        return not unready and self.is_leader()
+        return not self.informer.unready() and self.is_leader()
 
     def _moved(self, cache: ClusterCache, gang: str, now_s: float) -> Iterator[Action]:
-        """Hold a gang back whose devices are broken: it is routed anew once its pods are gone."""
+        """Hold a gang back whose devices are broken: it is routed again once its pods are gone."""
+        if cache.placement_of(gang) != self._moves[gang]:
+            return  # it has another by now
         obj = cache.jobs.get(gang)
         if obj is None:
             for key in cache.pods_of(gang):
@@ -231,7 +219,7 @@ class Manager:
         ref, reason = ref_of(obj, kind), Reason("gang-moved", name_of(obj), {})
         if is_queued(obj) and self.admission_checks is not None:
             # Kueue would only let it go again.
-            yield from self.admission_checks.moved(gang, str(reason), stamp=stamp(now_s))
+            yield from self.admission_checks.moved(cache, gang, str(reason), stamp=stamp(now_s))
         elif not jobs.is_suspended(obj) and not jobs.is_finished(obj):
             # With its version, so that it is done and told once, whatever the watch still has to say.
             version = str(meta(obj).get("resourceVersion") or "")
@@ -260,20 +248,3 @@ class Manager:
         action, error = failure.action, failure.error
         self.meters.failures.labels(type(action).__name__.lower(), failure.what).inc()
         log.warning("%s of %s: %s (%s)", type(action).__name__, action.ref, error, failure.what)
-        # Without an answer it may have been done, or still be: its places are held until it shows, or their time.
-        if isinstance(action, Patch) and 400 <= error.status < 500:
-            with self.informer.lock:
-                gang = _gang_of(self.informer.cache, action.ref)
-                self.informer.cache.forget(gang)
-                self.controller.given.pop(gang, None)
-                if failure.what == "refused":
-                    self.controller.refused(gang, str(error), self.clock())
-
-
-_END: Final = object()
-
-
-def _gang_of(cache: ClusterCache, ref: Ref) -> str:
-    """Return the gang of a job or a gated pod; that of a pod with a generated name is not called after it."""
-    pod = cache.gated.get(f"{ref.namespace}/{ref.name}") if ref.kind == kinds.POD else None
-    return str(ref) if pod is None else gang_of_gated(pod)

@@ -18,10 +18,11 @@ from typing import Final
 
 from strata.cluster.api.applier import Applier
 from strata.cluster.api.client import connect
+from strata.cluster.api.kinds import KUEUE
 from strata.cluster.api.lease import Candidate, Elector
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.api.protocol import Api
-from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
 from strata.cluster.controller.controller import Controller
@@ -74,13 +75,12 @@ def run(
     def checkpoint_of(folder: str) -> str:
         if checkpoints is None:
             return ""
-        with informer.aside():  # a file system may take its time
-            return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
+        return path_of(folder, newest_complete(checkpoints, folder, now_s=time.time()))
 
     elector = Elector(clients.lease, Candidate(LEASE, namespace, me), lambda leads: None, rng=rng)
     clock = steady_clock()
-    informer = Informer(clients.placing, ClusterCache(bundled_profiles()), rng=rng, clock=clock)
-    admission_checks = AdmissionChecks() if kueue else None
+    watched = (*WATCHED, *KUEUE) if kueue else WATCHED
+    informer = Informer(clients.placing, ClusterCache(bundled_profiles()), watched=watched, rng=rng, clock=clock)
     manager = Manager(
         informer,
         applier(clients.healing),
@@ -89,7 +89,7 @@ def run(
         is_leader=lambda: elector.is_leader,
         policy=Policy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
-        admission_checks=admission_checks,
+        admission_checks=AdmissionChecks() if kueue else None,
         clock=clock,
     )
     ended: list[BaseException] = []
@@ -106,16 +106,12 @@ def run(
         for work in (manager.hear, manager.let_go)
     ]
     informer.start(in_thread=False)
-    if admission_checks:
-        admission_checks.start(clients.placing, rng=rng)
     elector.start()
     for thread in deciding:
         thread.start()
     frame = make_pages(manager.meters.render, requests=manager.meters.http, unready=informer.unready)
     with contextlib.ExitStack() as last:
         last.callback(informer.stop)
-        if admission_checks:
-            last.callback(admission_checks.stop)
         last.callback(elector.stop)  # what was begun is ended first, while it still leads
         for thread in deciding:
             last.callback(thread.join, _JOIN_S)

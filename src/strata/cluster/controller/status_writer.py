@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import Action, Apply, Ref
 from strata.cluster.api.crd.compute_claim import ROUTED, claim_status, spec_of
-from strata.cluster.api.kinds import annotations_of, meta
-from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.api.kinds import Object, annotations_of, meta
 from strata.cluster.controller.pending import PendingWorkload
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Decision, Reason, Trust
 
 
 def claim_of_job(
-    cache: ClusterCache, one: PendingWorkload, decision: Decision[Placement], stamp: str
+    claims: Mapping[str, Object], one: PendingWorkload, decision: Decision[Placement], stamp: str
 ) -> Iterator[Action]:
     """Write what was decided about a job into a ComputeClaim of its own, which goes when the job goes."""
     ref = Ref(kinds.COMPUTE_CLAIM, claim_name(one.ref), one.ref.namespace)
-    there = cache.claims.get(f"{ref.namespace}/{ref.name}") or {}
+    there = claims.get(f"{ref.namespace}/{ref.name}") or {}
     annotations = annotations_of(one.obj)
     head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.kind}
     owner = {"apiVersion": one.ref.kind.api_version, "kind": one.ref.kind.kind, "name": one.ref.name}
@@ -41,9 +40,9 @@ def claim_name(job: Ref) -> str:
     return f"{job.kind.kind}-{job.name}".lower()[:253]
 
 
-def says_routed(cache: ClusterCache, job: Ref) -> bool:
+def says_routed(claims: Mapping[str, Object], job: Ref) -> bool:
     """Return whether a job's claim says that it has its places; where there is none, nothing is wrong."""
-    claim = cache.claims.get(f"{job.namespace}/{claim_name(job)}")
+    claim = claims.get(f"{job.namespace}/{claim_name(job)}")
     conditions = ((claim or {}).get("status") or {}).get("conditions") or ()
     return claim is None or any((one.get("type"), one.get("status")) == (ROUTED, "True") for one in conditions)
 

@@ -16,7 +16,8 @@ from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_clai
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.gather import Objects
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.explain import decide
+from strata.cluster.scheduling.evaluation import evaluate
+from strata.cluster.scheduling.explain import explain
 from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import UsageError
 
@@ -66,7 +67,7 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
         return Answer(subject, _placed(placement), True, placement)
     claim = _claim(kind, obj, objects)
     cache.changed(kind, obj, is_gone=True)
-    decision = decide(cache.index, claim, cache.profiles)
+    decision = explain(evaluate(cache.index, claim, cache.profiles))
     status = claim_status(decision, None, now="", generation=0)
     return Answer(subject, status, False, decision.choice, is_managed(obj))
 

@@ -18,7 +18,7 @@ from strata.cluster.api.annotations import has_claim
 from strata.cluster.api.kinds import Object, annotations_of, meta, name_of, namespace_of
 from strata.cluster.api.placement_annotation import PLACEMENT, decode, nodes_of, place_of
 from strata.cluster.api.pod_claims import claim_of_pod
-from strata.cluster.scheduling.appraise import FITS, TOKENS, appraise
+from strata.cluster.scheduling.evaluation import FITS, TOKENS, evaluate
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
 
@@ -64,7 +64,7 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
         return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
     if not has_claim(said):
         return ANYWHERE
-    token, score = appraise(index, claim_of_pod(pod), profiles)
+    token, score = evaluate(index, claim_of_pod(pod), profiles).nodes
     return Verdict(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from strata.cluster.api.kinds import Object
 from strata.cluster.extender.verdict import RESOLVABLE, Verdict, points, sort_nodes
 from strata.cluster.extender.wire import MESSAGES, one_line
-from strata.cluster.scheduling.appraise import FITS
+from strata.cluster.scheduling.evaluation import FITS
 from strata.errors import BadFile, UsageError
 
 UNSCHEDULABLE: Final = 2

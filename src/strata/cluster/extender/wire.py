@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from strata.cluster.api.kinds import Object, name_of
 from strata.cluster.extender.verdict import RESOLVABLE, SAID
-from strata.cluster.scheduling.appraise import FITS
+from strata.cluster.scheduling.evaluation import FITS
 from strata.errors import BadFile, UsageError
 from strata.reasons import REASONS
 

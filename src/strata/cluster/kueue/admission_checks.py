@@ -1,120 +1,128 @@
-"""Workloads that Kueue asks us about, as they are heard, and the step that answers them.
+"""Kueue's workloads that wait for one of our checks, and the cycle that answers them, as the controller's is.
 
-What a workload was given is held in the book until its job shows it: other checks may take their time.
+What a workload was given is held in the cache until its job shows it: other checks may take their time.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from strata.cluster.api.actions import Action
-from strata.cluster.api.kinds import Object, ObjectKind, meta, name_of, namespace_of
-from strata.cluster.api.protocol import Api
-from strata.cluster.api.watch import Listed, News, Watcher
+from strata.cluster.api.applier import Failure
+from strata.cluster.api.kinds import Object, meta, name_of, namespace_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.kueue import workload as kueue
-from strata.cluster.kueue.flavors import ADMISSION_CHECK
 from strata.errors import BadFile
 
-log = logging.getLogger(__name__)
-
-WATCHED: Final = (ADMISSION_CHECK, kueue.WORKLOAD)
-"""What is to be heard of."""
 HELD_S: Final = 60.0
 AGAIN_S: Final = 30.0
 """When an answer that did not arrive is given again."""
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class AdmissionChecks:
-    """checks, workloads: by `namespace/name`, as they were heard last."""
+    """Remembers what was answered, and which gangs' places are held for it."""
 
-    checks: dict[str, Object] = field(default_factory=dict)
-    workloads: dict[str, Object] = field(default_factory=dict)
     _answered: dict[str, tuple[str, float]] = field(default_factory=dict)
     _holding: set[str] = field(default_factory=set)
-    _news: queue.SimpleQueue[News] = field(default_factory=queue.SimpleQueue)
-    _watchers: list[Watcher] = field(default_factory=list)
 
-    def start(self, api: Api, *, rng: random.Random) -> None:
-        """Listen to an API server; what is heard is taken at the next step."""
-        self._watchers = [Watcher(api, kind, self._news.put, rng=rng).start() for kind in WATCHED]
-
-    def stop(self) -> None:
-        """Stop listening."""
-        for watcher in self._watchers:
-            watcher.stop()
-
-    def unready(self) -> str:
-        """Return why nothing should be placed yet: what workloads hold is not known. Empty where it is."""
-        waits = [kind.plural for kind, one in zip(WATCHED, self._watchers, strict=False) if not one.is_synced]
-        return f"not listed yet: {', '.join(waits)}" if waits else ""
-
-    def hear(self, news: News) -> None:
-        """Take what was heard of our kinds; anything else passes."""
-        if news.kind not in WATCHED:
+    def cycle(
+        self,
+        cache: ClusterCache,
+        now_s: float,
+        *,
+        apply: Callable[[Iterable[Action]], Sequence[Failure]],
+        stamp: str,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Answer what is asked, the oldest workload first. stamp: as the API server writes the time."""
+        lock = lock or nullcontext()
+        # 1. Snapshot, without what those that ask again were given before: it did not come about
+        with lock:
+            ours, checks = our_checks(cache), tuple(cache.checks.values())
+            self._hold(cache, now_s)
+            queue = self._queue(cache, ours, now_s)
+            for workload in queue:
+                cache.forget(kueue.gang_of(workload))
+            snapshot = cache.snapshot() if queue else None
+        apply([active for check in checks if (active := kueue.activation(check, stamp=stamp))])
+        if snapshot is None:
             return
-        known = self._of(news.kind)
-        if isinstance(news, Listed):
-            known.clear()
-            known.update((_key(obj), obj) for obj in news.objects)
-        elif news.type == "DELETED":
-            known.pop(_key(news.obj), None)
-        else:
-            known[_key(news.obj)] = news.obj
+        # 2., 3. Decide about each, after those before it
+        index, answers = snapshot.index, []
+        for workload in queue:
+            answer = kueue.answer(
+                workload,
+                index,
+                snapshot.profiles,
+                checks=ours,
+                stamp=stamp,
+                job=snapshot.jobs.get(kueue.gang_of(workload)),
+                claims=snapshot.claims,
+            )
+            if answer is not None:
+                answers.append((workload, answer))
+                index = index if answer.placement is None else index.placed(answer.placement)
+        # 4. Assume
+        with lock:
+            is_same = cache.index is snapshot.index
+            held = [
+                (workload, answer)
+                for workload, answer in answers
+                if self._assume(cache, workload, answer, now_s, is_same=is_same)
+            ]
+        # 5. Apply; Kueue tells of it
+        for _, answer in held:
+            for failure in apply([answer.patch]):
+                if answer.placement is not None and 400 <= failure.error.status < 500:
+                    with lock:
+                        cache.forget(answer.gang)
 
-    def step(self, cache: ClusterCache, now_s: float, *, stamp: str) -> Iterator[Action]:
-        """Yield what to say to Kueue now, the oldest workload first. stamp: as the API server writes the time."""
-        while not self._news.empty():
-            self.hear(self._news.get())
-        for check in self.checks.values():
-            if active := kueue.activation(check, stamp=stamp):
-                yield active
-        ours = self._ours()
-        self._answered = {key: said for key, said in self._answered.items() if key in self.workloads}
-        self._hold(cache, now_s)
-        asked = [key for key, workload in self.workloads.items() if kueue.is_asked(workload, ours)]
-        for key in sorted(asked, key=lambda one: (str(meta(self.workloads[one]).get("creationTimestamp")), one)):
-            yield from self._answer(cache, key, now_s, stamp)
-
-    def moved(self, gang: str, message: str, *, stamp: str) -> Iterator[Action]:
+    def moved(self, cache: ClusterCache, gang: str, message: str, *, stamp: str) -> Iterator[Action]:
         """Yield what has Kueue take a gang's pods down and ask for a place anew: its devices are broken."""
-        ours = self._ours()
-        for workload in self.workloads.values():
+        ours = our_checks(cache)
+        for workload in cache.workloads.values():
             if kueue.gang_of(workload) == gang and kueue.is_held(workload, ours):
                 yield kueue.send_back(workload, ours, message, stamp=stamp)
 
-    def _answer(self, cache: ClusterCache, key: str, now_s: float, stamp: str) -> Iterator[Action]:
-        workload = self.workloads[key]
-        version = str(meta(workload).get("resourceVersion") or "")
-        told, at_s = self._answered.get(key, ("", 0.0))
-        if told == version and now_s - at_s < AGAIN_S:
-            return
-        self._answered[key] = version, now_s
-        gang = kueue.gang_of(workload)
-        cache.forget(gang)  # what it was given before did not come about
-        job = cache.jobs.get(gang)
-        answer = kueue.answer(
-            workload, cache.index, cache.profiles, checks=self._ours(), stamp=stamp, job=job, claims=cache.claims
-        )
-        if answer is None:
-            return
+    def _queue(self, cache: ClusterCache, ours: frozenset[str], now_s: float) -> list[Object]:
+        """Return the workloads to answer now, in order."""
+        self._answered = {key: answered for key, answered in self._answered.items() if key in cache.workloads}
+        waiting = []
+        for key, workload in cache.workloads.items():
+            version, at_s = self._answered.get(key, ("", 0.0))
+            is_again = version == str(meta(workload).get("resourceVersion") or "") and now_s - at_s < AGAIN_S
+            if kueue.is_asked(workload, ours) and not (version and is_again):
+                waiting.append((str(meta(workload).get("creationTimestamp")), key, workload))
+        return [workload for *_, workload in sorted(waiting, key=lambda entry: entry[:2])]
+
+    def _assume(
+        self, cache: ClusterCache, workload: Object, answer: kueue.CheckAnswer, now_s: float, *, is_same: bool
+    ) -> bool:
+        """Hold what an answer gives; return whether it still can be had, by a workload still as it was read."""
+        key = f"{namespace_of(workload)}/{name_of(workload)}"
+        if cache.workloads.get(key) is not workload:
+            return False
         if answer.placement is not None:
-            cache.assume(gang, answer.placement, until_s=now_s + HELD_S)
-            self._holding.add(gang)
-        yield answer.patch
+            if not is_same and not cache.has_room(answer.placement):
+                return False
+            cache.assume(answer.gang, answer.placement, until_s=now_s + HELD_S)
+            self._holding.add(answer.gang)
+        self._answered[key] = str(meta(workload).get("resourceVersion") or ""), now_s
+        return True
 
     def _hold(self, cache: ClusterCache, now_s: float) -> None:
         """Hold what workloads were given and no job shows yet; let go what they lost."""
-        ours, placed = self._ours(), cache.placements
+        ours, placed = our_checks(cache), cache.placements
         held = {
             kueue.gang_of(one): one
-            for one in self.workloads.values()
+            for one in cache.workloads.values()
             if kueue.is_held(one, ours) or kueue.is_asked(one, ours)
         }
         for gang in self._holding - held.keys():
@@ -130,12 +138,7 @@ class AdmissionChecks:
                 cache.assume(gang, placement, until_s=now_s + HELD_S)
                 self._holding.add(gang)
 
-    def _ours(self) -> frozenset[str]:
-        return frozenset(name_of(check) for check in self.checks.values() if kueue.is_ours(check))
 
-    def _of(self, kind: ObjectKind) -> dict[str, Object]:
-        return self.checks if kind == ADMISSION_CHECK else self.workloads
-
-
-def _key(obj: Object) -> str:
-    return f"{namespace_of(obj)}/{name_of(obj)}"
+def our_checks(cache: ClusterCache) -> frozenset[str]:
+    """Return the names of the AdmissionChecks that are ours to answer."""
+    return frozenset(name_of(check) for check in cache.checks.values() if kueue.is_ours(check))

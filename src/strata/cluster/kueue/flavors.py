@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from strata.cluster.api.kinds import Object, ObjectKind
+from strata.cluster.api.kinds import ADMISSION_CHECK, Object, ObjectKind
 from strata.cluster.scheduling.profile import RuntimeProfile
 
 CONTROLLER: Final = "ai.compute/router"
@@ -19,9 +19,6 @@ CONTROLLER: Final = "ai.compute/router"
 MOST: Final = 8
 """Tolerations and labels a flavor or an update may have."""
 
-ADMISSION_CHECK: Final = ObjectKind(
-    "kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False
-)
 RESOURCE_FLAVOR: Final = ObjectKind(
     "kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", is_namespaced=False
 )

@@ -23,12 +23,22 @@ from strata.cluster.api import jobs
 from strata.cluster.api.actions import Patch, Ref
 from strata.cluster.api.annotations import has_claim
 from strata.cluster.api.jobs import is_managed
-from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, meta, name_of, namespace_of
+from strata.cluster.api.kinds import (
+    ADMISSION_CHECK,
+    WORKLOAD,
+    Object,
+    ObjectKind,
+    annotations_of,
+    meta,
+    name_of,
+    namespace_of,
+)
 from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode, encode
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
-from strata.cluster.kueue.flavors import ADMISSION_CHECK, CONTROLLER, MOST, each_once, flavor_name
+from strata.cluster.kueue.flavors import CONTROLLER, MOST, each_once, flavor_name
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.explain import decide
+from strata.cluster.scheduling.evaluation import evaluate
+from strata.cluster.scheduling.explain import explain
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement
@@ -37,8 +47,6 @@ from strata.errors import BadFile, Fault
 
 RETRY_S: Final = 60
 MOST_CHARACTERS: Final = 4000
-
-WORKLOAD: Final = ObjectKind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
 
 
 def activation(check: Object, *, stamp: str) -> Patch | None:
@@ -67,7 +75,7 @@ def is_ours(check: Object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckAnswer:
     """placement: to be held for `gang` (its key in the book) as soon as the patch is done; None for any other."""
 
     patch: Patch
@@ -84,7 +92,7 @@ def answer(
     stamp: str,
     job: Object | None = None,
     claims: Mapping[str, Object] = MappingProxyType({}),
-) -> Answer | None:
+) -> CheckAnswer | None:
     """Return what to answer to a Workload's checks; None where nothing is asked of us now.
 
     checks: names of those that are ours. job: the owner, where it is of a kind with `suspend`: what stands there
@@ -102,7 +110,7 @@ def answer(
         said, placement = _said("Rejected", "; ".join(str(fault) for fault in error.faults)), None
     else:
         said, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
-    return Answer(_patch(workload, checks, "Pending", said, stamp), gang, placement)
+    return CheckAnswer(_patch(workload, checks, "Pending", said, stamp), gang, placement)
 
 
 def gang_of(workload: Object) -> str:
@@ -162,7 +170,7 @@ def _routed(
     """Return what to say of a check's state, and the placement behind it."""
     if claim is None:
         return _said("Ready", "asks for no accelerators of ours"), None
-    decision = decide(index, claim, profiles)
+    decision = explain(evaluate(index, claim, profiles))
     placement = decision.choice
     if placement is None:
         return _said("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None

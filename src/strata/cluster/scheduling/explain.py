@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,57 +12,37 @@ import numpy as np
 from strata import units
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import Demand
-from strata.cluster.scheduling.fraction import fraction_values
+from strata.cluster.scheduling.evaluation import Evaluation, evaluate
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import Choice, choose, open_rows, unlabelled, untolerated
-from strata.cluster.scheduling.scoring import W_FIT, W_NEAR, values
-from strata.cluster.scheduling.snapshot import Cluster, Placement
+from strata.cluster.scheduling.router import unlabelled, untolerated
+from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Alternative, Decision, Reason, Trust, digest, worst
 
 
-def route(
-    cluster: Cluster,
-    claim: Claim,
-    profiles: Sequence[RuntimeProfile],
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Decision[Placement]:
-    """Return where a gang goes on a snapshot, and every node's reason.
+def explain(evaluation: Evaluation, *, clock: Callable[[], float] = time.perf_counter) -> Decision[Placement]:
+    """Return a choice with every node's reason; nothing is chosen again, and only relaxations are tried.
 
     The choice is None where the gang fits nowhere, and where it would fit on other cards and the job wants to be
     asked (`substitution-wanted`; the offer is the first alternative).
     """
-    return decide(Index.of(cluster), claim, profiles, clock=clock)
-
-
-def decide(
-    index: Index,
-    claim: Claim,
-    profiles: Sequence[RuntimeProfile],
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Decision[Placement]:
-    """Return `route`'s answer on an index."""
     started = clock()
-    choice = choose(index, claim, profiles)
+    index, claim, choice = evaluation.index, evaluation.claim, evaluation.choice
     alternatives: list[Alternative[Placement]] = []
     trusts = [index.nodes[row.node].fingerprint.trust for row in index.rows[:1]]
     if choice.placement is not None and choice.demand is not None:
         reasons = _chosen(choice.placement, choice.demand)
         trusts.append(choice.demand.trust)
     elif choice.offer is not None and choice.demand is not None:
-        wanted = _wanted(claim, choice.demand)
+        wanted = why_waiting(evaluation)
         reasons = (wanted, *_chosen(choice.offer, choice.demand))
         cost = {"score": choice.offer.score}
         alternatives.append(Alternative(f"on {choice.offer.model}", cost, (wanted,), choice.offer))
         trusts.append(choice.demand.trust)
     else:
-        nowhere = Reason("gang-fits-nowhere", claim.name, {"pods": claim.pods, "nodes": len(index.nodes)})
-        reasons = (nowhere, *relaxations(index, claim, profiles, choice))
-    alternatives += verdicts(index, claim, choice)
+        reasons = (why_waiting(evaluation), *relaxations(evaluation))
+    alternatives += verdicts(evaluation)
     state = hashlib.sha256(index.kind.tobytes() + index.free_bytes.tobytes() + index.free_share.tobytes())
-    names = [[profile.name, profile.image] for profile in profiles]
+    names = [[profile.name, profile.image] for profile in evaluation.profiles]
     return Decision(
         choice.placement,
         tuple(alternatives),
@@ -72,6 +52,16 @@ def decide(
         0,
         clock() - started,
     )
+
+
+def why_waiting(evaluation: Evaluation) -> Reason:
+    """Return why a gang has no place: it waits for consent to another card, or fits nowhere."""
+    claim, choice = evaluation.claim, evaluation.choice
+    if choice.offer is not None and choice.demand is not None:
+        wanted = f"{claim.devices or 1}x {claim.accelerator}"
+        data = {"offer": f"{choice.demand.devices}x {choice.demand.model}", "wanted": wanted}
+        return Reason("substitution-wanted", claim.name, {**data, "profile": choice.demand.profile.name})
+    return Reason("gang-fits-nowhere", claim.name, {"pods": claim.pods, "nodes": len(evaluation.index.nodes)})
 
 
 def _chosen(placement: Placement, demand: Demand) -> tuple[Reason, ...]:
@@ -89,14 +79,9 @@ def _chosen(placement: Placement, demand: Demand) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def _wanted(claim: Claim, demand: Demand) -> Reason:
-    wanted = f"{claim.devices or 1}x {claim.accelerator}"
-    data = {"offer": f"{demand.devices}x {demand.model}", "wanted": wanted, "profile": demand.profile.name}
-    return Reason("substitution-wanted", claim.name, data)
-
-
-def verdicts(index: Index, claim: Claim, choice: Choice) -> Iterator[Alternative[Placement]]:
+def verdicts(evaluation: Evaluation) -> Iterator[Alternative[Placement]]:
     """Yield every node that was not chosen, and why."""
+    index, claim, choice = evaluation.index, evaluation.claim, evaluation.choice
     chosen = {pod.node for pod in choice.placement.pods} if choice.placement else set()
     best = choice.placement.score if choice.placement else 0.0
     refused = {refusal.model: refusal.reason for refusal in choice.refusals}
@@ -104,20 +89,10 @@ def verdicts(index: Index, claim: Claim, choice: Choice) -> Iterator[Alternative
     single: dict[int, float] = {}
     demand_of = {demand.model: demand for demand in choice.demands}
     for demand in choice.demands:
-        rows = index.rows_of_model[demand.model]
-        if demand.memory_bytes is None:
-            value = values(index, demand.devices)[index.kind[rows]]
-            many = np.isfinite(value[:, 1:]).sum(axis=1)
-            one = value[:, 1] if value.shape[1] > 1 else np.full(len(rows), -np.inf)
-        else:
-            each = fraction_values(
-                index, rows, memory_bytes=demand.memory_bytes, cores_share=demand.cores_share or 0.0
-            )
-            many, one = np.isfinite(each).sum(axis=1), each.max(axis=1)
-        is_open = open_rows(index, rows, demand.profile, claim)
-        for row, pods, worth, may in zip(rows.tolist(), many.tolist(), one.tolist(), is_open, strict=True):
-            room[row] = pods if may else 0
-            single[row] = W_NEAR + worth + W_FIT * demand.fit
+        fit = evaluation.fit(demand)
+        pods = np.where(fit.is_open, fit.pods, 0).tolist()
+        room.update(zip(fit.rows.tolist(), pods, strict=True))
+        single.update(zip(fit.rows.tolist(), fit.score.tolist(), strict=True))
     for number, node in enumerate(index.nodes):
         if node.name in chosen:
             continue
@@ -171,14 +146,13 @@ def _full(index: Index, row: int, claim: Claim, demand: Demand) -> Reason:
     return Reason("devices-busy", node.name, {"free": free, "total": total, "need": demand.devices})
 
 
-def relaxations(
-    index: Index, claim: Claim, profiles: Sequence[RuntimeProfile], choice: Choice
-) -> tuple[Reason, ...]:
+def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
     """Return what would help a gang that fits nowhere, the smallest change of the job first."""
+    index, claim, profiles, choice = evaluation.index, evaluation.claim, evaluation.profiles, evaluation.choice
     found: list[Reason] = []
 
     def try_(changed: Claim, what: str, value: str, *, on: Index = index) -> None:
-        other = choose(on, changed, profiles)
+        other = evaluate(on, changed, profiles).choice
         if other.placement is not None:
             nodes = len({pod.node for pod in other.placement.pods})
             data = {"what": what, "value": value, "model": other.placement.model, "nodes": nodes}
@@ -199,7 +173,7 @@ def relaxations(
         low, high = 0, claim.pods
         while high - low > 1:
             middle = (low + high) // 2
-            fits = choose(index, replace(claim, pods=middle), profiles)
+            fits = evaluate(index, replace(claim, pods=middle), profiles).choice
             low, high = (middle, high) if fits.placement or fits.offer else (low, middle)
         if low:
             found.append(Reason("fits-fewer-pods", claim.name, {"pods": low, "asked": claim.pods}))

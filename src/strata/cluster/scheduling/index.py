@@ -178,6 +178,30 @@ class Index:
         return self.with_nodes(taken(self, placement))
 
 
+def has_room(index: Index, placement: Placement) -> bool:
+    """Return whether every device of a placement is still free, and of the same model, on nodes that are open."""
+    left: dict[tuple[str, int], tuple[float, float]] = {}
+    for pod in placement.pods:
+        number = index.node_number.get(pod.node)
+        if number is None or not index.nodes[number].is_schedulable:
+            return False
+        node = index.nodes[number]
+        for place in pod.devices:
+            if place >= len(node.fingerprint.devices):
+                return False
+            device = node.fingerprint.devices[place]
+            if device.model != placement.model or not device.health >= index.min_health:
+                return False
+            memory, share = device.memory_bytes, 1.0
+            if pod.memory_bytes is not None:
+                memory, share = pod.memory_bytes, placement.cores_share or 0.0
+            free_bytes, free_share = left.get((pod.node, place), (node.free_bytes[place], node.free_share[place]))
+            if free_bytes < memory * _WHOLE or free_share < share * _WHOLE:
+                return False
+            left[pod.node, place] = free_bytes - memory, free_share - share
+    return True
+
+
 def taken(index: Index, placement: Placement) -> list[NodeState]:
     """Return the nodes of a placement with its devices taken."""
     return _changed(index, placement, sign=-1)

@@ -1,12 +1,11 @@
-"""The router: which profile, which nodes and which devices for a whole gang, or why there are none.
+"""The router on the cards of one model: which nodes and which devices a whole gang gets, or none.
 
-`choose` is the fast answer on an index; `decide` adds every node's reason, and `route` reads a snapshot.
+`evaluation` asks it for every model, and chooses among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from strata.arrays import Ints
 from strata.cluster.api.affinity import unmet
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.conversion import Demand, Refusal, demands
+from strata.cluster.scheduling.conversion import Demand
 from strata.cluster.scheduling.fraction import place_fractions
 from strata.cluster.scheduling.gang import split_gang
 from strata.cluster.scheduling.index import Index
@@ -24,45 +23,6 @@ from strata.cluster.scheduling.shape import bits
 from strata.cluster.scheduling.snapshot import NodeState, Placement, PodPlace
 
 _FARTHEST: Final = {"": "any", "node": "node", "rdma": "rdma", "rack": "rack"}
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """placement: where the gang goes. offer: where it could go on other cards, if the job consents.
-
-    demand: what its pods take. demands, refusals: of all models of the cluster.
-    """
-
-    placement: Placement | None
-    demand: Demand | None
-    offer: Placement | None
-    demands: tuple[Demand, ...]
-    refusals: tuple[Refusal, ...]
-
-
-def choose(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Choice:
-    """Return the best placement of a gang: the card the job was written for first, then by score."""
-    possible: list[Demand] = []
-    refusals: list[Refusal] = []
-    for answer in demands(index, claim, profiles):
-        if isinstance(answer, Refusal):
-            refusals.append(answer)
-        else:
-            possible.append(answer)
-    placement = demand = None
-    for is_substitute in (False, True):
-        for one in possible:
-            if one.is_substitute is not is_substitute:
-                continue
-            found = place(index, claim, one)
-            if found is not None and (placement is None or found.score > placement.score + 1e-12):
-                placement, demand = found, one
-        if placement is not None:
-            break
-    offer = None
-    if demand is not None and demand.is_substitute and claim.substitution == "ask":
-        placement, offer = None, placement
-    return Choice(placement, demand, offer, tuple(possible), tuple(refusals))
 
 
 def place(index: Index, claim: Claim, demand: Demand) -> Placement | None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.index import Index, released
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import choose
 from strata.cluster.scheduling.snapshot import Placement
 from strata.evaluation.placement.baselines import BASELINES, choose_like, free_whole
 from strata.fleet.acu import acu
@@ -45,7 +45,7 @@ class Quality(NamedTuple):
 
 def ours(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Placement | None:
     """Place as the router does."""
-    return choose(index, claim, profiles).placement
+    return evaluate(index, claim, profiles).choice.placement
 
 
 def policies() -> dict[str, Policy]:

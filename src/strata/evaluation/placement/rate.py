@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from strata.cluster.api.annotations import PREFIX
 from strata.cluster.extender.handlers import Handlers
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.index import Index, released
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import choose
 from strata.cluster.scheduling.snapshot import Placement
 
 
@@ -57,7 +57,7 @@ def pace(
         handlers.prioritize(asked)
         extender.append((filtered[0] + cpu() - started[0], filtered[1] + wall() - started[1]))
         began = cpu()
-        placement = choose(index, claim, profiles).placement
+        placement = evaluate(index, claim, profiles).choice.placement
         if placement is not None:
             index = index.placed(placement)
         gangs.append(cpu() - began)
