@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-real test-cluster control-plane vm-test vm check docs clean
+.PHONY: help demo test test-laws test-full test-real test-cluster control-plane vm-test vm check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -56,6 +56,9 @@ vm:  ## fetch a kernel and build scx_layered for the tests in a virtual machine,
 
 vm-test: $(VENV)/dev.stamp vm  ## run strata host on a kernel with sched_ext, in a virtual machine (15 minutes)
 	STRATA_VM=1 $(BIN)/python -m pytest tests/host/vm
+
+test-full: test test-real vm-test  ## all of these and 3 rounds of test-laws: before an issue is called resolved
+	$(MAKE) test-laws ROUNDS=3
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs
 	$(BIN)/ruff check .
