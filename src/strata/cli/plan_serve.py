@@ -61,18 +61,18 @@ def serve(
     from strata.serving.planning.planner import plan_serving
     from strata.workload.serving_schema import load_serving_job
 
-    limit_s, asked, hardware = time_limit_s(time_limit), load_serving_job(job), load_fleet(fleet)
+    limit_s, serving_job, hardware = time_limit_s(time_limit), load_serving_job(job), load_fleet(fleet)
     with progress("planning"), _stopped_by_interrupt() as is_stopped:
         answer = plan_serving(
             hardware,
-            asked,
+            serving_job,
             clock=time.perf_counter,
-            strategy=strategy or asked.strategy,
+            strategy=strategy or serving_job.strategy,
             goal=Goal(goal),
             time_limit_s=limit_s,
             is_stopped=is_stopped,
         )
-    data = serving_answer(answer, asked, inputs={"fleet": fleet, "job": job})
+    data = serving_answer(answer, serving_job, inputs={"fleet": fleet, "job": job})
     if save:
         from strata.files import write_json
 

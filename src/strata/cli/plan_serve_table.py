@@ -40,16 +40,16 @@ def _pipelines(console: Console, data: dict[str, Any]) -> None:
             for stage in pipeline["stages"]
         )
         groups.setdefault((shape, show_time(pipeline["decode_s"])), []).append(pipeline)
-    ordered = sorted(groups.values(), key=lambda like: -sum(one["tokens_per_s"] for one in like))
+    ordered = sorted(groups.values(), key=lambda like: -sum(pipeline["tokens_per_s"] for pipeline in like))
     body: list[list[str]] = []
     for like in ordered[:SHOWN]:
-        one = like[0]
-        for number, stage in enumerate(one["stages"]):
+        pipeline = like[0]
+        for number, stage in enumerate(pipeline["stages"]):
             whole = [
-                show_count(one["tokens_per_s"]),
-                show_time(one["decode_s"]),
-                show_time(one["ttft_s"]),
-                one["trust"],
+                show_count(pipeline["tokens_per_s"]),
+                show_time(pipeline["decode_s"]),
+                show_time(pipeline["ttft_s"]),
+                pipeline["trust"],
             ]
             body.append(
                 [
@@ -140,8 +140,8 @@ def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
     """Return why a plan does not use a domain or a node, or that it does, as data with `text` for people."""
     nodes = data["fleet"]["nodes"]
     known = {node["id"] for node in nodes} | {node["domain"] for node in nodes}
-    found = [item for item in data["unused"] if name == item["domain"] or name in item["nodes"]]
-    if name not in known and not found:
+    items = [item for item in data["unused"] if name == item["domain"] or name in item["nodes"]]
+    if name not in known and not items:
         import difflib
 
         from strata.errors import UsageError
@@ -156,11 +156,11 @@ def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
         for stage in pipeline["stages"]
         if name in (stage["node"], stage["node"].rpartition("/")[0])
     ]
-    reasons = [item["reason"] for item in found] or ([] if used else data["reasons"])
+    reasons = [item["reason"] for item in items] or ([] if used else data["reasons"])
     text = [f"{name} is used: {line}" for line in used[:SHOWN]]
     if len(used) > SHOWN:
         text.append(f"and {len(used) - SHOWN} more")
-    text += [f"{_who(item)}: {item['reason']['text']}" for item in found] or (
+    text += [f"{_who(item)}: {item['reason']['text']}" for item in items] or (
         [] if used else [reason["text"] for reason in reasons]
     )
     return {"domain": name, "used": bool(used), "reasons": reasons, "text": text}

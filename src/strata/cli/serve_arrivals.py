@@ -22,10 +22,10 @@ def seconds(option: str, text: str) -> float:
     """Read the time of an option; a bare number is seconds. Raises UsageError."""
     from strata import units
 
-    found = float(text) if text.replace(".", "", 1).isdigit() else units.parse(text, "time")
-    if not 0 < found < math.inf:
+    value_s = float(text) if text.replace(".", "", 1).isdigit() else units.parse(text, "time")
+    if not 0 < value_s < math.inf:
         raise UsageError(f"--{option} {text} is not above 0", hint=f"--{option} 60s")
-    return found
+    return value_s
 
 
 def of_trace(path: str, *, speed: float, most_s: float) -> Source:
@@ -36,11 +36,16 @@ def of_trace(path: str, *, speed: float, most_s: float) -> Source:
     if not 0 < speed < math.inf:
         raise UsageError(f"--speed {speed} is not above 0", hint="--speed 2")
     with progress("reading"):
-        found = read_trace(path)
-    end_s = min(most_s, max(found.seconds / speed, 1e-3))
-    source = {"trace": path, "format": found.format.name, "speed": speed, "failed_left_out": found.num_failed}
-    stream = found.requests(speed=speed)
-    return (until(stream, end_s) if most_s <= found.seconds / speed else stream), end_s, source
+        trace_file = read_trace(path)
+    end_s = min(most_s, max(trace_file.seconds / speed, 1e-3))
+    source = {
+        "trace": path,
+        "format": trace_file.format.name,
+        "speed": speed,
+        "failed_left_out": trace_file.num_failed,
+    }
+    stream = trace_file.requests(speed=speed)
+    return (until(stream, end_s) if most_s <= trace_file.seconds / speed else stream), end_s, source
 
 
 def drawn(

@@ -54,7 +54,7 @@ from strata.errors import UsageError, need
 )  # fmt: skip
 @click.option("--token-file", type=click.Path(), help="What clients must show; or STRATA_TOKEN.")
 @click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="What nodes must show, and are shown.")
-def gateway(**told: Any) -> None:
+def gateway(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.
 
     Workers (`strata serve worker`) join over HTTP and must be given the same --layers, --hidden and --seed; their
@@ -64,10 +64,10 @@ def gateway(**told: Any) -> None:
     """
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
-    _serve(told)
+    _serve(options)
 
 
-def _serve(told: dict[str, Any]) -> None:
+def _serve(options: dict[str, Any]) -> None:
     import logging
     import os
 
@@ -77,37 +77,37 @@ def _serve(told: dict[str, Any]) -> None:
     from strata.serving.live.config import SchedulerConfig
     from strata.serving.worker.shape import Shape
 
-    shape = Shape(num_layers=told["layers"], hidden_size=told["hidden"], seed=told["seed"])
-    token = _token(told["token_file"]) or os.environ.get("STRATA_TOKEN", "")
+    shape = Shape(num_layers=options["layers"], hidden_size=options["hidden"], seed=options["seed"])
+    token = _token(options["token_file"]) or os.environ.get("STRATA_TOKEN", "")
     config = SchedulerConfig(
-        allocation_strategy=told["allocation"],
-        routing_strategy=told["routing"],
-        heartbeat_timeout=told["heartbeat_timeout"],
-        heartbeat_interval_s=told["heartbeat_timeout"] / 12,
-        queue_limit=told["queue"],
+        allocation_strategy=options["allocation"],
+        routing_strategy=options["routing"],
+        heartbeat_timeout=options["heartbeat_timeout"],
+        heartbeat_interval_s=options["heartbeat_timeout"] / 12,
+        queue_limit=options["queue"],
     )
     settings = GatewaySettings(
         config,
         shape,
-        backends=tuple(read_backend(text) for text in told["backends"]),
+        backends=tuple(read_backend(text) for text in options["backends"]),
         token=token,
-        node_token=told["node_token"] or token,
+        node_token=options["node_token"] or token,
         backend_token=os.environ.get("STRATA_BACKEND_TOKEN", ""),
     )
-    clash = next((one for one in settings.backends if one.model == shape.spec.name), None)
+    clash = next((backend for backend in settings.backends if backend.model == shape.spec.name), None)
     if clash:
         raise UsageError(
             f"{clash.url}: the name {clash.model!r} is the workers' model's", hint="another model=NAME"
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    host = told["host"]
-    with listen(host, told["port"]) as listener:
+    host = options["host"]
+    with listen(host, options["port"]) as listener:
         if not token and host not in ("127.0.0.1", "::1", "localhost"):
             click.echo("warning: no token is asked for; --token-file or STRATA_TOKEN sets one", err=True)
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"gateway listens at http://{shown}:{listener.getsockname()[1]}")
-        serve(build(settings)[1], listener, drain_s=told["drain"])
+        serve(build(settings)[1], listener, drain_s=options["drain"])
 
 
 def _token(path: str | None) -> str:

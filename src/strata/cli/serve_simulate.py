@@ -102,7 +102,7 @@ def simulate(
     from strata.serving.replay.setup import replay_job
     from strata.workload.serving_schema import load_serving_job
 
-    asked = load_serving_job(job)
+    serving_job = load_serving_job(job)
     there = load_fleet(fleet)
     nodes = nodes_of(there)
     for reason in unusable(there).values():
@@ -110,15 +110,15 @@ def simulate(
     known = [node.node_id for node in nodes]
     wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
     fault_events = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
-    first = {one.node_id: one.kind for one in sorted(fault_events, key=lambda one: -one.at_s)}
-    settings = _settings(asked, config)
+    first = {event.node_id: event.kind for event in sorted(fault_events, key=lambda event: -event.at_s)}
+    settings = _settings(serving_job, config)
     _check_options(context, trace)
     lasts_s = parse_s("seconds", seconds)
     requests, end_s, source = (
         of_trace(trace, speed=speed, most_s=lasts_s if _is_given(context, "seconds") else math.inf)
         if trace
         else drawn(
-            asked,
+            serving_job,
             rate=rate,
             end_s=lasts_s,
             burst=burst,
@@ -131,7 +131,7 @@ def simulate(
     )
     replay, core = replay_job(
         nodes,
-        asked,
+        serving_job,
         requests,
         config=settings,
         start_s=WARM_UP * end_s,
@@ -147,16 +147,16 @@ def simulate(
     replay.close()
     if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
-        raise Infeasible(f"nothing serves {asked.name} on {fleet}: {reasons or 'no node is there'}")
+        raise Infeasible(f"nothing serves {serving_job.name} on {fleet}: {reasons or 'no node is there'}")
     kpis = core.metrics.generate_report() | {"trust": "analytic"}
     data: Data = {
-        "fleet": fleet, "job": asked.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
-        **report(replay, asked.demand, seed=seed), "kpis": kpis,
+        "fleet": fleet, "job": serving_job.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
+        **report(replay, serving_job.demand, seed=seed), "kpis": kpis,
     }  # fmt: skip
     if svg:
         from strata.serving.replay.picture import write_picture
 
-        write_picture(replay.queue_samples, svg, title=f"{asked.name} on {fleet}")
+        write_picture(replay.queue_samples, svg, title=f"{serving_job.name} on {fleet}")
     if not is_whole:
         click.echo(f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s: the report so far", err=True)
     emit(data, output, lambda console: _show(console, data))

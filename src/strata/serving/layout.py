@@ -78,10 +78,10 @@ class Layout:
     def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Floats:
         """Return `hop` of all pairs [2, S, D]: fixed and per-unit seconds."""
         if isinstance(self.hops, HopTable):
-            found = self.hops.lines(sources, dests)
-            found = np.where(np.isnan(found), np.array(self.far)[:, None, None], found)
-            found[:, np.array(sources)[:, None] == np.array(dests)[None, :]] = 0.0
-            return found
+            lines = self.hops.lines(sources, dests)
+            lines = np.where(np.isnan(lines), np.array(self.far)[:, None, None], lines)
+            lines[:, np.array(sources)[:, None] == np.array(dests)[None, :]] = 0.0
+            return lines
         pairs = [self.hop(source, dest) for source in sources for dest in dests]
         return np.array(pairs, dtype=float).reshape(len(sources), len(dests), 2).transpose(2, 0, 1)
 

@@ -132,7 +132,7 @@ def layout_of(
     listed = {stage.node_id for stages in pipelines for stage in stages}
     alone = [node.node_id for node in nodes if node.model and node.node_id not in listed]
     everything = (*pipelines, *((Stage(node_id, 0, model.num_layers),) for node_id in alone))
-    stages = list(dict.fromkeys(stage for one in everything for stage in one))
+    stages = list(dict.fromkeys(stage for pipeline in everything for stage in pipeline))
     used = [by_id[stage.node_id] for stage in stages]
     decode = _decode(used, model, demand, flops_efficiency, bandwidth_efficiency)
     rates = _rates(used, flops_efficiency, bandwidth_efficiency)
@@ -281,8 +281,8 @@ class _Hops(HopTable):
         if self._table is None:
             self._table = self._all()
         rows, columns = ([self._index[name] for name in names] for names in (sources, dests))
-        found: Array = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
-        return found
+        hops: Array = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
+        return hops
 
     def _all(self) -> Array:
         nodes = list(self._nodes.values())

@@ -85,8 +85,8 @@ class Scheduler:
 
     def route_of(self, request_id: str) -> Route | None:
         """Return where a request runs now; None while it waits, and after its end."""
-        found = self._routes.get(request_id)
-        return found[1] if found else None
+        entry = self._routes.get(request_id)
+        return entry[1] if entry else None
 
     def why_rejected(self, request_id: str) -> Reason | None:
         """Return why a request was given up; None where it was not."""
@@ -122,15 +122,17 @@ class Scheduler:
     def _obey(self, instructions: Iterable[Instruction]) -> None:
         todo = deque(instructions)
         while todo:
-            one = todo.popleft()
+            instruction = todo.popleft()
             now_s = self._clock()
-            if isinstance(one, Replan):
-                planned = answer(one, self._core.model, self._core.demand, self._core.config)
+            if isinstance(instruction, Replan):
+                planned = answer(instruction, self._core.model, self._core.demand, self._core.config)
                 todo += self._core.handle(planned, self._clock())
-            elif isinstance(one, Load):
-                todo += self._core.handle(Loaded(one.node_id, self._lives[one.node_id], one.version), now_s)
-            elif isinstance(one, Dispatch):
-                self._routes[one.request_id] = (one.attempt, one.route)
-            elif isinstance(one, Reject):
-                self._routes.pop(one.request_id, None)
-                self._rejected[one.request_id] = one.reason
+            elif isinstance(instruction, Load):
+                todo += self._core.handle(
+                    Loaded(instruction.node_id, self._lives[instruction.node_id], instruction.version), now_s
+                )
+            elif isinstance(instruction, Dispatch):
+                self._routes[instruction.request_id] = (instruction.attempt, instruction.route)
+            elif isinstance(instruction, Reject):
+                self._routes.pop(instruction.request_id, None)
+                self._rejected[instruction.request_id] = instruction.reason

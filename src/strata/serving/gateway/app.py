@@ -138,9 +138,9 @@ def _decision(gateway: Gateway) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         request_id = request.path_params["id"]
         for driver in gateway.drivers.values():
-            found = driver.core.explain(request_id)
-            if found is not None:
-                return JSONResponse(_finite(found) | {"model": driver.name})
+            decision = driver.core.explain(request_id)
+            if decision is not None:
+                return JSONResponse(_finite(decision) | {"model": driver.name})
         raise ApiError(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
 
     return endpoint

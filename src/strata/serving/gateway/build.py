@@ -119,8 +119,8 @@ async def _serve_backend(
     backend = settings.backends[number]
     model = backend.model
     while not model:
-        found = await models_of(backend, client)
-        model = found[0].name if found else ""
+        models = await models_of(backend, client)
+        model = models[0].name if models else ""
         if not model:
             await asyncio.sleep(ASK_AGAIN_S)
     driver = _engines(gateway, settings, model, client, clock)

@@ -44,10 +44,10 @@ class Backend:
 def read_backend(text: str) -> Backend:
     """Read `URL[,model=NAME][,slots=N]`. Raises UsageError."""
     url, *rest = text.split(",")
-    said = dict(part.partition("=")[::2] for part in rest)
-    slots = said.pop("slots", str(SLOTS))
-    model = said.pop("model", "")
-    if said or not url.startswith(("http://", "https://")) or not slots.isdigit() or not int(slots):
+    options = dict(part.partition("=")[::2] for part in rest)
+    slots = options.pop("slots", str(SLOTS))
+    model = options.pop("model", "")
+    if options or not url.startswith(("http://", "https://")) or not slots.isdigit() or not int(slots):
         raise UsageError(
             f"--backend {text} is not URL[,model=NAME][,slots=N]",
             hint="--backend http://127.0.0.1:8001,model=my-model,slots=64",
@@ -85,12 +85,12 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
         if models := await models_of(backend, engines.client):
             (engines.continues.add if models[0].owner == CONTINUES else engines.continues.discard)(node_id)
             if is_joined:
-                said = driver.post(Heartbeat(node_id, incarnation, driver.running_on(node_id)))
+                instructions = driver.post(Heartbeat(node_id, incarnation, driver.running_on(node_id)))
             else:
                 incarnation += 1
                 engines.urls[node_id] = backend.url
-                said = driver.post(Join(node, incarnation))
-            is_joined = not any(isinstance(one, RejectJoin) for one in said)
+                instructions = driver.post(Join(node, incarnation))
+            is_joined = not any(isinstance(instruction, RejectJoin) for instruction in instructions)
         with suppress(TimeoutError):
             async with asyncio.timeout(driver.core.config.heartbeat_interval_s if is_joined else RETRY_S):
                 await broken.wait()
@@ -101,7 +101,7 @@ async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[Model]:
     try:
         answer = await client.get(f"{backend.url}/v1/models", timeout=POLL_TIMEOUT_S)
         answer.raise_for_status()
-        return [Model(str(one["id"]), str(one.get("owned_by", ""))) for one in answer.json()["data"]]
+        return [Model(str(entry["id"]), str(entry.get("owned_by", ""))) for entry in answer.json()["data"]]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.info("%s: %s: %s", backend.url, type(error).__name__, error)
         return []

@@ -205,8 +205,8 @@ class Driver:
         outcome = "ok" if ended.finish is not None else "refused" if ended.fault else "failed"
         self.meters.attempts.labels(self.name, outcome).inc()
         if not ended.is_clean:
-            told = [name for name in attempt.node_ids if name != ended.suspect]
-            self._start(self.backend_client.abort(told, request_id, number))
+            others = [name for name in attempt.node_ids if name != ended.suspect]
+            self._start(self.backend_client.abort(others, request_id, number))
         if ended.finish is not None:
             stream.end(ended.finish)
             self._close(stream)

@@ -92,8 +92,8 @@ class Engines:
                     return AttemptResult(error=f"{node_id} says {answer.status_code}", is_clean=True)
                 if answer.status_code >= 400:
                     body = await _document(answer)
-                    said = ApiError(answer.status_code, "the engine refuses", "engine-refused", body=body)
-                    return AttemptResult(fault=said, is_clean=True)
+                    refusal = ApiError(answer.status_code, "the engine refuses", "engine-refused", body=body)
+                    return AttemptResult(fault=refusal, is_clean=True)
                 if not request.is_stream:
                     document = json.loads(await _document(answer))
                     _count(stream, document)
@@ -213,9 +213,9 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 async def _document(answer: httpx.Response) -> bytes:
     """Return a whole body. Raises ValueError for one that is too large."""
-    found = bytearray()
+    body = bytearray()
     async for chunk in answer.aiter_bytes():
-        found += chunk
-        if len(found) > DOCUMENT_BYTES:
+        body += chunk
+        if len(body) > DOCUMENT_BYTES:
             raise ValueError("an answer without end")
-    return bytes(found)
+    return bytes(body)

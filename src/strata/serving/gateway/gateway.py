@@ -38,7 +38,7 @@ class Gateway:
 
 def why_not_ready(gateway: Gateway) -> str:
     """Return why no model can be served; nothing where one can."""
-    if any(one["ready"] for one in gateway.counts().values()):
+    if any(model["ready"] for model in gateway.counts().values()):
         return ""
-    said = [reason["text"] for one in gateway.status().values() for reason in one["reasons"]]
-    return "; ".join(said) or "no pipeline serves yet"
+    reasons = [reason["text"] for model in gateway.status().values() for reason in model["reasons"]]
+    return "; ".join(reasons) or "no pipeline serves yet"

@@ -32,7 +32,9 @@ class Meters:
         )
 
         def gauge(name: str, text: str, key: str) -> None:
-            read_gauge(new, name, text, ["model"], lambda: {(model,): one[key] for model, one in counts().items()})
+            read_gauge(
+                new, name, text, ["model"], lambda: {(model,): values[key] for model, values in counts().items()}
+            )
 
         gauge("strata_ready", "Whether a pipeline serves.", "ready")
         gauge("strata_pipelines", "Pipelines, loading ones too.", "pipelines")

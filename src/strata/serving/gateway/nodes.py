@@ -37,14 +37,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def routes(gateway: Gateway) -> list[Route]:
     """Return the endpoints."""
     return [
-        Route("/nodes/join", _told(gateway, JoinMessage, _join), methods=["POST"]),
-        Route("/nodes/heartbeat", _told(gateway, HeartbeatMessage, _heartbeat), methods=["POST"]),
-        Route("/nodes/leave", _told(gateway, LeaveMessage, _leave), methods=["POST"]),
-        Route("/nodes/loaded", _told(gateway, LoadedMessage, _loaded), methods=["POST"]),
+        Route("/nodes/join", _endpoint(gateway, JoinMessage, _join), methods=["POST"]),
+        Route("/nodes/heartbeat", _endpoint(gateway, HeartbeatMessage, _heartbeat), methods=["POST"]),
+        Route("/nodes/leave", _endpoint(gateway, LeaveMessage, _leave), methods=["POST"]),
+        Route("/nodes/loaded", _endpoint(gateway, LoadedMessage, _loaded), methods=["POST"]),
     ]
 
 
-def _told(
+def _endpoint(
     gateway: Gateway, kind: type[Read], handle: Callable[[Gateway, Driver, Read], Desired | None]
 ) -> Endpoint:
     async def endpoint(request: Request) -> Response:
@@ -100,7 +100,7 @@ def _heartbeat(gateway: Gateway, driver: Driver, message: HeartbeatMessage) -> D
     )
     desired = _desired(driver, message.node_id)
     # A lost /nodes/loaded is made up for here; one that was heard is nothing new.
-    for version in {one.version for one in desired.ranges}.intersection(message.loaded):
+    for version in {wanted.version for wanted in desired.ranges}.intersection(message.loaded):
         driver.post(Loaded(message.node_id, message.incarnation, version))
     return desired
 

@@ -105,9 +105,9 @@ def parse(kind: Literal["chat", "completion"], body: bytes) -> GenerationRequest
         read = model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where, said = _where(first["loc"], first["msg"])
+        where, problem = _where(first["loc"], first["msg"])
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
-        raise ApiError(400, f"{where}: {said}" if where else said, code, param=where or None) from None
+        raise ApiError(400, f"{where}: {problem}" if where else problem, code, param=where or None) from None
     return _generation_request(kind, read)
 
 

@@ -43,19 +43,19 @@ class GenerationResponse:
             await self._document(send, pieces)
 
     async def _document(self, send: Send, pieces: list[Piece]) -> None:
-        found = list[Piece]()
+        received = list[Piece]()
         try:
             while pieces:
-                found += pieces
+                received += pieces
                 pieces = await self.stream.take()
         except ApiError as fault:
             await _whole(send, fault.status, fault_body(fault), retry_after_s=fault.retry_after_s)
             return
         stream, writer = self.stream, self.writer
-        if found and isinstance(found[0], dict):
-            answer = writer.relayed(found[0], is_chunk=False)
+        if received and isinstance(received[0], dict):
+            answer = writer.relayed(received[0], is_chunk=False)
         else:
-            text = "".join(piece for piece in found if isinstance(piece, str))
+            text = "".join(piece for piece in received if isinstance(piece, str))
             answer = writer.whole(text, stream.finish or "stop", stream.usage)
         await _whole(send, 200, json.dumps(answer).encode())
 

@@ -72,8 +72,8 @@ class Workers:
         room = self.max_positions - len(prompt)
         max_tokens = min(self.default_tokens, room) if request.max_tokens is None else request.max_tokens
         if room < max(max_tokens, 1):
-            said = f"{len(prompt)} tokens of prompt and {max_tokens} of answer exceed {self.max_positions}"
-            raise ApiError(400, said, "context_length_exceeded", param="max_tokens")
+            problem = f"{len(prompt)} tokens of prompt and {max_tokens} of answer exceed {self.max_positions}"
+            raise ApiError(400, problem, "context_length_exceeded", param="max_tokens")
         signal = RequestSignal(
             request_id,
             prompt_tokens=len(prompt),

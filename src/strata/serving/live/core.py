@@ -125,7 +125,7 @@ class Core:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as they are now, with their loads."""
-        found = []
+        nodes = []
         for node in self._members.nodes():
             if server := self._arrangement.servers.get(node.node_id):
                 running, tokens = self._requests.router.load(node.node_id)
@@ -138,8 +138,8 @@ class Core:
                     decode_s=server.decode.at(max(running, 1)),
                     prefill_s_per_token=server.prefill.per_unit_s,
                 )
-            found.append(node)
-        return tuple(found)
+            nodes.append(node)
+        return tuple(nodes)
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
         """Return where a request went and why; None for one that was never heard of, or long ago."""
@@ -168,12 +168,12 @@ class Core:
             "ready": bool(self._rollout.in_phase(PipelinePhase.SERVING)),
             "pipelines": [
                 {
-                    "version": one.version,
-                    "phase": one.phase.value,
-                    "stages": [list(stage) for stage in one.stages],
-                    "running": len(one.running),
+                    "version": pipeline.version,
+                    "phase": pipeline.phase.value,
+                    "stages": [list(stage) for stage in pipeline.stages],
+                    "running": len(pipeline.running),
                 }
-                for one in self._rollout
+                for pipeline in self._rollout
             ],
             "nodes": [
                 {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}

@@ -70,13 +70,13 @@ def _pool(
     for what serves: that more is asked for is no reason to take it down.
     """
     known, batch = {node.node_id for node in nodes}, demand.batch
-    here = [one for one in plan.current if known.issuperset(stage.node_id for stage in one)]
+    here = [pipeline for pipeline in plan.current if known.issuperset(stage.node_id for stage in pipeline)]
     first: NodePool | None = None
     while batch:
-        one = pool_of(nodes, model, replace(demand, batch=batch), calibration=plan.calibration, held=held)
-        if not why_not_held(one) and not any(faults(one, [pipeline]) for pipeline in here):
-            return one
-        first, batch = first or one, batch // 2
+        pool = pool_of(nodes, model, replace(demand, batch=batch), calibration=plan.calibration, held=held)
+        if not why_not_held(pool) and not any(faults(pool, [pipeline]) for pipeline in here):
+            return pool
+        first, batch = first or pool, batch // 2
     assert first is not None, "a batch has a sequence"
     return first
 
@@ -84,13 +84,13 @@ def _pool(
 def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     """Let survivors of a broken pipeline take over its lost layers, in their order, where they have room."""
     index = {node.id: i for i, node in enumerate(pool.nodes)}
-    found: list[Pipeline] = []
+    extended: list[Pipeline] = []
     for stages in broken:
         members = [index[s.node_id] for s in stages if s.node_id in index]
         counts = least_bottleneck(pool, members) if members else None
         if counts:
-            found.append(_stages(pool, members, counts))
-    return found
+            extended.append(_stages(pool, members, counts))
+    return extended
 
 
 def _stages(pool: NodePool, members: list[int], counts: list[int]) -> Pipeline:

@@ -71,7 +71,7 @@ class Rollout:
 
     def in_phase(self, *phases: PipelinePhase) -> list[LivePipeline]:
         """Return the pipelines in some phases, oldest first."""
-        return [one for one in self if one.phase in phases]
+        return [pipeline for pipeline in self if pipeline.phase in phases]
 
     def on_node(self, node_id: str) -> list[LivePipeline]:
         """Return the pipelines that have a stage on a node."""
@@ -84,10 +84,10 @@ class Rollout:
     def desired(self, node_id: str) -> tuple[tuple[int, int, int], ...]:
         """Return what a node should hold: (version, first, end)."""
         return tuple(
-            (one.version, stage.first, stage.end)
-            for one in self.on_node(node_id)
-            if one.phase is not PipelinePhase.WAITING and not one.is_fixed
-            for stage in one.stages
+            (pipeline.version, stage.first, stage.end)
+            for pipeline in self.on_node(node_id)
+            if pipeline.phase is not PipelinePhase.WAITING and not pipeline.is_fixed
+            for stage in pipeline.stages
             if stage.node_id == node_id
         )
 
@@ -113,36 +113,36 @@ class Rollout:
 
     def loaded(self, node_id: str, version: int, now_s: float) -> list[Instruction]:
         """Note that a node has loaded a pipeline's layers."""
-        one = self._pipelines.get(version)
-        if one is None:
+        pipeline = self._pipelines.get(version)
+        if pipeline is None:
             return [Release(node_id, version)]
-        if node_id not in one.missing:
+        if node_id not in pipeline.missing:
             return []  # known already: heartbeats repeat it
-        one.missing.remove(node_id)
-        return [] if one.missing else self.advance(now_s)
+        pipeline.missing.remove(node_id)
+        return [] if pipeline.missing else self.advance(now_s)
 
     def lose(self, node_id: str, now_s: float) -> tuple[list[LivePipeline], list[Instruction]]:
         """Take every pipeline of a node out; returns them with what runs on them, and what is to be released."""
         lost, out = self.on_node(node_id), list[Instruction]()
-        for one in lost:
-            out += [i for i in self._end(one) if not (isinstance(i, Release) and i.node_id == node_id)]
+        for pipeline in lost:
+            out += [i for i in self._end(pipeline) if not (isinstance(i, Release) and i.node_id == node_id)]
         return lost, out + self.advance(now_s)
 
     def extend_deadlines(self, gap_s: float) -> None:
         """Count so much time as not passed: it was we who were away."""
-        for one in self:
-            one.since_s += gap_s
+        for pipeline in self:
+            pipeline.since_s += gap_s
 
     def is_dry(self) -> bool:
         """Return whether a pipeline that makes room has nothing left to run."""
-        return any(not one.running for one in self._draining)
+        return any(not pipeline.running for pipeline in self._draining)
 
     def advance(self, now_s: float) -> list[Instruction]:
         """Start what can be started, retire what has been replaced, and end what has run dry."""
         out: list[Instruction] = []
-        for one in self.in_phase(PipelinePhase.LOADING):
-            if not one.missing:
-                one.phase, one.since_s = PipelinePhase.SERVING, now_s
+        for pipeline in self.in_phase(PipelinePhase.LOADING):
+            if not pipeline.missing:
+                pipeline.phase, pipeline.since_s = PipelinePhase.SERVING, now_s
         coming = {
             name for new in self.in_phase(PipelinePhase.WAITING, PipelinePhase.LOADING) for name in new.node_ids
         }
@@ -176,9 +176,9 @@ class Rollout:
 
     def _older_on(self, new: LivePipeline) -> list[LivePipeline]:
         """Return older pipelines that have other layers on one of its nodes; the same layers are shared."""
-        mine = {stage.node_id: stage for stage in new.stages}
-        near = {old.version: old for name in mine for old in self._on[name] if old.version < new.version}
-        return [old for _, old in sorted(near.items()) if any(mine.get(s.node_id, s) != s for s in old.stages)]
+        stages = {stage.node_id: stage for stage in new.stages}
+        near = {old.version: old for name in stages for old in self._on[name] if old.version < new.version}
+        return [old for _, old in sorted(near.items()) if any(stages.get(s.node_id, s) != s for s in old.stages)]
 
     def _beside(self, new: LivePipeline, old: LivePipeline) -> bool:
         ranges: dict[str, list[tuple[int, int]]] = {}
@@ -187,24 +187,24 @@ class Rollout:
         return all(self._fits_both(node_id, both) for node_id, both in ranges.items() if len(both) > 1)
 
     def _drain(self, old: list[LivePipeline], now_s: float) -> None:
-        for one in old:
-            one.phase, one.since_s = PipelinePhase.DRAINING, now_s
+        for pipeline in old:
+            pipeline.phase, pipeline.since_s = PipelinePhase.DRAINING, now_s
         self._draining += old
 
     def _add(self, stages: Pipeline, phase: PipelinePhase, now_s: float) -> LivePipeline:
-        one = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
-        for name in dict.fromkeys(one.node_ids):
-            self._on.setdefault(name, []).append(one)
+        pipeline = self._pipelines[self._next] = LivePipeline(self._next, stages, phase, now_s)
+        for name in dict.fromkeys(pipeline.node_ids):
+            self._on.setdefault(name, []).append(pipeline)
         self._next += 1
-        return one
+        return pipeline
 
-    def _end(self, one: LivePipeline) -> list[Instruction]:
-        del self._pipelines[one.version]
-        for name in set(one.node_ids):
-            self._on[name] = [other for other in self._on[name] if other is not one]
+    def _end(self, pipeline: LivePipeline) -> list[Instruction]:
+        del self._pipelines[pipeline.version]
+        for name in set(pipeline.node_ids):
+            self._on[name] = [other for other in self._on[name] if other is not pipeline]
             if not self._on[name]:
                 del self._on[name]
-        self._draining = [other for other in self._draining if other is not one]
-        if one.phase is PipelinePhase.WAITING or one.is_fixed:
+        self._draining = [other for other in self._draining if other is not pipeline]
+        if pipeline.phase is PipelinePhase.WAITING or pipeline.is_fixed:
             return []
-        return [Release(node_id, one.version) for node_id in one.node_ids]
+        return [Release(node_id, pipeline.version) for node_id in pipeline.node_ids]

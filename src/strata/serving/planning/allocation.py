@@ -69,7 +69,7 @@ def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:
     """
     index = {node.id: i for i, node in enumerate(pool.nodes)}
     worths, busy = list[Performance](), list[list[tuple[str, float]]]()
-    asked: dict[str, float] = {}
+    load: dict[str, float] = {}
     for stages in pipelines:
         members, counts = [index[s.node_id] for s in stages], [s.end - s.first for s in stages]
         performance = performance_of(pool, members, counts)
@@ -78,12 +78,12 @@ def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:
             (s.node_id, time * steps) for s, time in zip(stages, stages_s(pool, members, counts), strict=True)
         ]
         for name, share in shares:
-            asked[name] = asked.get(name, 0.0) + share
+            load[name] = load.get(name, 0.0) + share
         worths.append(performance)
         busy.append(shares)
     rate = weighted = 0.0
     for performance, shares in zip(worths, busy, strict=True):
-        over = max(max(asked[name] for name, _ in shares), 1.0)
+        over = max(max(load[name] for name, _ in shares), 1.0)
         rate += performance.tokens_per_s / over
         weighted += performance.tokens_per_s / over * performance.decode_s
     return Performance(rate, weighted / rate if rate else math.inf)
@@ -107,26 +107,28 @@ def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]])
 
 def faults(pool: NodePool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:
     """Say what makes a plan illegal; nothing where it may run. A shared node must have the same layers in all."""
-    index, found = {node.id: i for i, node in enumerate(pool.nodes)}, list[str]()
+    index, problems = {node.id: i for i, node in enumerate(pool.nodes)}, list[str]()
     seen: dict[str, Stage] = {}
     for number, stages in enumerate(pipelines):
         at = 0
         for stage in stages:
             if stage.node_id in seen and not (may_share and seen[stage.node_id] == stage):
-                found.append(f"node {stage.node_id} is used twice")
+                problems.append(f"node {stage.node_id} is used twice")
             seen[stage.node_id] = stage
             if stage.first != at or stage.end <= stage.first:
-                found.append(f"pipeline {number}: {stage.node_id} covers [{stage.first}, {stage.end}) after {at}")
+                problems.append(
+                    f"pipeline {number}: {stage.node_id} covers [{stage.first}, {stage.end}) after {at}"
+                )
             at = stage.end
         if at != pool.num_layers:
-            found.append(f"pipeline {number} ends at layer {at} of {pool.num_layers}")
+            problems.append(f"pipeline {number} ends at layer {at} of {pool.num_layers}")
         unknown = [stage.node_id for stage in stages if stage.node_id not in index]
-        found += [f"pipeline {number}: unknown node {name}" for name in unknown]
+        problems += [f"pipeline {number}: unknown node {name}" for name in unknown]
         if stages and not unknown:
             caps = capacities(pool, [index[s.node_id] for s in stages])
-            found += [
+            problems += [
                 f"{s.node_id} holds {s.end - s.first} layers where {cap} fit"
                 for s, cap in zip(stages, caps, strict=True)
                 if s.end - s.first > cap
             ]
-    return found
+    return problems

@@ -47,7 +47,7 @@ def serving_answer(answer: ServingAnswer, job: ServingJob, *, inputs: Mapping[st
             }
             for item in decision.alternatives
         ],
-        "unused": [one.to_dict() for one in answer.unused],
+        "unused": [left_out.to_dict() for left_out in answer.unused],
         "trust": str(decision.trust),
         "inputs_digest": decision.inputs_digest,
         "seed": decision.seed,

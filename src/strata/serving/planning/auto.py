@@ -60,23 +60,23 @@ def auto(
             other, again, more = _searched(evaluator, Weighing.of(goal), is_over, moves)
             rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
     rings.sort(key=lambda ring: min(ring.members))
-    found = [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    pipelines = [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
     if goal is not Goal.GOODPUT and len(pool.nodes) <= FEW_NODES and not is_over():
-        found = _not_below_seed(pool, goal, found, has_floor=has_floor)
-    return found, tried, wanted
+        pipelines = _not_below_seed(pool, goal, pipelines, has_floor=has_floor)
+    return pipelines, tried, wanted
 
 
-def _not_below_seed(pool: NodePool, goal: Goal, found: list[Pipeline], *, has_floor: bool) -> list[Pipeline]:
+def _not_below_seed(pool: NodePool, goal: Goal, pipelines: list[Pipeline], *, has_floor: bool) -> list[Pipeline]:
     """Return what was found, or the seed's dynamic programme where that is worth more."""
     other = least_latency(pool) if goal is Goal.LATENCY else most_throughput(pool)
-    (rate, decode_s), (seed_rate, seed_decode_s) = score(pool, found), score(pool, other)
+    (rate, decode_s), (seed_rate, seed_decode_s) = score(pool, pipelines), score(pool, other)
     weighing = Weighing.of(goal, has_floor=has_floor)
     if not other or (has_floor and seed_rate < rate):  # what is above the floor stays there
-        return found
+        return pipelines
     if has_floor and len(pool.nodes) <= MID_NODES and rate < MID_SHARE * seed_rate:
         return other
     value, seed_value = weighing.value(rate, rate * decode_s), weighing.value(seed_rate, seed_rate * seed_decode_s)
-    return other if seed_value > value + POLISHED else found
+    return other if seed_value > value + POLISHED else pipelines
 
 
 def _searched(
@@ -182,13 +182,13 @@ def _cut_at(evaluator: RingEvaluator, order: list[int], rate_price: float, weigh
     """Cut an order at prices of rate and weight; cut what is left over again."""
     longest, rings = _longest(evaluator.pool), list[Ring]()
     while True:
-        found = best_cuts(
+        cut = best_cuts(
             evaluator.evaluate, order, rate_price=rate_price, weight_price=weight_price, longest=longest
         )
-        if not found:
+        if not cut:
             return rings
-        rings += found
-        used = {i for ring in found for i in ring.members}
+        rings += cut
+        used = {i for ring in cut for i in ring.members}
         order = [i for i in order if i not in used]
 
 

@@ -42,7 +42,7 @@ def least_latency(pool: NodePool) -> list[Pipeline]:
             window = tuple(order[at : at + WINDOW])
             if window not in seen:
                 seen[window] = quickest_from(pool, window)
-            best = min(best, seen[window], key=lambda found: found[0])
+            best = min(best, seen[window], key=lambda path: path[0])
         if not best[1]:
             return pipelines
         pipelines.append(pipeline(pool, best[1], best[2]))

@@ -71,21 +71,21 @@ def estimates(
     servers = {server.node_id: server for server in layout.servers}
     by_id = {node.node_id: node for node in nodes}
     made = [_pipeline(fleet, by_id, pool, servers, layout, stages, demand) for stages in pipelines]
-    goodput_per_s = sum(one.goodput_per_s for one in made)
-    rate = sum(one.tokens_per_s for one in made)
-    decode_s = sum(one.tokens_per_s * one.decode_s for one in made) / rate
-    on_stages_s = sum(one.tokens_per_s * sum(stage.stage_s for stage in one.stages) for one in made) / rate
+    goodput_per_s = sum(each.goodput_per_s for each in made)
+    rate = sum(each.tokens_per_s for each in made)
+    decode_s = sum(each.tokens_per_s * each.decode_s for each in made) / rate
+    on_stages_s = sum(each.tokens_per_s * sum(stage.stage_s for stage in each.stages) for each in made) / rate
     return Estimate(
         pipelines=tuple(made),
         tokens_per_s=rate,
-        requests_per_s=sum(one.requests_per_s for one in made),
+        requests_per_s=sum(each.requests_per_s for each in made),
         goodput_per_s=goodput_per_s,
         decode_s=decode_s,
-        ttft_s=sum(one.tokens_per_s * one.ttft_s for one in made) / rate,
+        ttft_s=sum(each.tokens_per_s * each.ttft_s for each in made) / rate,
         link_share=max(0.0, 1 - on_stages_s / decode_s),
         tightest=_tightest(made, demand),
         missed=tuple(_missed(made, demand, goodput_per_s)),
-        trust=worst(*(one.trust for one in made)),
+        trust=worst(*(each.trust for each in made)),
     )
 
 
@@ -129,29 +129,29 @@ def _trust(fleet: Fleet, nodes: Mapping[str, Node], names: Sequence[str]) -> Tru
 
 
 def _tightest(pipelines: Sequence[PlannedPipeline], demand: Demand) -> tuple[int, int, float] | None:
-    found = None
-    for one in pipelines:
-        full = demand.batch / max(stage.stage_s for stage in one.stages)
-        share = one.tokens_per_s / full
-        if share < FULL and (found is None or share < found[2]):
-            found = one.slots, math.ceil(full * one.decode_s), share
-    return found
+    tightest = None
+    for pipeline in pipelines:
+        full = demand.batch / max(stage.stage_s for stage in pipeline.stages)
+        share = pipeline.tokens_per_s / full
+        if share < FULL and (tightest is None or share < tightest[2]):
+            tightest = pipeline.slots, math.ceil(full * pipeline.decode_s), share
+    return tightest
 
 
 def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s: float) -> list[Reason]:
     reasons = []
-    for figure, asked, reached in (
-        ("TTFT", demand.ttft_goal_s, [one.ttft_s for one in pipelines]),
-        ("decode time", demand.tpot_goal_s, [one.decode_s for one in pipelines]),
+    for figure, goal, reached in (
+        ("TTFT", demand.ttft_goal_s, [pipeline.ttft_s for pipeline in pipelines]),
+        ("decode time", demand.tpot_goal_s, [pipeline.decode_s for pipeline in pipelines]),
     ):
-        late = [value for value in reached if value > asked]
+        late = [value for value in reached if value > goal]
         if late:
             data = {
                 "count": len(late),
                 "total": len(pipelines),
                 "figure": figure,
                 "reached": show_time(max(late)),
-                "asked": show_time(asked),
+                "asked": show_time(goal),
             }
             reasons.append(Reason("goal-missed", data=data))
     if goodput_per_s < demand.rate_per_s:

@@ -82,7 +82,7 @@ class RingEvaluator:
             paths = (ring[at:] + ring[:at] for at in range(len(ring)))
         else:
             paths = (best_path(self.pool, ring, a, b) for a in ring for b in ring if a != b)
-        return [one for path in paths if (one := self.value(path))]
+        return [evaluated for path in paths if (evaluated := self.value(path))]
 
     def _cut(self, ring: list[int]) -> list[int]:
         k = len(ring)

@@ -123,8 +123,12 @@ class ServingPlan:
             "goal": self.goal,
             "routing": self.routing,
             "pipelines": [
-                {**asdict(one), "stages": [asdict(stage) for stage in one.stages], "trust": str(one.trust)}
-                for one in self.pipelines
+                {
+                    **asdict(pipeline),
+                    "stages": [asdict(stage) for stage in pipeline.stages],
+                    "trust": str(pipeline.trust),
+                }
+                for pipeline in self.pipelines
             ],
             "fleet": {"name": self.fleet, "nodes": [asdict(node) for node in self.nodes]},
             "job": asdict(self.job),

@@ -90,35 +90,35 @@ def plan_serving(
         # To the search an interrupt is time running out, however much there is.
         return clock() - started + (AGES_S if is_stopped() else 0.0)
 
-    found: dict[Strategy, Allocation] = {}
+    allocations: dict[Strategy, Allocation] = {}
     for name in sorted(STRATEGIES, key=lambda other: other != strategy):
-        if not found or not is_over():
+        if not allocations or not is_over():
             left_s = -1.0 if is_stopped() else min(max(0.0, time_limit_s - (clock() - started)), AGES_S / 2)
-            found[name] = allocate(pool, name, goal=goal, time_limit_s=left_s, clock=ticking)
-    values = {name: _value(pool, goal, one) for name, one in found.items()}
+            allocations[name] = allocate(pool, name, goal=goal, time_limit_s=left_s, clock=ticking)
+    values = {name: _value(pool, goal, outcome) for name, outcome in allocations.items()}
     chosen = max(values, key=lambda name: values[name]) if strategy == "auto" else strategy
     if not values[chosen] > values[strategy] + WORTH_SAYING:
         chosen = strategy
-    allocation = found[chosen]
+    allocation = allocations[chosen]
     elapsed_s = clock() - started
-    stopped = [Reason("time-limit", data={"elapsed": show_time(elapsed_s), "evaluated": len(found)})]
+    stopped = [Reason("time-limit", data={"elapsed": show_time(elapsed_s), "evaluated": len(allocations)})]
     reasons: list[Reason] = []
     estimate = None
     left_out: tuple[Unused, ...] = ()
     if allocation.pipelines:
         estimate = estimates(fleet, nodes, pool, allocation.pipelines, job)
         left_out = tuple(unused.why_unused(fleet, nodes, pool, allocation, goal, job))
-        data = {"objective": OBJECTIVES[str(goal)], "considered": len(found)}
+        data = {"objective": OBJECTIVES[str(goal)], "considered": len(allocations)}
         reasons = [Reason("chosen", data=data), *_mixed(fleet, estimate), *_character(estimate)]
     else:
         refusals = [reason for reason in allocation.reasons if reason.token != "time-limit"]
         reasons = [*unusable(fleet).values(), *(refusals if nodes else ()), *smallest(fleet, job)]
     plan = _plan(fleet, job, estimate, chosen, goal)
-    if len(found) < len(STRATEGIES) or any(reason.token == "time-limit" for reason in allocation.reasons):
+    if len(allocations) < len(STRATEGIES) or any(reason.token == "time-limit" for reason in allocation.reasons):
         reasons += stopped
     decision = Decision(
         choice=plan if allocation.pipelines else None,
-        alternatives=tuple(_alternatives(pool, found, chosen, stopped)),
+        alternatives=tuple(_alternatives(pool, allocations, chosen, stopped)),
         reasons=tuple(reasons),
         trust=Trust.ASSUMED if estimate is None else estimate.trust,
         inputs_digest=digest(repr(fleet), job, strategy, str(goal)),
@@ -175,7 +175,9 @@ def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
     """Yield that some pipelines join devices of several vendors."""
     vendor = {f"{d.name}/{i}": d.accelerator.vendor for d in fleet.domains for i in range(d.num_nodes)}
     mixed = [
-        vendors for one in estimate.pipelines if len(vendors := {vendor[stage.node] for stage in one.stages}) > 1
+        vendors
+        for pipeline in estimate.pipelines
+        if len(vendors := {vendor[stage.node] for stage in pipeline.stages}) > 1
     ]
     if mixed:
         data = {
@@ -197,15 +199,15 @@ def _character(estimate: Estimate) -> Iterator[Reason]:
 
 
 def _alternatives(
-    pool: NodePool, found: dict[Strategy, Allocation], chosen: Strategy, stopped: list[Reason]
+    pool: NodePool, allocations: dict[Strategy, Allocation], chosen: Strategy, stopped: list[Reason]
 ) -> Iterator[Alternative[ServingPlan]]:
     for name in STRATEGIES:
         if name == chosen:
             continue
-        if name not in found:
+        if name not in allocations:
             yield Alternative(name, {}, tuple(stopped))
             continue
-        other = found[name]
+        other = allocations[name]
         if not other.pipelines:
             yield Alternative(name, {"num_pipelines": 0}, other.reasons)
             continue
@@ -215,7 +217,7 @@ def _alternatives(
             "tokens_per_s": other.performance.tokens_per_s,
             "decode_s": other.performance.decode_s,
         }
-        yield Alternative(name, cost, tuple(_why_not(pool, other, found[chosen])))
+        yield Alternative(name, cost, tuple(_why_not(pool, other, allocations[chosen])))
 
 
 def _why_not(pool: NodePool, other: Allocation, best: Allocation) -> Iterator[Reason]:

@@ -38,20 +38,20 @@ def smallest(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
 
 
 def _less(
-    fleet: Fleet, job: ServingJob, what: str, asked: int, lessened: Callable[[int], Demand]
+    fleet: Fleet, job: ServingJob, what: str, demanded: int, lessened: Callable[[int], Demand]
 ) -> Iterator[Reason]:
     """Yield the most of a demand that fits, where some does."""
 
     def fits(value: int) -> bool:
         return _fits(fleet, replace(job, demand=lessened(value)))
 
-    low, high = 1, asked
+    low, high = 1, demanded
     if high <= low or not fits(low):
         return
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    yield Reason("fits-with-less", data={"what": what, "value": low, "asked": asked})
+    yield Reason("fits-with-less", data={"what": what, "value": low, "asked": demanded})
 
 
 def _shorter(demand: Demand, tokens: int) -> Demand:
@@ -96,9 +96,9 @@ def _joined(pool: NodePool) -> Iterator[list[int]]:
     reach = np.isfinite(pool.hop_s) & np.isfinite(pool.hop_s.T)
     left = set(range(len(pool.nodes)))
     while left:
-        found, new = set[int](), {min(left)}
+        joined, new = set[int](), {min(left)}
         while new:
-            found |= new
-            new = set(np.flatnonzero(reach[sorted(new)].any(axis=0)).tolist()) - found
-        left -= found
-        yield sorted(found)
+            joined |= new
+            new = set(np.flatnonzero(reach[sorted(new)].any(axis=0)).tolist()) - joined
+        left -= joined
+        yield sorted(joined)

@@ -44,18 +44,18 @@ def undominated_plans(evaluator: RingEvaluator) -> list[PartialPlan]:
         singles.append(_undominated([PartialPlan(ring.rate, ring.weight, ring, empty) for ring in rings]))
         low = mask & -mask
         part = rest = mask ^ low
-        found = list(plans[rest])
+        candidates = list(plans[rest])
         while True:
             taken = part | low
-            found += (
-                PartialPlan(others.rate + one.rate, others.weight + one.weight, one.ring, others)
-                for one in singles[taken]
+            candidates += (
+                PartialPlan(others.rate + single.rate, others.weight + single.weight, single.ring, others)
+                for single in singles[taken]
                 for others in plans[mask ^ taken]
             )
             if part == 0:
                 break
             part = (part - 1) & rest
-        plans.append(_undominated(found))
+        plans.append(_undominated(candidates))
     return plans[-1]
 
 

@@ -50,12 +50,12 @@ def why_unused(
 
 
 def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    by_domain: dict[str, tuple[str, ...]] = {}
     for i in members:
         name = pool.nodes[i].id
         domain = name.rpartition("/")[0]
-        found[domain] = (*found.get(domain, ()), name)
-    return found
+        by_domain[domain] = (*by_domain.get(domain, ()), name)
+    return by_domain
 
 
 def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
@@ -72,11 +72,11 @@ def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:
 def _left_over(pool: NodePool, members: Sequence[int], allocation: Allocation, goal: Goal) -> Reason:
     """Say that what is left holds no pipeline, or what one more would change."""
     rest = pool.only(members)
-    found = allocate(rest, "greedy", goal=goal)
-    if not found.pipelines:
-        return found.reasons[0]
+    fill = allocate(rest, "greedy", goal=goal)
+    if not fill.pipelines:
+        return fill.reasons[0]
     # The best pipeline of the rest is enough: a worse one would change less.
-    extra = min(found.pipelines, key=lambda one: score(rest, (one,)).decode_s)
+    extra = min(fill.pipelines, key=lambda stages: score(rest, (stages,)).decode_s)
     before, after = allocation.performance, score(pool, (*allocation.pipelines, extra))
     data = {
         "tokens": after.tokens_per_s / before.tokens_per_s - 1,

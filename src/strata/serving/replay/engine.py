@@ -138,7 +138,7 @@ class Replay:
         self._tick_s = math.inf
         for number, name in enumerate(sorted(self._nodes.keys() - set(absent))):
             self.clock.at(-WARM_UP_S, self._join, name, number / len(self._nodes))
-        for fault_event in sorted(fault_events, key=lambda one: (one.at_s, one.kind, one.node_id)):
+        for fault_event in sorted(fault_events, key=lambda event: (event.at_s, event.kind, event.node_id)):
             self.clock.at(fault_event.at_s, self._happen, fault_event)
         self.clock.at(surroundings.start_s, self._mark)
         self.clock.at(surroundings.end_s, self._mark)
@@ -257,32 +257,32 @@ class Replay:
 
     def _happen(self, fault_event: FaultEvent) -> None:
         name = fault_event.node_id
-        one = self._nodes[name]
+        member = self._nodes[name]
         if fault_event.kind == "join":
-            if not one.is_in:
+            if not member.is_in:
                 self._join(name, 0.0)
         elif fault_event.kind == "slow":
-            if one.is_in:
+            if member.is_in:
                 self.service.change(name, factor=fault_event.factor)
-        elif one.is_in:
-            one.is_in = False
+        elif member.is_in:
+            member.is_in = False
             self.service.change(name, is_up=False)
             if fault_event.kind == "leave":
-                self._tell(Leave(name, one.incarnation))
+                self._tell(Leave(name, member.incarnation))
             for attempt in list(self._attempts.values()):
                 self._watch(attempt)
 
     def _join(self, name: str, share: float) -> None:
-        one = self._nodes[name]
-        one.incarnation, one.is_in, one.free_s = one.incarnation + 1, True, -math.inf
+        member = self._nodes[name]
+        member.incarnation, member.is_in, member.free_s = member.incarnation + 1, True, -math.inf
         self.service.add(name)
-        self._tell(Join(one.node, one.incarnation))
+        self._tell(Join(member.node, member.incarnation))
         heartbeat_s = self.clock.now + self._around.heartbeat_interval_s * (share or 1.0)
-        self.clock.at(heartbeat_s, self._heartbeat, name, one.incarnation)
+        self.clock.at(heartbeat_s, self._heartbeat, name, member.incarnation)
 
     def _heartbeat(self, name: str, incarnation: int) -> None:
-        one = self._nodes[name]
-        if not one.is_in or one.incarnation != incarnation:
+        member = self._nodes[name]
+        if not member.is_in or member.incarnation != incarnation:
             return
         machine = self.service.machines[name]
         self._tell(Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
@@ -290,18 +290,18 @@ class Replay:
 
     def _samples(self, machine: Machine) -> tuple[Sample, ...]:
         """Return what the node would have measured of the steps it does now."""
-        found, context = [], self._around.context
+        samples, context = [], self._around.context
         for stage, server in machine.servers.items():
             if server.count:
                 units = max(1, round(server.count / server.rounds))
                 seconds = machine.factor * server.lines.decode.at(units)
-                found.append(Sample("decode", stage.first, stage.end, units, context, seconds))
+                samples.append(Sample("decode", stage.first, stage.end, units, context, seconds))
         if machine.reading:
             first = machine.reading[0]
-            stage = next(one for one in first.route.stages if one.node_id == machine.node_id)
+            stage = next(candidate for candidate in first.route.stages if candidate.node_id == machine.node_id)
             seconds = machine.factor * machine.servers[stage].lines.prefill.at(first.read_tokens)
-            found.append(Sample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
-        return tuple(found)
+            samples.append(Sample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
+        return tuple(samples)
 
     def _watch(self, attempt: Attempt) -> None:
         """Let whoever waits for a dead node notice."""
@@ -358,15 +358,15 @@ class Replay:
                 planned = self._around.plan(instruction)
                 self.clock.at(now_s + self._around.plan_s * is_warm, self._tell, planned)
             case Load(node_id=name, version=version):
-                one = self._nodes[name]
+                member = self._nodes[name]
                 self.num_loads += is_warm
-                one.free_s = max(now_s, one.free_s) + self._around.load_s(instruction) * is_warm
-                self.clock.at(one.free_s, self._loaded, Loaded(name, one.incarnation, version))
+                member.free_s = max(now_s, member.free_s) + self._around.load_s(instruction) * is_warm
+                self.clock.at(member.free_s, self._loaded, Loaded(name, member.incarnation, version))
             case EvictNode():
                 self.num_evicted += 1
             case RejectJoin(node_id=name, incarnation=incarnation):
-                one = self._nodes[name]
-                if one.is_in and one.incarnation == incarnation:
+                member = self._nodes[name]
+                if member.is_in and member.incarnation == incarnation:
                     self.clock.at(now_s, self._join, name, 0.0)
             case Release():
                 pass  # memory is the scheduler's to keep; nothing runs on what it releases
@@ -390,6 +390,6 @@ class Replay:
         self._watch(attempt)
 
     def _loaded(self, event: Loaded) -> None:
-        one = self._nodes[event.node_id]
-        if one.is_in and one.incarnation == event.incarnation:
+        member = self._nodes[event.node_id]
+        if member.is_in and member.incarnation == event.incarnation:
             self._tell(event)

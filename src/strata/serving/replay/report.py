@@ -126,10 +126,10 @@ def _quantiles(values: Floats, chosen: Bools, blocks: Ints, rng: np.random.Gener
     parts = [part for part in parts if len(part)]
     if not parts:
         return None
-    found = {"mean": _interval(parts, lambda drawn: float(drawn.mean()), rng)}
+    summary = {"mean": _interval(parts, lambda drawn: float(drawn.mean()), rng)}
     for name, q in QUANTILES.items():
-        found[name] = _interval(parts, lambda drawn, q=q: float(np.quantile(drawn, q)), rng)
-    return found
+        summary[name] = _interval(parts, lambda drawn, q=q: float(np.quantile(drawn, q)), rng)
+    return summary
 
 
 def _interval(

@@ -60,14 +60,14 @@ class Graph:
 
 def graph_of(layout: Layout) -> Graph:
     """Return a layout's graph; O(U x S) hops are looked up at every boundary, once a layout."""
-    servers = tuple(sorted(layout.servers, key=lambda one: (one.first, one.end, one.node_id)))
-    names = [one.node_id for one in servers]
-    layers = sorted({one.end for one in servers if one.end < layout.num_layers} | {0}, reverse=True)
+    servers = tuple(sorted(layout.servers, key=lambda server: (server.first, server.end, server.node_id)))
+    names = [server.node_id for server in servers]
+    layers = sorted({server.end for server in servers if server.end < layout.num_layers} | {0}, reverse=True)
     boundaries, hops, start, after_each = [], [np.zeros((2, 0))], 0, []
     widest = {layout.num_layers: 2**62}
     for layer in layers:
-        after = [i for i, one in enumerate(servers) if one.first <= layer < one.end]
-        before = [i for i, one in enumerate(servers) if one.end == layer] if layer else []
+        after = [i for i, server in enumerate(servers) if server.first <= layer < server.end]
+        before = [i for i, server in enumerate(servers) if server.end == layer] if layer else []
         share = [(servers[i].end - layer) / (servers[i].end - servers[i].first) for i in after]
         after_each.append(tuple(after))
         shape = (len(after), len(before))
@@ -77,13 +77,13 @@ def graph_of(layout: Layout) -> Graph:
         start += len(after) * len(before)
         room = [min(servers[i].kv_tokens, widest.get(servers[i].end, 0)) for i in after]
         widest[layer] = max(room, default=0)
-    tails = [i for i, one in enumerate(servers) if one.end == layout.num_layers]
-    heads = [i for i, one in enumerate(servers) if one.first == 0]
+    tails = [i for i, server in enumerate(servers) if server.end == layout.num_layers]
+    heads = [i for i, server in enumerate(servers) if server.first == 0]
     order = {layer: number for number, layer in enumerate(layers)}
     place, ending = [], Counter[int]()
-    for one in servers:
-        place.append(ending[one.end])
-        ending[one.end] += 1
+    for server in servers:
+        place.append(ending[server.end])
+        ending[server.end] += 1
     closing_s = layout.lines([names[t] for t in tails], [names[h] for h in heads]).sum(axis=0)
     return Graph(
         servers,
@@ -93,7 +93,7 @@ def graph_of(layout: Layout) -> Graph:
         tuple(after_each),
         np.array(tails, dtype=np.intp),
         closing_s,
-        tuple(order.get(one.end, -1) for one in servers),
+        tuple(order.get(server.end, -1) for server in servers),
         tuple(place),
         widest[0],
     )

@@ -87,12 +87,12 @@ class DynamicProgrammingRouting:
         read_s = dict(zip(self.reservations.index, self._read_s.tolist(), strict=True))
         self.graph, self._latest = graph_of(layout), None
         servers = self.graph.servers
-        names = [one.node_id for one in servers]
+        names = [server.node_id for server in servers]
         self._hop = layout.lines(names, names)
         self.reservations.arrange(servers)
-        self._fill = np.array([one.prefill for one in servers]).reshape(-1, 2)
-        self._share = np.array([(one.end - one.first) / layout.num_layers for one in servers])
-        self._read_s = np.array([read_s.get(one.node_id, -np.inf) for one in servers])
+        self._fill = np.array([server.prefill for server in servers]).reshape(-1, 2)
+        self._share = np.array([(server.end - server.first) / layout.num_layers for server in servers])
+        self._read_s = np.array([read_s.get(server.node_id, -np.inf) for server in servers])
         # What a request's numbers (1, prompt tokens, steps) are multiplied by to give each node's seconds.
         self._price = np.zeros((3, len(servers)))
         self._price[1] = self._fill[:, 1]
@@ -103,19 +103,19 @@ class DynamicProgrammingRouting:
 
     def route(self, request: RequestSignal, now_s: float) -> Route | None:
         """Reserve and return the fastest path with room, or None where there is none now."""
-        found = self._search(request, now_s)
-        if found is None:
+        path = self._search(request, now_s)
+        if path is None:
             return None
         assert self._latest is not None, "the search weighs"
-        route = self._route(found.nodes, request, now_s, self._latest[1])
+        route = self._route(path.nodes, request, now_s, self._latest[1])
         names = tuple(stage.node_id for stage in route.stages)
-        self.reservations.reserve(request.request_id, names, found.nodes, request.kv_tokens, now_s)
-        for node, stage in zip(found.nodes, route.stages, strict=True):
+        self.reservations.reserve(request.request_id, names, path.nodes, request.kv_tokens, now_s)
+        for node, stage in zip(path.nodes, route.stages, strict=True):
             read_s = self._fill.item(node, 0) + self._fill.item(node, 1) * request.prefill_tokens
-            one = self.graph.servers[node]
-            read_s *= (stage.end - stage.first) / (one.end - one.first)
+            server = self.graph.servers[node]
+            read_s *= (stage.end - stage.first) / (server.end - server.first)
             self._read_s[node] = max(self._read_s.item(node), now_s) + read_s
-        self._refresh(found.nodes)
+        self._refresh(path.nodes)
         return route
 
     def first_token(self, request_id: str, now_s: float) -> None:
@@ -169,9 +169,9 @@ class DynamicProgrammingRouting:
         prices = self._prices(request, now_s)
         sweep = self._sweep(prices, self._no_way_back)
         least_s = sweep.total_s + prices.tokens * self._nearest_s
-        found = Weighed(prices, sweep, least_s, self._price.copy(), self._read_s.copy())
-        self._latest = (request.request_id, now_s), found
-        return found
+        weighed = Weighed(prices, sweep, least_s, self._price.copy(), self._read_s.copy())
+        self._latest = (request.request_id, now_s), weighed
+        return weighed
 
     def _search(self, request: RequestSignal, now_s: float) -> Found | None:
         weighed = self._weigh(request, now_s)
@@ -208,15 +208,15 @@ class DynamicProgrammingRouting:
         cost += self._share * np.maximum(self._read_s - now_s, 0.0)
         cost[self._free_kv < request.kv_tokens] = np.inf
         edges: Floats = np.array((1.0 + steps, prompt + steps)) @ self.graph.edges
-        enter = [cost[one.next] * one.share for one in self.graph.boundaries]
-        return Prices(enter, [one.hops(edges) for one in self.graph.boundaries[:-1]], 1 + steps)
+        enter = [cost[boundary.next] * boundary.share for boundary in self.graph.boundaries]
+        return Prices(enter, [boundary.hops(edges) for boundary in self.graph.boundaries[:-1]], 1 + steps)
 
     def _sweep(self, prices: Prices, tails_s: Floats) -> Sweep:
         graph, ahead_s, tables = self.graph, np.empty(len(self._free_kv)), []
         ahead_s[graph.tails] = tails_s
-        for one, enter, hops in zip(graph.boundaries, prices.enter, prices.hops, strict=False):
-            table = hops + (enter + ahead_s[one.next])[:, None]
-            ahead_s[one.before] = np.minimum.reduce(table, axis=0) if len(table) else np.inf
+        for boundary, enter, hops in zip(graph.boundaries, prices.enter, prices.hops, strict=False):
+            table = hops + (enter + ahead_s[boundary.next])[:, None]
+            ahead_s[boundary.before] = np.minimum.reduce(table, axis=0) if len(table) else np.inf
             tables.append(table)
         return Sweep(prices.enter[-1] + ahead_s[graph.boundaries[-1].next], ahead_s, tables)
 
@@ -241,13 +241,13 @@ class DynamicProgrammingRouting:
         price, read_s, share_of = weighed.price.item, weighed.read_s.item, self._share.item
         stages, ttft_s, tpot_s, first = [], 0.0, 0.0, 0
         for node in nodes:
-            one = servers[node]
-            share = (one.end - first) / (one.end - one.first)
+            server = servers[node]
+            share = (server.end - first) / (server.end - server.first)
             wait_s = share_of(node) * max(read_s(node) - now_s, 0.0)
             ttft_s += share * (price(0, node) + prompt * price(1, node) + wait_s)
             tpot_s += share * price(2, node)
-            stages.append(Stage(one.node_id, first, one.end))
-            first = one.end
+            stages.append(Stage(server.node_id, first, server.end))
+            first = server.end
         for a, b in pairwise(nodes):
             fixed_s, per_token_s = hop(0, a, b), hop(1, a, b)
             ttft_s += fixed_s + per_token_s * prompt
@@ -259,8 +259,8 @@ class DynamicProgrammingRouting:
         """Note what is booked on nodes: all that the next search has to know of a change."""
         reservations, servers, price = self.reservations, self.graph.servers, self._price
         for node in nodes:
-            running, one = reservations.running[node], servers[node]
+            running, server = reservations.running[node], servers[node]
             is_full = running >= reservations.slots[node]
-            price[0, node] = np.inf if is_full else one.prefill.fixed_s
-            price[2, node] = one.decode.at(running + 1)
+            price[0, node] = np.inf if is_full else server.prefill.fixed_s
+            price[2, node] = server.decode.at(running + 1)
             self._free_kv[node] = reservations.kv_tokens[node] - reservations.kv_used[node]

@@ -62,7 +62,11 @@ class PipelineRouter:
         """
         servers = sorted(layout.servers, key=lambda server: server.node_id)
         self.reservations.arrange(servers)
-        joined = (one for one in layout.pipelines if layout.ring([s.node_id for s in one]).fixed_s < np.inf)
+        joined = (
+            pipeline
+            for pipeline in layout.pipelines
+            if layout.ring([s.node_id for s in pipeline]).fixed_s < np.inf
+        )
         self._take(tuple(sorted(joined)))
         for p, pipeline in enumerate(self.pipelines):
             self._figure(p, [servers[i] for i in self._nodes[p]], pipeline, layout)
@@ -153,8 +157,8 @@ class PipelineRouter:
 
     def has_capacity(self, request: RequestSignal) -> Bools:
         """Return which pipelines have a slot and the KV memory of the whole request left [P]."""
-        found: Bools = (self.free_slots > 0) & (self.free_kv >= request.kv_tokens)
-        return found
+        has_both: Bools = (self.free_slots > 0) & (self.free_kv >= request.kv_tokens)
+        return has_both
 
     def _take(self, pipelines: tuple[Pipeline, ...]) -> None:
         self.pipelines, size = pipelines, len(pipelines)

@@ -19,11 +19,11 @@ def block_hashes(tokens: Sequence[int], most: int = 512) -> tuple[int, ...]:
 
     Python hashes tuples of integers alike in every process. Two prompts of one hash would only be a bad guess.
     """
-    found, last = [], 0
+    hashes, last = [], 0
     for start in range(0, min(len(tokens) // BLOCK_TOKENS, most) * BLOCK_TOKENS, BLOCK_TOKENS):
         last = hash((last, *tokens[start : start + BLOCK_TOKENS]))
-        found.append(last)
-    return tuple(found)
+        hashes.append(last)
+    return tuple(hashes)
 
 
 class PrefixIndex:
@@ -47,7 +47,7 @@ class PrefixIndex:
 
     def arrange(self, pipelines: Sequence[Pipeline]) -> None:
         """Keep what is known of pipelines that stay, at their new places; forget the others."""
-        kept = {one: self._bits[one] for one in pipelines if one in self._bits}
+        kept = {pipeline: self._bits[pipeline] for pipeline in pipelines if pipeline in self._bits}
         if len(kept) < len(self._bits):
             alive = sum(1 << bit for bit in kept.values())
             for blocks in (self._young, self._old):
@@ -56,29 +56,29 @@ class PrefixIndex:
                     if not blocks[block]:
                         del blocks[block]
         used, bit = set(kept.values()), 0
-        for one in pipelines:
-            if one not in kept:
+        for pipeline in pipelines:
+            if pipeline not in kept:
                 while bit in used:
                     bit += 1
-                kept[one] = bit
+                kept[pipeline] = bit
                 used.add(bit)
-        self._bits, self._order = kept, [kept[one] for one in pipelines]
+        self._bits, self._order = kept, [kept[pipeline] for pipeline in pipelines]
 
     def cached_blocks(self, blocks: Sequence[int], now_s: float) -> Floats:
         """Return how many leading blocks each pipeline has [P]."""
         self._turn(now_s)
-        found = np.zeros(len(self._order))
+        lengths = np.zeros(len(self._order))
         alive, young, old = -1, self._young, self._old
         for length, block in enumerate(blocks):
             have = alive & (young.get(block, 0) | old.get(block, 0))
             if have != alive and length:
-                self._write(found, alive & ~have, length)
+                self._write(lengths, alive & ~have, length)
             alive = have
             if not alive:
-                return found
+                return lengths
         if blocks:
-            self._write(found, alive, len(blocks))
-        return found
+            self._write(lengths, alive, len(blocks))
+        return lengths
 
     def touch(self, blocks: Sequence[int], pipeline: int, now_s: float) -> None:
         """Note that a pipeline reads these blocks."""
@@ -89,10 +89,10 @@ class PrefixIndex:
         if len(young) > self.limit:
             self._turn(now_s, is_full=True)
 
-    def _write(self, found: Floats, bits: int, length: int) -> None:
+    def _write(self, lengths: Floats, bits: int, length: int) -> None:
         for p, bit in enumerate(self._order):
             if bits >> bit & 1:
-                found[p] = length
+                lengths[p] = length
 
     def _turn(self, now_s: float, *, is_full: bool = False) -> None:
         if self._turned_s is None:

@@ -62,7 +62,7 @@ class WaitingQueue:
 
         Each is shown with what is left of its goals, and returned as it came.
         """
-        heap, missed, found = self._heap, list[tuple[float, int, _Entry]](), None
+        heap, missed, best = self._heap, list[tuple[float, int, _Entry]](), None
         while heap and len(missed) < tries:
             item = heapq.heappop(heap)
             entry = item[2]
@@ -70,7 +70,7 @@ class WaitingQueue:
                 continue
             if can(_left(entry, now_s)):
                 del self._entries[entry.request.request_id]
-                found = entry.request
+                best = entry.request
                 for _, _, other in missed:
                     other.passed += 1
                 break
@@ -79,7 +79,7 @@ class WaitingQueue:
                 break
         for item in missed:
             heapq.heappush(heap, item)
-        return found
+        return best
 
     def remove(self, request_id: str) -> RequestSignal | None:
         """Forget a request and return it; None where it does not wait. O(1), amortised."""

@@ -47,17 +47,17 @@ class Reading:
         known = dict(
             zip(self._pipelines, zip(self.work_s.tolist(), self.share.tolist(), strict=True), strict=True)
         )
-        kept = np.array([known.get(one, (0.0, 0.0)) for one in pipelines]).reshape(-1, 2)
+        kept = np.array([known.get(pipeline, (0.0, 0.0)) for pipeline in pipelines]).reshape(-1, 2)
         self.work_s, self.share = kept[:, 0].copy(), kept[:, 1].copy()
         self._pipelines = tuple(pipelines)
-        self._place = {one: p for p, one in enumerate(pipelines)}
+        self._place = {pipeline: p for p, pipeline in enumerate(pipelines)}
 
     def add(self, request_id: str, p: int, tokens: float, work_s: float) -> None:
         """Note a prompt of so many tokens, and its work on the pipeline's slowest node."""
-        one = self._pipelines[p]
+        pipeline = self._pipelines[p]
         self.work_s[p] += work_s
-        self._unread[request_id] = one, work_s
-        self._unread_s[one] = self._unread_s.get(one, 0.0) + work_s
+        self._unread[request_id] = pipeline, work_s
+        self._unread_s[pipeline] = self._unread_s.get(pipeline, 0.0) + work_s
         self._mean_tokens += (tokens - self._mean_tokens) / PROMPTS
         self._mean_steps += (max(1.0, tokens / CHUNK_TOKENS) - self._mean_steps) / PROMPTS
 
@@ -83,11 +83,11 @@ class Reading:
     def _forget(self, request_id: str) -> int | None:
         p, unread = self.pipeline_of(request_id), self._unread.pop(request_id, None)
         if unread is not None:
-            one, work_s = unread
-            left_s = self._unread_s[one] - work_s
-            self._unread_s[one] = left_s
+            pipeline, work_s = unread
+            left_s = self._unread_s[pipeline] - work_s
+            self._unread_s[pipeline] = left_s
             if left_s < 1e-9:
-                del self._unread_s[one]
+                del self._unread_s[pipeline]
         return p
 
     def advance(self, now_s: float, speed: Floats) -> None:

@@ -153,9 +153,9 @@ class Agent:
             answer.status < 500 and answer.status not in PATIENT and (is_heartbeat or answer.code != "node-stale")
         ):
             # A stale join may follow a clock set back, and the former life is forgotten in time.
-            said = answer.code or answer.body[:200].decode(errors="replace")
+            detail = answer.code or answer.body[:200].decode(errors="replace")
             raise UsageError(
-                f"the gateway refuses {self.card.node_id}: {answer.status} {said}",
+                f"the gateway refuses {self.card.node_id}: {answer.status} {detail}",
                 hint="the same --layers, --hidden and --seed as the gateway, the right token, an --id of its own",
             )
         log.warning("the gateway answered %d %s", answer.status, answer.code)

@@ -81,10 +81,10 @@ class ChainDriver:
         given = [*message.prompt, *message.generated]
         if max(given) >= VOCAB_SIZE:
             raise ChainError(f"token {max(given)} is none of {VOCAB_SIZE}")
-        said, position, replayed = len(message.generated), 0, len(message.generated)
+        num_written, position, replayed = len(message.generated), 0, len(message.generated)
         kv_tokens = min(len(message.prompt) + message.max_tokens, most)
         for number in range(message.max_tokens):
-            if said >= message.max_tokens or position + len(given) >= most:
+            if num_written >= message.max_tokens or position + len(given) >= most:
                 break
             if key in self._aborted:  # between two steps
                 raise ChainError("aborted")
@@ -106,7 +106,7 @@ class ChainDriver:
                 return
             self.num_tokens += 1
             yield GenerateLine(token=token)
-            said, position, given, replayed = said + 1, position + len(given), [token], 0
+            num_written, position, given, replayed = num_written + 1, position + len(given), [token], 0
         yield GenerateLine(finish="length")
 
     async def _token(

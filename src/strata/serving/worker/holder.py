@@ -181,7 +181,7 @@ class Holder:
     def expire(self, before_s: float, driven: Iterable[Key] = ()) -> list[Key]:
         """End the sequences that have not moved since, but for those driven from here; return them."""
         kept = set(driven)
-        idle = [key for key, one in self.sequences.items() if one.moved_s < before_s and key not in kept]
+        idle = [key for key, sequence in self.sequences.items() if sequence.moved_s < before_s and key not in kept]
         for key in idle:
             self.end(key)
         return idle

@@ -49,10 +49,10 @@ class HttpGateway:
 def _code(answer: httpx.Response) -> str:
     """Return the token of the reason that an error carries; empty where there is none."""
     try:
-        found = answer.json()["error"]["code"]
+        code = answer.json()["error"]["code"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         return ""
-    return found if isinstance(found, str) else ""
+    return code if isinstance(code, str) else ""
 
 
 async def hops(client: httpx.AsyncClient, peers: Mapping[str, str]) -> dict[str, float]:
@@ -70,5 +70,5 @@ async def hops(client: httpx.AsyncClient, peers: Mapping[str, str]) -> dict[str,
                 return None  # not measured this time; whether it lives is the gateway's to say
             return (perf_counter() - start) / 2
 
-    found = await asyncio.gather(*(hop(url) for url in peers.values()))
-    return {name: one for name, one in zip(peers, found, strict=True) if one is not None}
+    hops_s = await asyncio.gather(*(hop(url) for url in peers.values()))
+    return {name: hop_s for name, hop_s in zip(peers, hops_s, strict=True) if hop_s is not None}

@@ -129,7 +129,7 @@ class Part:
         last `replayed`, and all at a later position, as steps of decoding.
         """
         at_once = 0 if position else len(given) - replayed
-        rows = [DecodeRow(cache, one, position + i) for i, one in enumerate(given) if i >= at_once]
+        rows = [DecodeRow(cache, token, position + i) for i, token in enumerate(given) if i >= at_once]
         out = [self._prompt(cache, given[:at_once])] if at_once else []
         return np.concatenate([*out, *([self.step(rows)] if rows else [])])
 
@@ -169,8 +169,8 @@ class Part:
                 return mixed
 
             x = self.layers[number](x, attend)
-        found: Activations = x[: len(rows), 0].cpu().numpy()
-        return found
+        activations: Activations = x[: len(rows), 0].cpu().numpy()
+        return activations
 
     def choose(self, hidden: Activations, *, temperature: float, seed: int, position: int) -> int:
         """Return the token at `position`: the likeliest at temperature 0, else one drawn for (seed, position).
@@ -198,14 +198,14 @@ def generate(
     """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
     maker, cache = Maker(shape), Cache(shape.max_positions)
     part = maker.part(0, shape.num_layers, {n: maker.layer(n) for n in shape.layer_numbers(0, shape.num_layers)})
-    given, position, said = list(prompt), 0, list[int]()
+    given, position, written = list(prompt), 0, list[int]()
     with one_thread():
-        while len(said) < max_tokens and position + len(given) < shape.max_positions:
+        while len(written) < max_tokens and position + len(given) < shape.max_positions:
             hidden = part.run(cache, given, position=position)
             position += len(given)
             token = part.choose(hidden, temperature=temperature, seed=seed, position=position)
             if token in stop_tokens:
                 break
-            said.append(token)
+            written.append(token)
             given = [token]
-    return said
+    return written

@@ -143,19 +143,19 @@ class StageRunner:
         first, held = steps[0].header, steps[0].sequence.held
         start = perf_counter()
         if steps[0].kind is None:
-            one = steps[0]
+            step = steps[0]
             parts = [
-                held.part.run(one.sequence.cache, one.given, position=first.position, replayed=first.replayed)
+                held.part.run(step.sequence.cache, step.given, position=first.position, replayed=first.replayed)
             ]
         else:
-            rows = [DecodeRow(one.sequence.cache, one.given[0], one.header.position) for one in steps]
+            rows = [DecodeRow(step.sequence.cache, step.given[0], step.header.position) for step in steps]
             hidden = held.part.step(rows)
             parts = [hidden[i : i + 1] for i in range(len(steps))]
-        done = [(part, self._chosen(one, part)) for one, part in zip(steps, parts, strict=True)]
+        done = [(part, self._chosen(step, part)) for step, part in zip(steps, parts, strict=True)]
         if not first.replayed:  # tokens one by one would make a prefill look slow
             phase: Phase = "decode" if first.position else "prefill"
             units = len(steps) if first.position else len(steps[0].given)
-            context = sum(one.header.position for one in steps) / len(steps)
+            context = sum(step.header.position for step in steps) / len(steps)
             self.samples.append(Sample(phase, held.first, held.end, units, context, perf_counter() - start))
         return done
 

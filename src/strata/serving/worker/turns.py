@@ -65,7 +65,7 @@ class Turns(Generic[W, R]):
 
     def _next(self) -> list[tuple[W, asyncio.Future[R]]]:
         """Take out the first that is still wanted, and all of its kind."""
-        wanted = [one for one in self._waiting if not one[1].done()]
+        wanted = [item for item in self._waiting if not item[1].done()]
         self._waiting.clear()
         if not wanted:
             return []
@@ -75,6 +75,6 @@ class Turns(Generic[W, R]):
             self._waiting.extend(wanted[1:])
             return [first]
         batch = list[tuple[W, asyncio.Future[R]]]()
-        for one in wanted:
-            (batch if self._kind(one[0]) == kind else self._waiting).append(one)
+        for item in wanted:
+            (batch if self._kind(item[0]) == kind else self._waiting).append(item)
         return batch
