@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata.serving.allocators import DynamicProgrammingLayerAllocator, GreedyLayerAllocator
 from strata.serving.live.config import SchedulerConfig
-from strata.serving.scheduler import Scheduler
+from strata.serving.scheduler import DynamicProgrammingLayerAllocator, GreedyLayerAllocator, Scheduler
 from tests.serving.live.cluster import llama, node, request
 
 

@@ -57,7 +57,6 @@ def serve(
     Exits 3 where no plan fits (the reasons say what would help), 4 where the plan misses the job's goals or rate.
     """
     from strata.fleet.schema import load_fleet
-    from strata.serving.planning.answer import serving_answer
     from strata.serving.planning.planner import plan_serving
     from strata.workload.serving_schema import load_serving_job
 
@@ -72,7 +71,7 @@ def serve(
             time_limit_s=limit_s,
             is_stopped=is_stopped,
         )
-    data = serving_answer(answer, serving_job, inputs={"fleet": fleet, "job": job})
+    data = answer.to_dict(serving_job, inputs={"fleet": fleet, "job": job})
     if save:
         from strata.files import write_json
 

@@ -15,7 +15,7 @@ SHOWN: Final = 8
 
 
 def show_serving(console: Console, data: dict[str, Any], *, saved: str = "", next_command: bool = True) -> None:
-    """Print an answer (the dict of `serving_answer`) in 80 columns."""
+    """Print an answer (the dict of `ServingAnswer.to_dict`) in 80 columns."""
     if not data["pipelines"]:
         console.print(f"no plan fits {data['name']}")
         _reasons(console, data["reasons"])

@@ -243,13 +243,18 @@ def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> LayerCapacity:
     return LayerCapacity(*rooms)
 
 
-def _hops(nodes: Sequence[Node], message_bytes: float) -> Array:
-    """Return [N, N] seconds of one message. What was measured one way only is taken for the way back."""
+def _links(nodes: Sequence[Node]) -> tuple[Array, Array]:
+    """Return latencies [N, N], nan where neither end knows any, and bandwidths [N, N]."""
     latency = _figures(nodes, [node.hop_s for node in nodes])
-    latency = np.where(np.isnan(latency), latency.T, latency)
-    latency[np.isnan(latency)] = FAR.fixed_s
     bandwidth = _figures(nodes, [node.bandwidth_bytes_per_s for node in nodes])
     bandwidth[np.isnan(bandwidth)] = ASSUMED_BANDWIDTH_BYTES_PER_S
+    return np.where(np.isnan(latency), latency.T, latency), bandwidth
+
+
+def _hops(nodes: Sequence[Node], message_bytes: float) -> Array:
+    """Return [N, N] seconds of one message. What was measured one way only is taken for the way back."""
+    latency, bandwidth = _links(nodes)
+    latency[np.isnan(latency)] = FAR.fixed_s
     hops: Array = latency + message_bytes / bandwidth
     np.fill_diagonal(hops, 0.0)
     return hops
@@ -279,20 +284,12 @@ class _Hops(HopTable):
     def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Array:
         """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
         if self._table is None:
-            self._table = self._all()
+            latency, bandwidth = _links(list(self._nodes.values()))
+            per_token = np.where(np.isnan(latency), np.nan, self._token_bytes / bandwidth)
+            self._table = np.stack((latency, per_token))
         rows, columns = ([self._index[name] for name in names] for names in (sources, dests))
         hops: Array = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
         return hops
-
-    def _all(self) -> Array:
-        nodes = list(self._nodes.values())
-        latency = _figures(nodes, [node.hop_s for node in nodes])
-        latency = np.where(np.isnan(latency), latency.T, latency)
-        bandwidth = _figures(nodes, [node.bandwidth_bytes_per_s for node in nodes])
-        bandwidth[np.isnan(bandwidth)] = ASSUMED_BANDWIDTH_BYTES_PER_S
-        per_token = self._token_bytes / bandwidth
-        per_token[np.isnan(latency)] = np.nan
-        return np.stack((latency, per_token))
 
     def __getitem__(self, pair: tuple[str, str]) -> Line:
         source, dest = self._nodes[pair[0]], self._nodes[pair[1]]

@@ -1,4 +1,4 @@
-"""Seed 003's `Scheduler`: the live core in one process, for programs and notebooks.
+"""The names of seed 003: its `Scheduler`, the live core in one process for programs and notebooks, and allocators.
 
 Nodes are taken to load their layers at once and to live until they are removed; a cluster whose nodes speak for
 themselves is `strata serve gateway`, over the same core.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
 
+from strata.clock import Clock
 from strata.decision import Reason
-from strata.serving.allocators import USUAL_DEMAND
 from strata.serving.layout import Route
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
@@ -20,10 +20,16 @@ from strata.serving.live.events import Arrive, Cancelled, Event, Finished, Join,
 from strata.serving.live.instructions import Dispatch, Instruction, Load, Reject, Replan
 from strata.serving.live.replan import answer
 from strata.serving.node import Node
-from strata.serving.planning.allocation import Pipeline
+from strata.serving.observe import pool_of
+from strata.serving.planning.allocate import Strategy, allocate
+from strata.serving.planning.allocation import Allocation, Pipeline
+from strata.serving.planning.goal import Goal
 from strata.serving.request import RequestSignal
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
+
+USUAL_DEMAND = Demand(batch=8, prompt_tokens=1024, output_tokens=256)
+"""What is asked of a model where nobody says: assumed."""
 
 
 class Scheduler:
@@ -41,7 +47,7 @@ class Scheduler:
         *,
         config: SchedulerConfig | None = None,
         demand: Demand = USUAL_DEMAND,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         if config is None:
             config = SchedulerConfig(allocation_strategy=strategy, routing_strategy=routing_strategy)
@@ -136,3 +142,30 @@ class Scheduler:
             elif isinstance(instruction, Reject):
                 self._routes.pop(instruction.request_id, None)
                 self._rejected[instruction.request_id] = instruction.reason
+
+
+class LayerAllocator:
+    """Allocates by one strategy; the answer is the same whatever order the nodes come in."""
+
+    strategy: ClassVar[Strategy] = "auto"
+
+    def __init__(self, goal: Goal = Goal.BOTH) -> None:
+        self.goal = goal
+
+    def allocate_layers(
+        self, nodes: Sequence[Node], model_info: ModelInfo, *, demand: Demand = USUAL_DEMAND
+    ) -> Allocation:
+        """Return pipelines over the nodes; none, and the reasons, where they cannot hold the model."""
+        return allocate(pool_of(nodes, model_info, demand), self.strategy, goal=self.goal)
+
+
+class GreedyLayerAllocator(LayerAllocator):
+    """Nodes from the most capable down, each filled, then cut evenly."""
+
+    strategy = "greedy"
+
+
+class DynamicProgrammingLayerAllocator(LayerAllocator):
+    """Exact over ordered nodes: the least sum of stages and hops for latency, else the least slowest stage."""
+
+    strategy = "dp"

@@ -132,7 +132,7 @@ def test_littles_law_holds_exactly_over_a_whole_run():
     run = replay(requests, pipeline("a"), slots=4, decode=Line(0.0005, 0.0002))
     inside = last_s = 0.0
     while not run.is_over:
-        present, before_s = len(run.waiting) + run.num_running, run.clock.now
+        present, before_s = len(run.waiting) + len(run._attempts), run.clock.now
         run.clock.step()
         inside += present * (run.clock.now - before_s)
         last_s = run.clock.now

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx
 
+from strata.clock import Clock
 from strata.net.http import Frame, Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.discovery import Backend, models_of, watch
@@ -46,7 +47,7 @@ class GatewaySettings:
     backend_token: str = ""
 
 
-def build(settings: GatewaySettings, *, clock: Callable[[], float] = time.monotonic) -> tuple[Gateway, Frame]:
+def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[Gateway, Frame]:
     """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
     gateway = Gateway(Meters(lambda: gateway.counts()))
 
@@ -84,7 +85,7 @@ def _workers(
     settings: GatewaySettings,
     shape: Shape,
     client: httpx.AsyncClient,
-    clock: Callable[[], float],
+    clock: Clock,
 ) -> Driver:
     urls: dict[str, str] = {}
     backend_client = Workers(
@@ -101,7 +102,7 @@ def _workers(
 
 
 def _engines(
-    gateway: Gateway, settings: GatewaySettings, model: str, client: httpx.AsyncClient, clock: Callable[[], float]
+    gateway: Gateway, settings: GatewaySettings, model: str, client: httpx.AsyncClient, clock: Clock
 ) -> Driver | None:
     """Return the driver of a model's engines; None where the name is the workers' model's."""
     if driver := gateway.drivers.get(model):
@@ -114,7 +115,7 @@ def _engines(
 
 
 async def _serve_backend(
-    gateway: Gateway, settings: GatewaySettings, number: int, client: httpx.AsyncClient, clock: Callable[[], float]
+    gateway: Gateway, settings: GatewaySettings, number: int, client: httpx.AsyncClient, clock: Clock
 ) -> None:
     backend = settings.backends[number]
     model = backend.model

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strata.clock import Clock
 from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
@@ -55,7 +56,7 @@ class Driver:
         urls: dict[str, str],
         meters: Meters,
         *,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self.core, self.backend_client, self.urls, self.meters, self.clock = (
             core,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from strata.clock import Clock
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.meters import Meters
 
@@ -24,7 +25,7 @@ class Gateway:
     drivers: dict[str, Driver] = field(default_factory=dict)
     workers: Driver | None = None
     fingerprint: str = ""
-    wall_clock: Callable[[], float] = time.time
+    wall_clock: Clock = time.time
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
 
     def status(self) -> dict[str, dict[str, Any]]:

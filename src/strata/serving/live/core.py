@@ -227,7 +227,7 @@ class Core:
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._requests.starts_on(r, node_id)}
         lost = ours.intersection(self._requests.router.reconcile(node_id, event.running | later, now_s))
-        self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s, self._out)
+        self._out += self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s)
 
     def _loaded(self, event: Loaded, now_s: float) -> None:
         if self._members.is_current(event.node_id, event.incarnation):
@@ -235,7 +235,7 @@ class Core:
             self._arrangement.check()
 
     def _arrive(self, event: Arrive, now_s: float) -> None:
-        self._requests.arrive(event.request, now_s, self._out)
+        self._out += self._requests.arrive(event.request, now_s)
 
     def _first_token(self, event: FirstToken, now_s: float) -> None:
         self._requests.first_token(event.request_id, event.attempt, now_s)
@@ -244,11 +244,14 @@ class Core:
         self._requests.finish(event.request_id, event.attempt, event.generated, now_s)
 
     def _cancelled(self, event: Cancelled, now_s: float) -> None:
-        self._requests.cancel(event.request_id, now_s, self._out)
+        self._out += self._requests.cancel(event.request_id, now_s)
 
     def _failed(self, event: Failed, now_s: float) -> None:
-        is_news = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s, self._out)
-        if is_news and event.node_id is not None and event.node_id in self._members:
+        instructions = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s)
+        if instructions is None:
+            return
+        self._out += instructions
+        if event.node_id is not None and event.node_id in self._members:
             # Not out yet: its next heartbeat clears it. But its layers are laid elsewhere from now on.
             self._members[event.node_id].is_suspect = True
             self._lose(event.node_id, now_s)
@@ -275,7 +278,7 @@ class Core:
         if self._rollout.in_phase(PipelinePhase.WAITING):
             for pipeline in self._rollout.in_phase(PipelinePhase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
-                    self._requests.take_back(pipeline.running, Reason("makes-room"), now_s, self._out)
+                    self._out += self._requests.take_back(pipeline.running, Reason("makes-room"), now_s)
         self._arrangement.renew()
         self._watch_load(now_s)
 
@@ -315,7 +318,7 @@ class Core:
         self._out += out
         # A request may run on several: its stages can be shared, or be stitched from two pipelines.
         hit = {request_id for pipeline in lost for request_id in pipeline.running}
-        self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s, self._out)
+        self._out += self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s)
         if lost:
             self._arrangement.check()
             self._broken += [p.stages for p in lost if p.phase is not PipelinePhase.DRAINING and not p.is_fixed]
@@ -369,5 +372,5 @@ class Core:
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
             self._plan(now_s)
         self._arrangement.tell(self._requests, self._rollout, self._members)
-        self._requests.dispatch(now_s, self._out)
+        self._out += self._requests.dispatch(now_s)
         return tuple(self._out)

@@ -40,7 +40,7 @@ class InFlightRequest:
 
 
 class InFlightRequests:
-    """All requests that are not over. Methods append what is to be done to `out`."""
+    """All requests that are not over. Methods return what is to be done, as those of `Rollout` do."""
 
     def __init__(
         self, config: SchedulerConfig, rollout: Rollout, metrics: MetricsCollector, *, hidden_bytes: float
@@ -76,24 +76,25 @@ class InFlightRequests:
         self.router.arrange(layout)
         self._version_of = version_of
 
-    def arrive(self, signal: RequestSignal, now_s: float, out: list[Instruction]) -> None:
+    def arrive(self, signal: RequestSignal, now_s: float) -> list[Instruction]:
         """Queue a request, or say at once why not."""
         request_id = signal.request_id
         self.forecast.add(signal.max_tokens, now_s)
         if request_id in self._requests:
-            out.append(Reject(request_id, Reason("request-known", subject=request_id)))
-            return
+            return [Reject(request_id, Reason("request-known", subject=request_id))]
         request = InFlightRequest(signal, now_s)
         if not self._queue.push(signal, now_s):
-            self._reject(request, Reason("queue-full", data={"waiting": len(self._queue)}), out, retry_after_s=1.0)
-        else:
-            self._requests[request_id] = request
-            self.traffic.unfinished(len(self._requests), now_s)
+            reason = Reason("queue-full", data={"waiting": len(self._queue)})
+            return [self._rejected(request, reason, retry_after_s=1.0)]
+        self._requests[request_id] = request
+        self.traffic.unfinished(len(self._requests), now_s)
+        return []
 
-    def dispatch(self, now_s: float, out: list[Instruction]) -> None:
+    def dispatch(self, now_s: float) -> list[Instruction]:
         """Send off whoever has room, best first; a few that are too large do not hold up smaller ones."""
+        out: list[Instruction] = []
         if not len(self._queue):
-            return
+            return out
         route: Route | None = None
         refused: dict[str, Reason] = {}
 
@@ -108,15 +109,15 @@ class InFlightRequests:
             while (
                 signal := self._queue.pop(now_s, has_capacity, tries=OVERTAKEN)
             ) is not None and route is not None:
-                self._send(self._requests[signal.request_id], route, now_s, out)
+                out.append(self._sent(self._requests[signal.request_id], route, now_s))
             if not refused:
-                return
+                return out
             # Waiting would not help them, and behind them others wait.
             for request_id, reason in refused.items():
                 request = self._requests[request_id]
                 self._queue.remove(request_id)
                 self._close(request, now_s)
-                self._reject(request, reason, out)
+                out.append(self._rejected(request, reason))
             refused.clear()
 
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
@@ -145,35 +146,33 @@ class InFlightRequests:
         request.timeline.append({"finished_after_s": latency_s, "tokens": generated})
         self._close(request, now_s)
 
-    def cancel(self, request_id: str, now_s: float, out: list[Instruction]) -> None:
+    def cancel(self, request_id: str, now_s: float) -> list[Instruction]:
         """Close a request nobody waits for any more."""
         request = self._requests.get(request_id)
         if request is None:
-            return
-        if request.route is not None:
-            out.append(Abort(request_id, request.attempt))
+            return []
+        out: list[Instruction] = [] if request.route is None else [Abort(request_id, request.attempt)]
         self._queue.remove(request_id)
         self._metrics.count("cancelled")
         request.timeline.append({"cancelled_after_s": now_s - request.arrived_s})
         self._close(request, now_s)
+        return out
 
-    def break_off(
-        self, request_id: str, attempt: int, generated: int, now_s: float, out: list[Instruction]
-    ) -> bool:
-        """Take back an attempt that has ended by itself; False where it is not the present one."""
+    def break_off(self, request_id: str, attempt: int, generated: int, now_s: float) -> list[Instruction] | None:
+        """Take back an attempt that has ended by itself; None where it is not the present one."""
         request = self._requests.get(request_id)
         if request is None or request.attempt != attempt or request.route is None:
-            return False
+            return None
         request.signal = replace(request.signal, generated=generated)
-        self._interrupt(request, Reason("attempt-failed"), now_s, out)
-        return True
+        return self._interrupt(request, Reason("attempt-failed"), now_s)
 
-    def take_back(self, request_ids: Iterable[str], reason: Reason, now_s: float, out: list[Instruction]) -> None:
+    def take_back(self, request_ids: Iterable[str], reason: Reason, now_s: float) -> list[Instruction]:
         """Abort requests where they run; they go on elsewhere, from their old place in the queue."""
+        out: list[Instruction] = []
         for request_id in sorted(request_ids):
             request = self._requests[request_id]
-            out.append(Abort(request_id, request.attempt))
-            self._interrupt(request, reason, now_s, out)
+            out += [Abort(request_id, request.attempt), *self._interrupt(request, reason, now_s)]
+        return out
 
     def starts_on(self, request_id: str, node_id: str) -> bool:
         """Return whether a node is the first of a request's route."""
@@ -184,7 +183,8 @@ class InFlightRequests:
         """Return the KV memory that requests have booked [tokens]."""
         return sum(self._requests[request_id].signal.kv_tokens for request_id in request_ids)
 
-    def _interrupt(self, request: InFlightRequest, reason: Reason, now_s: float, out: list[Instruction]) -> None:
+    def _interrupt(self, request: InFlightRequest, reason: Reason, now_s: float) -> list[Instruction]:
+        """Queue a request for its next attempt, or give it up after the last."""
         self._metrics.count("interrupted")
         self._metrics.collect_network(0.0, self._sent_bytes(request, request.signal.generated))
         request.timeline.append({"interrupted_after_s": now_s - request.arrived_s, "reason": reason.to_dict()})
@@ -192,13 +192,13 @@ class InFlightRequests:
         if request.attempt >= self._config.max_attempts:
             self._close(request, now_s)
             reason = Reason("attempts-exhausted", data={"attempts": request.attempt})
-            self._reject(request, reason, out, retry_after_s=self._config.heartbeat_interval_s)
-        else:
-            # Once admitted, it is served: late is better than never, and it was not its fault.
-            signal = replace(request.signal, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
-            self._queue.push(signal, request.arrived_s, is_forced=True)
+            return [self._rejected(request, reason, retry_after_s=self._config.heartbeat_interval_s)]
+        # Once admitted, it is served: late is better than never, and it was not its fault.
+        signal = replace(request.signal, ttft_goal_s=math.inf, tpot_goal_s=math.inf)
+        self._queue.push(signal, request.arrived_s, is_forced=True)
+        return []
 
-    def _send(self, request: InFlightRequest, route: Route, now_s: float, out: list[Instruction]) -> None:
+    def _sent(self, request: InFlightRequest, route: Route, now_s: float) -> Dispatch:
         versions = tuple(self._version_of[stage.node_id] for stage in route.stages)
         request.attempt, request.route, request.versions = (
             request.attempt + 1,
@@ -222,25 +222,18 @@ class InFlightRequests:
                 "others": self._others(request.signal, route, now_s),
             }
         )
-        out.append(Dispatch(request_id, request.attempt, route, versions))
+        return Dispatch(request_id, request.attempt, route, versions)
 
     def _others(self, signal: RequestSignal, route: Route, now_s: float) -> list[dict[str, float | str]]:
         """Return what other paths would have cost."""
         taken = " > ".join(stage.node_id for stage in route.stages)
         return [path for path in self.router.explain(signal, now_s) if path["path"] != taken]
 
-    def _reject(
-        self,
-        request: InFlightRequest,
-        reason: Reason,
-        out: list[Instruction],
-        *,
-        retry_after_s: float | None = None,
-    ) -> None:
+    def _rejected(self, request: InFlightRequest, reason: Reason, *, retry_after_s: float | None = None) -> Reject:
         self._metrics.count("rejected")
         request.timeline.append({"rejected": reason.to_dict()})
         self._keep(request)
-        out.append(Reject(request.signal.request_id, reason, retry_after_s))
+        return Reject(request.signal.request_id, reason, retry_after_s)
 
     def _free(self, request: InFlightRequest, now_s: float) -> None:
         request_id = request.signal.request_id

@@ -17,7 +17,7 @@ from strata.serving.live.instructions import Replan
 from strata.serving.node import Node
 from strata.serving.observe import pool_of
 from strata.serving.planning.allocate import allocate
-from strata.serving.planning.allocation import Pipeline, Stage, faults, goodput, score
+from strata.serving.planning.allocation import Pipeline, faults, goodput, pipeline_of, score
 from strata.serving.planning.capacity import why_not_held
 from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool
@@ -89,16 +89,8 @@ def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
         members = [index[s.node_id] for s in stages if s.node_id in index]
         counts = least_bottleneck(pool, members) if members else None
         if counts:
-            extended.append(_stages(pool, members, counts))
+            extended.append(pipeline_of(pool, members, counts))
     return extended
-
-
-def _stages(pool: NodePool, members: list[int], counts: list[int]) -> Pipeline:
-    first, stages = 0, []
-    for i, count in zip(members, counts, strict=True):
-        stages.append(Stage(pool.nodes[i].id, first, first + count))
-        first += count
-    return tuple(stages)
 
 
 def _mended(

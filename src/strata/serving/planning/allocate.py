@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Literal
 
+from strata.clock import Clock
 from strata.decision import Reason
-from strata.serving.planning.allocation import Allocation, Pipeline, pipeline, score
+from strata.serving.planning.allocation import Allocation, Pipeline, pipeline_of, score
 from strata.serving.planning.auto import auto
 from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
 from strata.serving.planning.capacity import largest_pipeline, why_not_held
@@ -30,7 +30,7 @@ def allocate(
     has_floor: bool = False,
     share_stages: bool = False,
     time_limit_s: float = math.inf,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> Allocation:
     """Return pipelines for a pool. Never raises for an odd one: no pipelines then, and the reasons.
 
@@ -59,7 +59,7 @@ def allocate(
             reasons = (Reason("time-limit", data=data),)
     if not pipelines:  # The order of nodes of `dp` and `greedy` may have none; the pool has.
         members = largest_pipeline(pool)[0]
-        pipelines = [pipeline(pool, members, least_bottleneck(pool, members) or [])]
+        pipelines = [pipeline_of(pool, members, least_bottleneck(pool, members) or [])]
     # The bound of small pools is that of disjoint pipelines.
     bound = fluid_bound(pool) if share_stages else bound_tokens_per_s(pool)
     if share_stages:

@@ -47,7 +47,7 @@ class Allocation:
         return 1.0 - self.performance.tokens_per_s / self.bound_tokens_per_s
 
 
-def pipeline(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -> Pipeline:
+def pipeline_of(pool: NodePool, members: Sequence[int], counts: Sequence[int]) -> Pipeline:
     """Return members with so many layers each as stages."""
     first, stages = 0, []
     for i, count in zip(members, counts, strict=True):

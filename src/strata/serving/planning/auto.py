@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from strata.serving.planning.allocation import Pipeline, pipeline, score
+from strata.serving.planning.allocation import Pipeline, pipeline_of, score
 from strata.serving.planning.capacity import largest_pipeline
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.dynamic import least_latency, most_throughput
@@ -60,7 +60,7 @@ def auto(
             other, again, more = _searched(evaluator, Weighing.of(goal), is_over, moves)
             rings, tried, wanted = max(rings, other, key=_sums), tried + again, wanted + more
     rings.sort(key=lambda ring: min(ring.members))
-    pipelines = [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    pipelines = [pipeline_of(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
     if goal is not Goal.GOODPUT and len(pool.nodes) <= FEW_NODES and not is_over():
         pipelines = _not_below_seed(pool, goal, pipelines, has_floor=has_floor)
     return pipelines, tried, wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strata.serving.planning.allocation import Pipeline, pipeline
+from strata.serving.planning.allocation import Pipeline, pipeline_of
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.evaluation import RingEvaluator
 from strata.serving.planning.pool import Array, NodePool
@@ -28,7 +28,7 @@ def most_throughput(pool: NodePool) -> list[Pipeline]:
     evaluator = RingEvaluator(pool)
     order = sorted(range(len(pool.nodes)), key=lambda i: (pool.regions[i], -evaluator.fills_s[i], i))
     rings = best_cuts(evaluator.value, order, rate_price=1.0, weight_price=0.0, longest=WINDOW, is_thrifty=False)
-    return [pipeline(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
+    return [pipeline_of(pool, r.members, least_bottleneck(pool, r.members) or []) for r in rings]
 
 
 def least_latency(pool: NodePool) -> list[Pipeline]:
@@ -45,7 +45,7 @@ def least_latency(pool: NodePool) -> list[Pipeline]:
             best = min(best, seen[window], key=lambda path: path[0])
         if not best[1]:
             return pipelines
-        pipelines.append(pipeline(pool, best[1], best[2]))
+        pipelines.append(pipeline_of(pool, best[1], best[2]))
         order = [i for i in order if i not in best[1]]
 
 

@@ -6,7 +6,7 @@ few layers. Layers are then split exactly.
 
 from __future__ import annotations
 
-from strata.serving.planning.allocation import Pipeline, pipeline
+from strata.serving.planning.allocation import Pipeline, pipeline_of
 from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import least_bottleneck
 
@@ -29,7 +29,7 @@ def greedy(pool: NodePool) -> list[Pipeline]:
         counts = least_bottleneck(pool, members)
         if counts is None:
             break
-        pipelines.append(pipeline(pool, members, counts))
+        pipelines.append(pipeline_of(pool, members, counts))
     return pipelines
 
 

@@ -7,10 +7,11 @@ explain: the Decision inside the answer. act: `export/` writes what launches it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from strata.clock import Clock
 from strata.decision import Alternative, Decision, Reason, Trust, digest
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
@@ -56,12 +57,55 @@ class ServingAnswer:
         """Whether there is a plan that keeps the job's goals at the rate it states."""
         return self.estimate is not None and self.estimate.is_good_enough
 
+    def to_dict(self, job: ServingJob, *, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Return the stable JSON of `strata plan serve`, also the plan file; `inputs` names fleet and job.
+
+        bound_tokens_per_s and gap are of the stages alone (`bound.py`), before KV memory limits them.
+        """
+        decision, allocation, estimate = self.decision, self.allocation, self.estimate
+        figures: dict[str, Any] | None = None
+        if estimate is not None:
+            figures = {
+                "tokens_per_s": estimate.tokens_per_s,
+                "decode_s": estimate.decode_s,
+                "ttft_s": estimate.ttft_s,
+                "requests_per_s": estimate.requests_per_s,
+                "goodput_per_s": estimate.goodput_per_s,
+                "link_share": estimate.link_share,
+                "stages_tokens_per_s": allocation.performance.tokens_per_s,
+                "bound_tokens_per_s": allocation.bound_tokens_per_s,
+                "gap": None if allocation.gap is None else max(0.0, allocation.gap),
+                "trust": str(estimate.trust),
+                "batch": job.demand.batch,
+                "flops_efficiency": job.flops_efficiency,
+                "bandwidth_efficiency": job.bandwidth_efficiency,
+                "efficiencies_trust": str(Trust.ASSUMED),
+            }
+        return {
+            **replace(self.plan, inputs=dict(inputs)).to_dict(),
+            "figures": figures,
+            "reasons": [reason.to_dict() for reason in decision.reasons],
+            "alternatives": [
+                {
+                    "name": item.name,
+                    "cost": dict(item.cost),
+                    "reasons": [reason.to_dict() for reason in item.reasons],
+                }
+                for item in decision.alternatives
+            ],
+            "unused": [left_out.to_dict() for left_out in self.unused],
+            "trust": str(decision.trust),
+            "inputs_digest": decision.inputs_digest,
+            "seed": decision.seed,
+            "search_s": decision.elapsed_s,
+        }
+
 
 def plan_serving(
     fleet: Fleet,
     job: ServingJob,
     *,
-    clock: Callable[[], float],
+    clock: Clock,
     strategy: Strategy = "auto",
     goal: Goal = Goal.BOTH,
     time_limit_s: float = math.inf,

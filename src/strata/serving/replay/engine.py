@@ -180,11 +180,6 @@ class Replay:
             self.record.add(life, "unfinished", self.clock.now)
         self._lives.clear()
 
-    @property
-    def num_running(self) -> int:
-        """Requests on a pipeline now."""
-        return len(self._attempts)
-
     # -- what is measured
 
     def _mark(self) -> None:

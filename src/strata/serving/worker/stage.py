@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol
 
+from strata.clock import Clock
 from strata.errors import StrataError
 from strata.serving.live.events import Phase, Sample
 from strata.serving.wire import StepHeader, TokenMessage
@@ -68,7 +69,7 @@ class StageRunner:
         *,
         peers: Peers,
         executor: Executor,
-        clock: Callable[[], float],
+        clock: Clock,
         deliver: Callable[[TokenMessage], None],
     ) -> None:
         self.node_id, self.holder, self.peers = node_id, holder, peers

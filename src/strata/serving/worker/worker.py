@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, Final
 
+from strata.clock import Clock
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, SampleMessage
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import Holder, Key, Maker
@@ -38,7 +39,7 @@ class Worker:
         *,
         memory_bytes: float,
         peers: Peers,
-        clock: Callable[[], float],
+        clock: Clock,
         slots: int = SLOTS,
         step_limit_s: float = STEP_LIMIT_S,
         lease_s: float = LEASE_S,
