@@ -267,7 +267,7 @@ def test_a_reason_nobody_explained_is_our_bug():
 def test_a_reason_keeps_its_numbers_beside_its_text():
     reason = Reason("compute-bound", data={"share": 0.93})
     assert reason.to_dict()["data"] == {"share": 0.93}
-    assert reason.to_dict()["text"].startswith("93% of the step is computing")
+    assert reason.to_dict()["text"].startswith("93% of the step is computation")
 
 
 def test_a_sum_is_as_good_as_its_worst_part():

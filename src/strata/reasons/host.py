@@ -208,12 +208,12 @@ HOST: Final[Meanings] = {
     "rollout-stopped": Meaning(
         "stopped by hand",
         "Someone ended the roll-out: all attempts run the baseline.",
-        "Nothing to do; begin a new roll-out to try again.",
+        "No action is needed; begin a new roll-out to try again.",
     ),
     "rollout-opted-out": Meaning(
         "opted out by {rule}",
         "A rule keeps this job on the baseline; opting out takes precedence over opting in.",
-        "Nothing to do.",
+        "No action is needed.",
     ),
     "rollout-not-opted-in": Meaning(
         "no rule opts it in",
@@ -233,6 +233,6 @@ HOST: Final[Meanings] = {
     "rollout-turn": Meaning(
         "attempt {number}: the {policy} is next in its pair",
         "The two attempts of a pair run one policy each, in random order.",
-        "Nothing to do.",
+        "No action is needed.",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Of policies of thread layers: what scx_layered silently accepts."""
+"""Reasons about policies of thread layers: what scx_layered refuses, and what it silently accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ LAYERS: Final[Meanings] = {
         "Correct what the sentence names; names and types are those of scx_layered's config.rs.",
     ),
     "policy-size": Meaning(
-        "{count} layers where 1 to {limit} are taken",
+        "{count} layers; 1 to {limit} are allowed",
         "scx_layered refuses a policy without layers or with more than it was compiled for.",
-        "Join layers that are run alike: one layer may match several sets of threads.",
+        "Merge layers that are treated alike: one layer may match several sets of threads.",
     ),
     "catch-all-missing": Meaning(
         "the last layer, {name!r}, must match every thread: \"matches\": [[]]",
-        "A thread that fits no layer is an error to scx_layered, so it asks for a last layer that takes all.",
+        "scx_layered treats a thread that fits no layer as an error, so it requires a last layer that matches "
+        "all.",
         "Add a last layer with \"matches\": [[]].",
     ),
     "matches-empty": Meaning(
@@ -29,11 +30,11 @@ LAYERS: Final[Meanings] = {
     ),
     "matches-too-many": Meaning(
         "{what}",
-        "scx_layered has a fixed room for blocks, for conditions in a block, and for regular expressions.",
+        "scx_layered has fixed limits on blocks, on conditions in a block, and on regular expressions.",
         "Use shorter prefixes that cover several names, or split the layer.",
     ),
     "match-text-too-long": Meaning(
-        "{size} bytes; at most {limit} are compared",
+        "{size} bytes; the limit is {limit}",
         "scx_layered refuses the policy. A thread's name is 15 bytes at most.",
         "Shorten the text; a prefix matches longer names.",
     ),
@@ -58,76 +59,78 @@ LAYERS: Final[Meanings] = {
         "Give \"util_range\": [low, high] with 0 <= low < high; an Open layer has none.",
     ),
     "regex-wrong": Meaning(
-        "no regular expression that scx_layered takes: {why}",
-        "It is compiled by Rust's regex library when the scheduler starts, which then ends.",
+        "not a regular expression that scx_layered accepts: {why}",
+        "Rust's regex library compiles it when the scheduler starts; on an error the scheduler exits.",
         "Correct it; use CgroupPrefix or CgroupContains where that is enough.",
     ),
     "template-unsupported": Meaning(
-        "a template by {matcher} is not built",
+        "a template by {matcher} is not supported",
         "scx_layered panics on templates by anything but CgroupSuffix and CgroupRegex.",
         "Use one of these two.",
     ),
     "template-misused": Meaning(
         "{why}",
-        "A template is replaced by a layer for each cgroup that fits it, when the scheduler starts. What comes "
-        "out is refused: more than 16 layers, or a last one that does not take all.",
+        "When the scheduler starts, a template is replaced by a layer for each cgroup that fits it. The result is "
+        "refused: it has more than 16 layers, or a last one that does not match all threads.",
         "Name the cgroups' common ending, and leave the last layer without a template.",
     ),
     "numa-node-spread": Meaning(
-        "NumaNode with {algo}: the CPUs it takes on the other nodes stay idle",
-        "The layer's threads live on one node, but its CPUs are spread over all; scx_layered refuses that.",
-        "Use a growth_algo that does not spread, as Linear or Topo.",
+        "NumaNode with {algo}: the CPUs that it takes on other nodes stay idle",
+        "The layer's threads run on one node, but its CPUs are spread over all nodes; scx_layered refuses that.",
+        "Use a growth_algo that does not spread, such as Linear or Topo.",
     ),
     "place-absent": Meaning(
-        "{what}: the machine has {has}, each to be named once",
-        "scx_layered refuses NUMA nodes and caches that are not there or named twice.",
-        "Name those that are there; `strata host layers` writes a policy for the machine it runs on.",
+        "{what}: the machine has {has}; name each at most once",
+        "scx_layered refuses NUMA nodes and caches that do not exist or are named twice.",
+        "Name existing ones; `strata host layers` writes a policy for the machine it runs on.",
     ),
     "cpu-ids-have-holes": Meaning(
-        "{what} numbers of this machine have holes",
-        "scx_layered counts CPUs and nodes from 0 without a gap and refuses other machines (CPUs switched off).",
+        "the {what} numbers of this machine have gaps",
+        "scx_layered expects CPUs and nodes to be numbered from 0 without gaps, and refuses machines where some "
+        "are off.",
         "Switch the CPUs on, or use `strata host layers --plain`.",
     ),
     "key-unknown": Meaning(
-        "no such key: {key!r} is dropped without a word{meant}",
-        "scx_layered drops keys it does not know, so that a misspelt setting has no effect.",
+        "unknown key: {key!r} is silently ignored{meant}",
+        "scx_layered ignores keys that it does not know, so a misspelt setting has no effect.",
         "Correct the key or remove it.",
     ),
     "catch-all-early": Meaning(
-        "layer {name!r} takes every thread; no layer behind it gets one",
+        "layer {name!r} matches every thread; the layers after it never get one",
         "The first layer that matches takes a thread, and this block matches all.",
-        "Move the layer to the end, or say what it is for.",
+        "Move the layer to the end, or narrow what it matches.",
     ),
     "layer-shadowed": Meaning(
-        "layer {name!r} never gets a thread: {by} takes them all before",
+        "layer {name!r} never gets a thread: {by} matches them all first",
         "Whatever this layer matches is matched by an earlier one.",
         "Put the narrower layer first, or remove it.",
     ),
     "match-never": Meaning(
         "{why}",
-        "No thread can ever fit this block, so it is dead.",
-        "Put alternatives into blocks of their own; conditions of one block must hold together.",
+        "No thread can ever match this block, so it has no effect.",
+        "Put alternatives into separate blocks; all conditions of one block must hold together.",
     ),
     "match-text-panics": Meaning(
         "{why}: scx_layered panics on it",
-        "The text is copied into a fixed room with its end; the check before it is off by one, or absent.",
-        "Shorten the text by the bytes that are too many.",
+        "The text is copied with its terminating zero into a fixed buffer; the check before it is off by one, or "
+        "absent.",
+        "Shorten the text by the excess bytes.",
     ),
     "layer-name-panics": Meaning(
         "the name is {size} bytes; {limit} fit, without a zero byte, or scx_layered panics",
-        "Names are cut to 128 bytes, one too many for the room they are copied to.",
+        "Names are cut to 128 bytes, one too many for the buffer they are copied into.",
         "Shorten the name; a template adds up to 64 bytes to it.",
     ),
     "cgroup-path-form": Meaning(
         "never matches: {why}",
-        "scx_layered compares with paths like system.slice/docker/: no slash before, one behind.",
-        "Write the path as it does.",
+        "scx_layered compares with paths like system.slice/docker/: no leading slash, one trailing slash.",
+        "Write the path in that form.",
     ),
     "template-idle": Meaning(
-        "no cgroup ends with {suffix!r} here: a template's paths have no slash at their end",
-        "Unlike CgroupSuffix in matches, a template is compared with paths without the last slash. It fits "
-        "none, and the layer is taken as one layer without the cgroup's condition.",
-        "Leave out the slash.",
+        "no cgroup ends with {suffix!r} here: a template's paths have no trailing slash",
+        "Unlike CgroupSuffix in matches, a template is compared with paths without the trailing slash. It fits "
+        "none, and the layer is used as one layer without the cgroup condition.",
+        "Omit the slash.",
     ),
     "kthread-inverted": Meaning(
         "IsKthread false matches kernel threads, as true does",
@@ -136,63 +139,63 @@ LAYERS: Final[Meanings] = {
     ),
     "perf-too-high": Meaning(
         "perf {perf} is above {limit}: the kernel ejects the scheduler",
-        "It is handed to scx_bpf_cpuperf_set as it stands, which ends a scheduler that asks for too much.",
+        "It is passed unchanged to scx_bpf_cpuperf_set, which ejects a scheduler that asks for too much.",
         "Give 1 to 1024, 1024 being the top frequency; 0 asks for nothing.",
     ),
     "cpus-minima-exceed": Meaning(
-        "layers ask for {asked} CPUs at least, where there are {where}",
-        "Not all layers can have their minimum; who goes without depends on the order of growth.",
+        "layers ask for at least {asked} CPUs, but there are {where}",
+        "Not all layers can have their minimum; which ones do not depends on the order of growth.",
         "Lower cpus_range or cpus_range_frac.",
     ),
     "protected-leaves-none": Meaning(
-        "protected layers keep all of {where} at least; every other thread starves",
-        "Nobody else may use a protected layer's CPUs, even idle ones.",
-        "Leave a CPU or more out of their minima.",
+        "protected layers keep at least all of {where}; every other thread starves",
+        "No other layer may use a protected layer's CPUs, even idle ones.",
+        "Leave at least one CPU out of their minima.",
     ),
     "key-ignored": Meaning(
         "{key} is not read here; it belongs to {where}",
-        "scx_layered drops the key without a word.",
+        "scx_layered silently ignores the key.",
         "Move it where it is read, or remove it.",
     ),
     "key-deprecated": Meaning(
-        "{key} does nothing any more",
+        "{key} no longer has any effect",
         "scx_layered reads the key for the sake of old files, warns, and ignores it.",
         "Remove it.",
     ),
     "match-shadowed": Meaning(
-        "all that fits this block is taken by layer {by!r} before",
+        "every thread that fits this block is matched by layer {by!r} first",
         "The layer gets threads by its other blocks, never by this one.",
         "Remove the block, or move the layer before the other.",
     ),
     "protected-can-take-all": Meaning(
         "protected layers may grow to all of {where}",
-        "Nobody else may use a protected layer's CPUs, and nothing limits how many they take.",
+        "No other layer may use a protected layer's CPUs, and nothing limits how many they take.",
         "Give protected layers a cpus_range or cpus_range_frac that leaves some.",
     ),
     "open-preempt-protected": Meaning(
         "preempt does not reach the CPUs of protected {protected}",
-        "An Open layer owns no CPUs; what it may preempt is what no layer protects.",
-        "Make the layer Grouped with CPUs of its own, or do without protection.",
+        "An Open layer owns no CPUs; it may preempt only on CPUs that no layer protects.",
+        "Make the layer Grouped with CPUs of its own, or remove the protection.",
     ),
     "topology-ignored": Meaning(
         "{what} is cleared: this machine has one NUMA node and no second cache to tell apart",
         "scx_layered switches topology off on such a machine, and drops nodes and llcs with it.",
-        "Nothing to do if the policy is for a larger machine (--elsewhere).",
+        "No action is needed if the policy is for a larger machine (--elsewhere).",
     ),
     "gpu-catches-loaders": Meaning(
         "{matcher} alone takes every thread of a process that uses a GPU, its loaders too",
-        "Data loaders and pools live in the process that launches kernels, and open the device with it.",
+        "Data loaders and thread pools run in the process that launches kernels and has the device open.",
         "Add IsGroupLeader true or a CommPrefix, or label the launching thread and match CmdJoin.",
     ),
     "gpu-needs-flag": Meaning(
         "{matcher} ends the scheduler unless it is started with --enable-gpu-support",
-        "Who uses a GPU is learnt by probes in the NVIDIA driver, which are off by default.",
+        "GPU use is detected by probes in the NVIDIA driver, which are off by default.",
         "Start scx_layered with --enable-gpu-support.",
     ),
     "perf-no-schedutil": Meaning(
         "perf has no effect with governor {governor}",
         "The performance level a scheduler asks for is only read by schedutil.",
-        "Use the governor schedutil, or performance and no perf.",
+        "Use the governor schedutil, or use performance and remove perf.",
     ),
     "exclusive-no-smt": Meaning(
         "exclusive has no effect: no core has two CPUs",
@@ -205,9 +208,9 @@ LAYERS: Final[Meanings] = {
         "Mount resctrl on a processor that monitors bandwidth, or remove the cap.",
     ),
     "membw-no-cap": Meaning(
-        "membw_gb {value} caps nothing",
-        "scx_layered takes 0, and all that is below it, for no cap.",
-        "Give GiB/s above 0, or leave it out.",
+        "membw_gb {value} has no effect",
+        "scx_layered treats 0 and negative values as no cap.",
+        "Give a value in GiB/s above 0, or omit it.",
     ),
     "xnuma-inverted": Meaning(
         "[{low}, {high}]: work starts to move to another node above the second and stops below the first",
@@ -220,13 +223,13 @@ LAYERS: Final[Meanings] = {
         "Remove one of the two.",
     ),
     "preempt-first-alone": Meaning(
-        "preempt_first does nothing without preempt",
+        "preempt_first has no effect without preempt",
         "It says where to preempt first, in a layer that may preempt.",
         "Add preempt, or remove it.",
     ),
     "weight-clamped": Meaning(
-        "weight {weight} is taken as {limit}",
-        "scx_layered cuts weights off there; 0 stands for 100.",
+        "weight {weight} is clamped to {limit}",
+        "scx_layered clamps weights; 0 stands for 100.",
         "Give 1 to 10000.",
     ),
     "yield-ignore-range": Meaning(
@@ -241,19 +244,19 @@ LAYERS: Final[Meanings] = {
         "Give an upper end below 1, or util_includes_open_cputime in a Grouped layer.",
     ),
     "util-range-percent": Meaning(
-        "[{low}, {high}] are shares, not percents: the layer gives CPUs back until they are {low} times busy",
+        "[{low}, {high}] are shares, not percentages: the layer releases CPUs until they are {low} times busy",
         "util_range is the utilisation of one CPU, from 0 to 1. Above that the layer stays at its fewest CPUs.",
         "Divide by 100: [0.4, 0.85].",
     ),
     "layer-no-cpus": Meaning(
-        "layer {name!r} may own no CPU at all",
+        "layer {name!r} cannot own any CPU",
         "A Grouped layer with cpus_range [0, 0] only ever runs on idle CPUs of others.",
         "Give it a CPU, or make it Open.",
     ),
     "layer-name-twice": Meaning(
-        "the name {name!r} is taken by an earlier layer; statistics show one of them",
+        "the name {name!r} is used by an earlier layer; statistics show only one of them",
         "Statistics are kept by name.",
-        "Give each layer a name of its own.",
+        "Give each layer a unique name.",
     ),
     "slice-too-long": Meaning(
         "a slice of {seconds} s lets a thread keep a CPU that long",
@@ -262,24 +265,24 @@ LAYERS: Final[Meanings] = {
         "Give microseconds: 20000 is 20 ms.",
     ),
     "open-limits-early": Meaning(
-        "the disallow_open and disallow_preempt limits of {name!r} act a thousand times earlier than they say",
+        "the disallow_open and disallow_preempt limits of {name!r} act a thousand times earlier than stated",
         "scx_layered (1.1.2) fills its nanosecond limits for Open layers with microseconds, so that 40 ms of "
         "saturation are 40 us.",
-        "Nothing to do; do not count on Open threads keeping a busy CPU for those times.",
+        "No action is possible; do not rely on Open threads keeping a busy CPU for those times.",
     ),
     "hint-needs-map": Meaning(
         "HintEquals needs scx_layered --task-hint-map PATH, and threads that write their hint to it",
         "Without the map no thread has a hint, and the block matches none.",
-        "Nothing to do if it is started so; CmdJoin needs no map.",
+        "No action is needed if it is started that way; CmdJoin needs no map.",
     ),
     "pid-stale": Meaning(
-        "{matcher} holds until that process ends, and then for whoever gets its number",
-        "Process numbers are not names.",
+        "{matcher} matches until that process ends, and then whichever process reuses its number",
+        "Process ids are reused.",
         "Match by name, cgroup or CmdJoin.",
     ),
     "cgroup-prefix-open": Meaning(
-        "{prefix!r} also matches its siblings that begin alike; with a slash at the end it would not",
+        "{prefix!r} also matches siblings with the same beginning; with a trailing slash it would not",
         "The prefix is compared as text with paths that end with a slash.",
-        "Add a slash at the end if only that cgroup is meant.",
+        "Add a trailing slash if only that cgroup is meant.",
     ),
 }  # fmt: skip

@@ -10,7 +10,7 @@ PLANS: Final[Meanings] = {
     "chosen": Meaning(
         "best {objective} of {considered} plans considered",
         "This alternative has the best value of the objective among all that satisfy the limits.",
-        "Nothing to do.",
+        "No action is needed.",
     ),
     "slower": Meaning(
         "{factor:.2f}x the step time of the chosen plan",
@@ -39,8 +39,8 @@ PLANS: Final[Meanings] = {
     ),
     "link-too-slow": Meaning(
         "link {source}-{dest} ({bandwidth}, {latency}) adds {added} to a step of {step}",
-        "Joining the domain costs more on the wide-area link than its accelerators save.",
-        "More bandwidth, gradient compression, or local steps (DiLoCo).",
+        "Using the domain costs more time on the wide-area link than its accelerators save.",
+        "Add bandwidth, compress gradients, or use local steps (DiLoCo).",
     ),
     "unreachable": Meaning(
         "no link reaches {domain} from any other domain",
@@ -73,24 +73,25 @@ PLANS: Final[Meanings] = {
         "Lower limits.tokens_per_s, or add devices or bandwidth.",
     ),
     "compute-bound": Meaning(
-        "{share:.0%} of the step is computing: the gain is the number of devices, not the placement",
-        "The network hardly matters for this job; comparing with fewer devices flatters the plan.",
-        "Read the equal-GPU comparison instead.",
+        "{share:.0%} of the step is computation: the gain comes from the number of devices, not from the "
+        "placement",
+        "The network hardly matters for this job; a comparison with fewer devices flatters the plan.",
+        "Use the equal-GPU comparison instead.",
     ),
     "network-bound": Meaning(
         "{share:.0%} of the step waits for wide-area links",
         "Bandwidth or latency between domains sets the pace.",
-        "Gradient compression, local steps (DiLoCo), or fewer domains.",
+        "Compress gradients, use local steps (DiLoCo), or use fewer domains.",
     ),
     "bubble-bound": Meaning(
         "{share:.0%} of the step is pipeline bubble",
         "Stages wait for the pipeline to fill and drain.",
-        "More microbatches, fewer stages, or a larger global batch.",
+        "Use more microbatches, fewer stages, or a larger global batch.",
     ),
     "single-domain-best": Meaning(
         "{domain} alone is best: crossing domains would cost {factor:.2f}x",
         "No set of domains beats the best single one for this job.",
-        "Nothing to do; more bandwidth between domains would change it.",
+        "No action is needed; more bandwidth between domains would change the result.",
     ),
     "fits-with-recompute": Meaning(
         "fits with recompute: {mode}",
@@ -99,7 +100,7 @@ PLANS: Final[Meanings] = {
     ),
     "needs-devices": Meaning(
         "needs {count} more devices of {memory} ({kind})",
-        "The smallest relaxation found: so many more accelerators would hold the model.",
+        "The smallest relaxation found: with this many more accelerators, the model fits.",
         "Add devices, or choose a smaller model.",
     ),
     "needs-limit": Meaning(
@@ -109,17 +110,17 @@ PLANS: Final[Meanings] = {
     ),
     "tokens-penalty": Meaning(
         "local steps H={steps} need {eta:.3f}x the tokens (assumed)",
-        "DiLoCo trades wide-area traffic for extra tokens; the factor is a declared table, not a law.",
+        "DiLoCo trades wide-area traffic for extra tokens; the factor comes from an assumed table.",
         "Compare with the synchronous plans shown beside it.",
     ),
     "time-limit": Meaning(
         "search stopped after {elapsed}: {evaluated} plans examined",
-        "The time limit passed before the search could close the gap; the best plan so far is shown.",
+        "The time limit was reached before the search could close the gap; the best plan so far is shown.",
         "Raise --time-limit.",
     ),
     "nodes-apart": Meaning(
         "no links join enough of the {nodes} nodes to hold the model",
-        "The model fits the nodes together, but a pipeline of them would need a link that does not exist.",
+        "Together the nodes could hold the model, but a pipeline over them needs a link that does not exist.",
         "Add links to the fleet file, or nodes to one of the domains.",
     ),
 }  # fmt: skip

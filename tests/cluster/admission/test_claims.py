@@ -32,7 +32,7 @@ def test_a_vendors_resource_counts_devices_of_that_vendor():
     assert (claim.name, claim.namespace, claim.devices, claim.vendor) == ("p", "team", 2, "NVIDIA")
     decision = decide(cluster(node("npu", B3)), claim, PROFILES)
     assert [str(reason) for one in decision.alternatives for reason in one.reasons] == [
-        "npu: is not the NVIDIA card that was asked for, and the job accepts no substitute"
+        "npu: is not the NVIDIA card that was requested, and the job accepts no substitute"
     ]
     assert decide(cluster(node("nv")), claim, PROFILES).choice is not None
 

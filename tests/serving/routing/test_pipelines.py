@@ -196,7 +196,7 @@ def test_a_goal_that_load_puts_out_of_reach_is_waited_for():
 def test_a_goal_that_no_idle_pipeline_meets_is_refused_with_the_best_there_is():
     one = router("auto", alone(server("a", step_s=0.01, per_sequence_s=0.01, prefill_s=1e-3, kv_tokens=300)))
     late = one.refuses(request(prompt=100, ttft_goal_s=0.05), 0.0)
-    assert str(late) == "the first token within 50ms, where an idle pipeline needs 100ms"
+    assert str(late) == "the first token within 50ms, but even an idle pipeline needs 100ms"
     slow = one.refuses(request(prompt=100, tpot_goal_s=0.015), 0.0)
     assert (slow.token, slow.data["goal"], slow.data["best"]) == ("goal-out-of-reach", "each token", "20ms")
     assert one.refuses(request(prompt=100, ttft_goal_s=0.1, tpot_goal_s=0.02), 0.0) is None

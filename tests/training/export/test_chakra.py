@@ -90,7 +90,7 @@ def test_unlike_links_need_an_aggregation_and_say_so(tmp_path, capsys):
     assert "are all taken as 3Gbps, 50ms (min)" in render(plan, aggregation=Aggregation.MIN).notes[0]
     arguments = ["export", str(tmp_path / "plan.json"), "--to", "chakra", "--out", str(tmp_path / "out")]
     assert run(arguments) == 3
-    assert "ASTRA-sim has one link for all of domains" in capsys.readouterr().err
+    assert "ASTRA-sim has a single link type for domains" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert run([*arguments, "--aggregate", "max"]) == 0
 

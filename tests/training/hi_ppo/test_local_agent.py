@@ -44,7 +44,7 @@ def test_a_lost_device_is_answered_inside_the_domain_and_keeping_is_shown_as_imp
     [answer] = decide([case(part(), lost=[5])], hysteresis())
     assert 5 not in answer.binding.used
     assert answer.keeping_loses == np.inf
-    assert str(answer.considered[0].reasons[0]) == "a: cannot go on as it is without 5"
+    assert str(answer.considered[0].reasons[0]) == "a: cannot continue unchanged without 5"
 
 
 def test_every_alternative_is_shown_with_what_it_earns_and_costs():
@@ -57,7 +57,7 @@ def test_a_domain_that_cannot_hold_its_part_says_so_and_wakes_the_global_agent()
     [answer] = decide([case(part(), lost=range(15))], hysteresis())
     assert answer.binding is None
     assert str(answer.reasons[0]) == (
-        "a: 1 devices are left where its part of the plan needs 12 in groups of 2 within a node"
+        "a: 1 devices remain, but its part of the plan needs 12 in groups of 2 within a node"
     )
     assert needs_global(answer, since=1.0, most_fall=0.9) is answer.reasons[0]
 

@@ -129,7 +129,7 @@ def test_the_command_exits_4_when_there_is_an_error_and_0_when_not(tmp_path):
         "token": "key-unknown",
         "path": "[0].kind.Grouped.preemt",
         "severity": "error",
-        "sentence": "no such key: 'preemt' is dropped without a word; did you mean preempt?",
+        "sentence": "unknown key: 'preemt' is silently ignored; did you mean preempt?",
     }
     passed = run(str(good), "-o", "json", "--elsewhere")
     assert (passed.exit_code, json.loads(passed.stdout)) == (0, {"findings": []})
