@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
+from strata.simulate import pipeline
 from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -173,3 +174,22 @@ def test_torch_gives_what_numpy_gives():
         assert isinstance(found, torch.Tensor)
         np.testing.assert_allclose(found.numpy(), recurrence_s(times, 9, depth), rtol=1e-12)
     np.testing.assert_array_equal(latency_aware_warmup(as_torch, 9).numpy(), latency_aware_warmup(times, 9))
+
+
+@settings(deadline=None, max_examples=8)
+@given(SEEDS)
+def test_very_many_microbatches_go_on_at_the_pace_of_the_first_thousands(seed):
+    rng, times = random_times(seed)
+    warmup = random_warmup(rng, times)
+    counts = rng.integers(600, 1500, len(times.forward_s))
+    exact = recurrence_s(times, counts, warmup)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "MOST_MICROBATCHES", 500)
+        patch.setattr(pipeline, "STEADY", 500)
+        extended = recurrence_s(times, counts, warmup)
+    assert extended == pytest.approx(exact, rel=5e-3)
+
+
+def test_a_hundred_million_microbatches_are_timed_at_once():
+    times = equal_times(stages=4)
+    assert recurrence_s(times, 10**8, classic_warmup(4))[0] == pytest.approx(3.0 * (10**8 + 3))

@@ -14,7 +14,7 @@ from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
 from strata.training.plan.objective import Scales
 from strata.training.plan.report import TrainingPlanReport
-from strata.training.plan.request import digests, inputs_digest
+from strata.training.plan.request import inputs_digest
 from strata.training.plan.schema import PlanRequest
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
@@ -29,11 +29,12 @@ def plan_data(
         for plan, report in zip(plans, problem.model.reports(plans), strict=True)
     ]
     search = SearchResult({item.domain_set: item for item in items}, bound=items[0].score, branches=1, evaluated=1)
+    whole, digests = inputs_digest(fleet, job)
     decision = Decision(
         plans[0], (), (explain.chosen(problem, items[0], search),), items[0].report.trust,
-        inputs_digest(fleet, job), 0, 0.0,
+        whole, 0, 0.0,
     )  # fmt: skip
-    report = TrainingPlanReport(problem, digests(fleet, job), decision, tuple(items), search, Scales())
+    report = TrainingPlanReport(problem, digests, decision, tuple(items), search, Scales())
     return report.to_dict(PlanRequest(), inputs or {})
 
 

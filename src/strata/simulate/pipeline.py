@@ -21,6 +21,11 @@ from strata.errors import UsageError
 Array = Any
 
 # Plans worked on together: on a CPU the state of a chunk should stay in the cache, elsewhere in 64 MB.
+MOST_MICROBATCHES: Final = 1 << 16
+"""The recurrence steps through so many (a second of work); of more, the pace is taken from STEADY of them."""
+
+STEADY: Final = 1 << 12
+
 _CACHE_CELLS: Final = 2**14
 _MEMORY_CELLS: Final = 2**23
 
@@ -87,6 +92,8 @@ def recurrence_s(times: StageTimes, microbatches: int | Array, warmup: Array) ->
     xp = array_namespace(times.forward_s)
     plans, stages = times.forward_s.shape
     counts = _counts(xp, microbatches, times)
+    if plans and int(xp.max(counts)) > MOST_MICROBATCHES:
+        return _steady_s(xp, times, counts, warmup)
     depth = _strict_warmup(xp, warmup, counts, times)
     rows = max(1, (_CACHE_CELLS if is_numpy_array(times.forward_s) else _MEMORY_CELLS) // stages)
     # Plans of like depth share a chunk, so that few slots have idle plans.
@@ -96,6 +103,17 @@ def recurrence_s(times: StageTimes, microbatches: int | Array, warmup: Array) ->
         chunk = order[first : first + rows]
         step_s[chunk] = _wave(xp, _take(times, chunk), counts[chunk], depth[chunk, :])
     return step_s
+
+
+def _steady_s(xp: Any, times: StageTimes, counts: Array, warmup: Array) -> Array:
+    """Return the step time of pipelines of very many microbatches: that of STEADY, then at the pace of these.
+
+    The recurrence is linear over (max, +), so each further microbatch takes the same time on average once the
+    first have passed (Baccelli et al. 1992, "Synchronization and Linearity", §3.7); that takes some dozens.
+    """
+    whole, half = (recurrence_s(times, xp.minimum(counts, n), warmup) for n in (STEADY, STEADY // 2))
+    left = xp.astype(xp.maximum(counts - STEADY, xp.zeros_like(counts)), whole.dtype)
+    return whole + left * (whole - half) / (STEADY - STEADY // 2)
 
 
 def _counts(xp: Any, microbatches: int | Array, times: StageTimes) -> Array:

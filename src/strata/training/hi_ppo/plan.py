@@ -11,7 +11,7 @@ from strata.training.plan import explain, relax
 from strata.training.plan.exact.search import SearchResult
 from strata.training.plan.planner import alternatives, problem_of
 from strata.training.plan.report import TrainingPlanReport
-from strata.training.plan.request import digests, inputs_digest
+from strata.training.plan.request import inputs_digest
 from strata.workload.job import TrainingJob
 
 
@@ -36,12 +36,13 @@ def plan_hi_ppo(
     else:
         deadline = clock() + 10.0
         reasons += relax.smallest(problem, refusal=None, clock=clock, deadline=deadline)
+    whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
         alternatives=alternatives(problem, plans[:10], found),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
-        inputs_digest=inputs_digest(fleet, job),
+        inputs_digest=whole_digest,
         seed=0,
         elapsed_s=clock() - started,
     )
@@ -51,4 +52,4 @@ def plan_hi_ppo(
         "seed": policy.record.get("seed"),
         "explanation": None if made.explanation is None else made.explanation.to_dict(),
     }
-    return TrainingPlanReport(problem, digests(fleet, job), decision, plans, found, made.scales, told)
+    return TrainingPlanReport(problem, digests, decision, plans, found, made.scales, told)

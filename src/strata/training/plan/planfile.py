@@ -15,7 +15,7 @@ from strata.errors import BadFile, Fault, StrataError, UsageError
 from strata.files import Document, read_document
 from strata.fleet.fleet import Fleet
 from strata.fleet.schema import load_fleet
-from strata.training.plan.request import digests, requested_job
+from strata.training.plan.request import inputs_digest, requested_job
 from strata.training.plan.schema import (
     PlanEntry,
     PlannedDomain,
@@ -87,7 +87,7 @@ def reload_inputs(file: TrainingPlanFile) -> PlanInputs:
     except StrataError as error:
         again = f"strata plan train {names[0]} {names[1]} --save plan.json, where these files are"
         raise UsageError(f"{file.name} was planned from files that cannot be read: {error}", hint=again) from error
-    now = digests(fleet, job)
+    _, now = inputs_digest(fleet, job)
     changes = []
     if now.fleet != file.digests.fleet:
         changes.append(f"{_whole_name(names[0])} has changed: {_fleet_change(file.fleet, PlannedFleet.of(fleet))}")

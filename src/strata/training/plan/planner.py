@@ -20,7 +20,7 @@ from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.search import Evaluated, Search, SearchResult
 from strata.training.plan.objective import Scales, check_prices, money, score_report
 from strata.training.plan.report import TrainingPlanReport
-from strata.training.plan.request import digests, inputs_digest
+from strata.training.plan.request import inputs_digest
 from strata.units import show_time
 from strata.workload.job import Limits, Objective, TrainingJob
 from strata.workload.plan import TrainingPlan
@@ -56,21 +56,22 @@ def plan_training(
     if plans:
         reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
         reasons += explain.single_domain(plans)
-    else:
+    elif not found.stopped:
         refusal = next(iter(found.refusals.values()), None)
         reasons += relax.smallest(problem, refusal=refusal, clock=clock, deadline=deadline)
     if found.stopped:
         reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": found.evaluated}))
+    whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
         alternatives=alternatives(problem, plans, found),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
-        inputs_digest=inputs_digest(fleet, job),
+        inputs_digest=whole_digest,
         seed=seed,
         elapsed_s=elapsed,
     )
-    return TrainingPlanReport(problem, digests(fleet, job), decision, plans, found, scales)
+    return TrainingPlanReport(problem, digests, decision, plans, found, scales)
 
 
 def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
@@ -92,11 +93,11 @@ def best_of(
 
 
 def best_single(problem: Problem, scales: Scales, *, clock: Clock, deadline: float) -> SearchResult:
-    """Return the best plan of every domain taken alone."""
-    found = SearchResult()
-    for index in range(len(problem.fleet.domains)):
-        found.merge(best_of(problem, (index,), scales, clock=clock, deadline=deadline))
-    return found
+    """Return the best plan of every kind of domain taken alone."""
+    result = SearchResult()
+    for index in problem.representatives:
+        result.merge(best_of(problem, (index,), scales, clock=clock, deadline=deadline))
+    return result
 
 
 def best_with(

@@ -26,14 +26,10 @@ def requested_job(job: TrainingJob, request: PlanRequest) -> TrainingJob:
     return job
 
 
-def inputs_digest(fleet: Fleet, job: TrainingJob) -> str:
-    """Return a short hash of what was asked."""
-    return digest(repr(fleet), _asked(job), repr(job.profile))
-
-
-def digests(fleet: Fleet, job: TrainingJob) -> InputDigests:
-    """Return a short hash each, so that it can be said which of the two changed."""
-    return InputDigests(fleet=digest(repr(fleet)), job=digest(_asked(job), repr(job.profile)))
+def inputs_digest(fleet: Fleet, job: TrainingJob) -> tuple[str, InputDigests]:
+    """Return a short hash of what was asked, and one each, so that it can be said which of the two changed."""
+    hardware, work = repr(fleet), (_asked(job), repr(job.profile))
+    return digest(hardware, *work), InputDigests(fleet=digest(hardware), job=digest(*work))
 
 
 def _asked(job: TrainingJob) -> dict[str, object]:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.errors import UsageError
 from strata.training.plan.exact import wide
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Search
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales
 from strata.training.plan.planner import plan_training
+from strata.training.plan.shortlist.branches import Builder
 from strata.workload.job import Objective
 from tests.support.builders import domain, fleet, job, layers, link
 from tests.support.small_cases import small_fleet, small_job
@@ -66,6 +68,29 @@ def test_a_wide_search_out_of_time_keeps_its_best_plan_and_a_bound_that_holds():
     assert cut.search.stopped
     assert cut.best.score >= full.best.score
     assert cut.search.bound <= full.best.score
+
+
+@pytest.mark.parametrize("size", [63, 200, 1000])
+def test_a_fleet_of_any_size_has_a_plan_however_short_the_time(size):
+    sizes = np.random.default_rng(size).integers(1, 9, size)
+    domains = [domain(f"d{i}", int(count) * 4) for i, count in enumerate(sizes)]
+    ring = [one for i in range(size) for one in link(f"d{i}", f"d{(i + 1) % size}", 10, 20)]
+    ticks = count()
+    answer = plan_training(
+        fleet(*domains, links=ring), job(layers(14), batch=32), clock=lambda: float(next(ticks)), time_limit_s=2
+    )
+    assert answer.search.stopped
+    assert answer.best.plan.kind == "single"
+    alone = fleet(domain("largest", int(sizes.max()) * 4))
+    assert answer.best.score <= plan_training(alone, job(layers(14), batch=32), clock=lambda: 0.0).best.score
+    assert not {"needs-devices"} & {reason.token for reason in answer.decision.reasons}
+
+
+def test_the_learned_policy_refuses_more_domains_than_it_can_choose_among():
+    many = fleet(*(domain(f"d{i}") for i in range(63)), links=[])
+    with pytest.raises(UsageError, match="up to 62 domains, and this job may use 63") as error:
+        Builder(Problem.of(many, job(layers(14))))
+    assert error.value.hint.startswith("--planner exact")
 
 
 def test_the_fleet_of_a_bottleneck_is_joined_by_its_least_slowest_link():

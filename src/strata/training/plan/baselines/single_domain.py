@@ -9,5 +9,5 @@ from strata.training.plan.exact.search import Evaluated
 
 def plan(problem: Problem, context: Context) -> Evaluated | None:
     """Return the best of the exact plans of each domain alone."""
-    alone = (exact(problem, context, (index,)) for index in range(len(problem.fleet.domains)))
+    alone = (exact(problem, context, (index,)) for index in problem.representatives)
     return best([item for item in alone if item is not None])

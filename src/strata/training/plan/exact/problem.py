@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -112,6 +112,14 @@ class Problem:
     def splits(self) -> dict[object, tuple[int, ...] | None]:
         """Layer splits found so far (None: none fits), by kinds of stages: like stages share theirs."""
         return {}
+
+    @cached_property
+    def representatives(self) -> tuple[int, ...]:
+        """The first of the domains that are alike in all but name and region: alone, the others plan the same."""
+        first: dict[Domain, int] = {}
+        for index, domain in enumerate(self.fleet.domains):
+            first.setdefault(replace(domain, name="", region=""), index)
+        return tuple(first.values())
 
     @cached_property
     def kinds(self) -> dict[str, int]:

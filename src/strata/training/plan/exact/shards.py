@@ -175,12 +175,15 @@ class ShardSpace:
         inners = [self._units.inners(unit, microbatch_size, recompute) for unit in self.units]
         batch = self.problem.job.global_batch
         rate = sum(max((way.samples / way.period_s for way in ways), default=0.0) for ways in inners)
-        limits: Floats = batch / max(rate, 1e-300) * 1.02 ** np.arange(GRID, dtype=np.float64)
+        limits: Floats = batch / (rate or 1.0) * 1.02 ** np.arange(GRID, dtype=np.float64)
         samples, hidden = np.zeros((len(inners), GRID)), np.zeros(len(inners))
-        for row, ways in enumerate(inners):
-            for way in ways:
-                samples[row] = np.maximum(samples[row], way.most_samples(limits))
-                hidden[row] = max(hidden[row], way.hidden_s)
+        like: dict[object, tuple[Floats, float]] = {}
+        for row, (unit, ways) in enumerate(zip(self.units, inners, strict=True)):
+            kind = self._units.kind(unit)
+            if kind not in like:
+                most = [way.most_samples(limits) for way in ways]
+                like[kind] = np.max([np.zeros(GRID), *most], axis=0), max([0.0, *(way.hidden_s for way in ways)])
+            samples[row], hidden[row] = like[kind]
         return _Capacity(batch, limits, samples, hidden, np.array([bool(ways) for ways in inners]))
 
     def free_bound(self) -> float:

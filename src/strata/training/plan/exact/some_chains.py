@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from strata.arrays import Floats, Ints
+from strata.errors import UsageError
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import PairCosts, path_table
+
+MOST_DOMAINS: Final = 62
+"""Subsets are bits of a signed 64-bit integer, and the masks of a path table are one bit more."""
 
 
 class SomeChains(ChainSpace):
     """Every domain alone, every pair, and all subsets of each pool, of a fleet too large for all subsets."""
 
     def __init__(self, problem: Problem, pools: list[frozenset[int]], *, pairs: bool) -> None:
-        """Pools hold positions in the fleet. Raises nothing; a fleet of more than 62 domains has no masks."""
+        """Pools hold positions in the fleet. Raises UsageError for more than MOST_DOMAINS usable domains."""
         count = len(problem.fleet.domains)
-        assert count <= 62, "subsets are bits of an int64"
+        if count > MOST_DOMAINS:
+            raise UsageError(
+                f"the learned policy chooses among up to {MOST_DOMAINS} domains, and this job may use {count}",
+                hint="--planner exact, or name the domains to consider in the job's limits.domains",
+            )
         super().__init__(problem, ())
         self.members = tuple(range(count))
         self.domains = list(problem.fleet.domains)

@@ -71,14 +71,14 @@ class Units:
         """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
         key = (unit, microbatch_size, recompute)
         if key not in self._found:
-            kind = (self._kind(unit), microbatch_size, recompute)
+            kind = (self.kind(unit), microbatch_size, recompute)
             if kind not in self._like:
                 self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
             name = self.problem.fleet.domains[unit[0]].name
             self._found[key] = self._like[kind] if len(unit) > 1 else [_moved(i, name) for i in self._like[kind]]
         return self._found[key]
 
-    def _kind(self, unit: Unit) -> object:
+    def kind(self, unit: Unit) -> object:
         """Return what makes units interchangeable: everything of a single domain but its name and price."""
         if len(unit) > 1:
             return unit

@@ -7,6 +7,7 @@ domains: m of them are never better than the m fastest, joined by the m - 1 best
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,35 +20,80 @@ from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import Scales, score
 from strata.workload.job import Schedule
 
+SHARED: Final = 62
+"""Domains that a batch is shared between at most: groups of more grow with the square of the fleet."""
+
+ALONE_SHARE: Final = 0.25
+"""Of the time, for domains alone: the pools hold the fastest of them once more."""
+
 MEMBERS: Final = 8
 """Domains of a pool: pipelines across more of them than this have not been worth it on any fleet tried."""
 
 
 def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, rank: int) -> SearchResult:
-    """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan."""
-    members = range(len(problem.fleet.domains))
-    whole = Search(problem, scales, members, clock=clock, deadline=deadline)
-    found, tried = whole.run(keeps_best=True), set()
-    queue = first_pools(problem)
+    """Return the best sharing over all domains and the best pipeline of the pools, with a bound on any plan.
+
+    The best single domain comes first, so that there is a plan within a second whatever the fleet's size; what
+    takes longer then starts only while there is time. A search that was stopped has no bound.
+    """
+    found = _best_alone(problem, scales, clock, deadline)
+    count = len(problem.fleet.domains)
+    if not found.stopped and clock() <= deadline:
+        members = range(count) if count <= SHARED else _most_worth(problem)
+        shared = Search(problem, scales, members, clock=clock, deadline=deadline)
+        found.merge(shared.run(keeps_best=True))
+    queue, tried = first_pools(problem) if not found.stopped else [], set[frozenset[int]]()
     while queue and not found.stopped:
         pool = queue.pop(0)
         if pool in tried:
             continue
         tried.add(pool)
         before = found.best_score
-        one = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        found.merge(one.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
+        search = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
+        found.merge(search.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
+        found.stopped |= clock() > deadline
         if found.best_score < before:
             queue = [*_around_best(problem, found), *queue]
-    found.bound = min(bound(problem, scales, whole.shards), found.best_score)
+    if found.stopped:
+        found.bound = -np.inf
+    else:
+        found.bound = min(bound(problem, scales, ShardSpace(problem, tuple(range(count)))), found.best_score)
     return found
+
+
+def _best_alone(problem: Problem, scales: Scales, clock: Clock, deadline: float) -> SearchResult:
+    """Return the best plans of domains taken alone: one of each kind, those that could be fastest first."""
+    result, speed = SearchResult(), _speeds(problem)
+    started = clock()
+    share = started + ALONE_SHARE * (deadline - started)
+    for index in sorted(problem.representatives, key=lambda i: -speed[i]):
+        # Until there is a plan no limit holds: one domain takes a fraction of a second.
+        until = deadline if result.by_set else np.inf
+        result.merge(
+            Search(problem, scales, (index,), clock=clock, deadline=until).run(keeps_best=bool(result.by_set))
+        )
+        if result.interrupted or (result.by_set and clock() > share):
+            break
+    result.stopped |= clock() > deadline
+    return result
+
+
+def _most_worth(problem: Problem) -> list[int]:
+    """Return the SHARED domains that are fast and near to others."""
+    speed, near = _speeds(problem), _closeness(problem)
+    return sorted(np.argsort(-(near.sum(axis=1) * speed), kind="stable")[:SHARED].tolist())
 
 
 def _speeds(problem: Problem) -> Floats:
     """Return how many samples per second each domain could work through with all its devices busy."""
+    kinds = problem.representatives
+    each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
+    of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
     best = np.zeros(len(problem.fleet.domains))
     for setting in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.settings}.values():
-        slots = np.array([problem.slots(d, setting.tensor_parallel) for d in problem.fleet.domains])
+        slots = np.array([problem.slots(problem.fleet.domains[i], setting.tensor_parallel) for i in kinds])[
+            of_kind
+        ]
         best = np.maximum(best, slots * setting.microbatch_size / problem.effort(setting).work_s)
     return best
 
