@@ -111,7 +111,7 @@ def on_musl(tmp_path):
 def test_a_program_on_musl_is_refused_before_its_loader_fails_on_the_library(environment, on_musl):
     process, out, err = ended("--memory", "1Gi", "--", on_musl)
     assert (process.returncode, out) == (2, "")
-    assert err.startswith(f"error: no quota can be kept: {on_musl} runs on musl")
+    assert err.startswith(f"error: the quota cannot be enforced: {on_musl} uses musl")
     assert err.count("\n") == 2
     assert err.splitlines()[1].startswith("try: --fail open")
 
@@ -119,34 +119,34 @@ def test_a_program_on_musl_is_refused_before_its_loader_fails_on_the_library(env
 def test_or_runs_with_one_line_on_stderr(environment, on_musl):
     process, out, err = ended("--memory", "1Gi", "--fail", "open", "--", on_musl)
     assert (process.returncode, out) == (7, "")
-    assert err == f"warning: no quota is kept: {on_musl} runs on musl, and the library needs glibc\n"
+    assert err == f"warning: the quota is not enforced: {on_musl} uses musl, and the library needs glibc\n"
 
 
 def test_a_slice_in_a_slice_is_refused(environment):
     inner = [sys.executable, "-m", "strata", "run", "--memory", "2Gi", "--", "true"]
     process, _, err = ended("--memory", "1Gi", "--", *inner)
     assert process.returncode == 2
-    assert "in a slice already" in err
+    assert "already inside a slice" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--memory", "0", "--", "true"], 2, "leaves nothing"),
-        (["--memory", "-1Gi", "--", "true"], 2, "leaves nothing"),
+        (["--memory", "0", "--", "true"], 2, "is not positive"),
+        (["--memory", "-1Gi", "--", "true"], 2, "is not positive"),
         (["--memory", "8", "--", "true"], 2, "has no unit"),
         (["--memory", "8Gb", "--", "true"], 2, "bits"),
         (["--memory", "much", "--", "true"], 2, "cannot read"),
         (["--memory", "8Ei", "--", "true"], 2, "not one of bytes"),
-        (["--memory", "8EB", "--", "true"], 2, "more than can be counted"),
+        (["--memory", "8EB", "--", "true"], 2, "too large to count"),
         (["--cores", "0", "--", "true"], 2, "--cores"),
         (["--cores", "101", "--", "true"], 2, "--cores"),
         (["--memory", "1Gi", "--device", "64", "--", "true"], 2, "--device"),
-        (["--memory", "1Gi", "--slice", "../x", "--", "true"], 2, "no name of a slice"),
-        (["--", "true"], 2, "no limit is given"),
+        (["--memory", "1Gi", "--slice", "../x", "--", "true"], 2, "not a valid slice name"),
+        (["--", "true"], 2, "no limit was given"),
         (["--memory", "1Gi"], 2, "COMMAND"),
-        (["--memory", "1Gi", "--", "no-such-command"], 127, "no such command"),
-        (["--memory", "1Gi", "--", "/etc/passwd"], 126, "cannot be run"),
+        (["--memory", "1Gi", "--", "no-such-command"], 127, "command not found"),
+        (["--memory", "1Gi", "--", "/etc/passwd"], 126, "not executable"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(environment, capsys, arguments, code, said):
@@ -178,5 +178,5 @@ def test_a_static_program_is_refused_or_warned_of_and_runs(environment, tmp_path
     assert ended("--memory", "1Gi", "--", str(program))[0].returncode == 2
     process, out, err = ended("--memory", "1Gi", "--fail", "open", "--", str(program))
     assert (process.returncode, out) == (5, "")
-    assert err.startswith(f"warning: no quota is kept: {program} is linked statically")
+    assert err.startswith(f"warning: the quota is not enforced: {program} is statically linked")
     assert err.count("\n") == 1

@@ -18,7 +18,7 @@ from tests.slicing.ledger_builders import MIB, Ledger
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("STRATA_LEDGER", raising=False)
-    monkeypatch.setattr("strata.slicing.shelf.os.geteuid", lambda: 4242)  # root would see everybody's
+    monkeypatch.setattr("strata.slicing.ledger_directory.os.geteuid", lambda: 4242)  # root would see everybody's
     monkeypatch.setattr("os.geteuid", lambda: 4242)
     return tmp_path / "strata" / "slices"
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from strata.errors import UsageError
 from strata.fleet import ledger
 from strata.fleet.ledger import (
-    Asked,
     DeviceUse,
     Holder,
+    QuotaLimits,
     count_processes,
     new_ledger,
-    read_asked,
     read_ledger,
+    read_limits,
 )
 from tests.slicing.ledger_builders import MIB, Ledger, lock
 
@@ -65,10 +65,10 @@ def test_who_has_a_word_locked_lives_whatever_its_pid_is_here(tmp_path):
 
 
 def test_before_any_process_has_a_device_what_was_asked_for_is_shown(tmp_path):
-    asked = Asked(8 * MIB, 0.3, 1)
+    asked = QuotaLimits(8 * MIB, 0.3, 1)
     path = tmp_path / "s"
     path.write_bytes(new_ledger(asked))
-    assert read_asked(path) == asked
+    assert read_limits(path) == asked
     assert read_ledger(path, name="s") == [DeviceUse("s", 1, "", 8 * MIB, 0.3, 0, ())]
 
 
@@ -77,7 +77,7 @@ def test_one_that_is_just_being_made_holds_nothing(tmp_path, content):
     path = tmp_path / "s"
     path.write_bytes(content)
     assert read_ledger(path, name="s") == []
-    assert read_asked(path) is None
+    assert read_limits(path) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
 
 @given(
     st.builds(
-        Asked,
+        QuotaLimits,
         st.none() | st.integers(1, 2**52),
         st.none() | st.integers(1, 100).map(lambda c: c / 100),
         st.none() | st.integers(0, 63),
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
 def test_what_was_asked_for_is_read_back(tmp_path_factory, asked):
     path = tmp_path_factory.getbasetemp() / "note"
     path.write_bytes(new_ledger(asked))
-    assert read_asked(path) == asked
+    assert read_limits(path) == asked
 
 
 @settings(max_examples=100, deadline=None)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.slicing.elf import read_elf
-from strata.slicing.program import unheld
+from strata.slicing.program import incompatibility
 
 PATH = os.environ["PATH"]
 PYTHON = Path(sys.executable).resolve()
@@ -36,7 +36,7 @@ def elf64(interpreter: str) -> bytes:
 
 
 def why_not_held(path: Path, search: str) -> str:
-    found = unheld(path, search)
+    found = incompatibility(path, search)
     return found.why if found else ""
 
 
@@ -51,7 +51,7 @@ def test_pythons_own_program_is_loaded_and_needs_a_glibc():
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 def test_a_dynamic_program_is_held_and_a_static_one_is_not(tmp_path):
     assert why_not_held(compiled(tmp_path), PATH) == ""
-    static = unheld(compiled(tmp_path, "-static"), PATH)
+    static = incompatibility(compiled(tmp_path, "-static"), PATH)
     assert "statically" in static.why
     assert not static.objects  # what it starts may still be held
 
@@ -81,7 +81,7 @@ def test_why_a_program_cannot_be_held(tmp_path, content, why):
 def test_loaders_that_object_to_the_library(tmp_path, content, objects):
     program = tmp_path / "program"
     program.write_bytes(content)
-    assert unheld(program, PATH).objects is objects
+    assert incompatibility(program, PATH).objects is objects
 
 
 @pytest.mark.parametrize("first", ["#!{}", "#! {} -x", "#!/usr/bin/env {}", "#!/usr/bin/env -S A=1 {} -x"])
@@ -107,7 +107,7 @@ def test_a_program_with_more_rights_than_its_user_is_not_held(tmp_path):
     shutil.copy(PYTHON, program)
     os.chown(program, 65534, 65534)
     program.chmod(0o755 | stat.S_ISUID)
-    assert "more rights" in why_not_held(program, PATH)
+    assert "elevated privileges" in why_not_held(program, PATH)
 
 
 @settings(max_examples=200, deadline=None)

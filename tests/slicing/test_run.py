@@ -13,12 +13,12 @@ import pytest
 
 from strata.errors import StrataError, UsageError
 from strata.fleet import nvml
-from strata.fleet.ledger import Asked
+from strata.fleet.ledger import QuotaLimits
 from strata.fleet.nvml import device_bytes
 from strata.slicing.run import Launch, prepare, start
 from tests.slicing.ledger_builders import MIB
 
-ASKED = Asked(64 * MIB, None, None)
+ASKED = QuotaLimits(64 * MIB, None, None)
 LIBRARY = Path("/opt/libstrata_quota.so")
 SEARCH = os.environ["PATH"]
 
@@ -50,7 +50,7 @@ def make(tmp_path):
 
 
 def test_a_command_gets_its_limits_the_library_and_the_ledger(make, tmp_path):
-    launch = make("sh", "-c", "true", asked=Asked(64 * MIB, 0.3, 2), HOME="/home/x")
+    launch = make("sh", "-c", "true", asked=QuotaLimits(64 * MIB, 0.3, 2), HOME="/home/x")
     ledger = str(tmp_path / "slices" / f"run-{os.getpid()}.ledger")
     assert launch.environment == {
         "PATH": SEARCH,
@@ -91,11 +91,11 @@ def test_what_cannot_be_kept_is_refused_unless_it_is_let_open(make):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(0, None, None), "leaves nothing"),
-        (Asked(-1, None, None), "leaves nothing"),
-        (Asked(2**52, None, None), "more than can be counted"),
-        (Asked(MIB, 0.0, None), "no share"),
-        (Asked(MIB, None, 64), "device 64"),
+        (QuotaLimits(0, None, None), "leaves nothing"),
+        (QuotaLimits(-1, None, None), "leaves nothing"),
+        (QuotaLimits(2**52, None, None), "too large to count"),
+        (QuotaLimits(MIB, 0.0, None), "no share"),
+        (QuotaLimits(MIB, None, 64), "device 64"),
     ],
 )
 def test_a_limit_that_is_none_is_refused_and_begins_no_slice(make, tmp_path, asked, said):
@@ -105,7 +105,7 @@ def test_a_limit_that_is_none_is_refused_and_begins_no_slice(make, tmp_path, ask
 
 
 def test_a_slice_in_a_slice_is_refused(make):
-    with pytest.raises(UsageError, match="in a slice already"):
+    with pytest.raises(UsageError, match="already inside a slice"):
         make(STRATA_LEDGER="/some/ledger")
 
 

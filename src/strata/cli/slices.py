@@ -19,13 +19,13 @@ EVERY_S: Final = 1.0
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @output_option
 def slices(watch: bool, output: str) -> None:
     """Show the slices of `strata run`, and what each of their processes holds.
 
-    In a container with a fraction of a device, that fraction. Root sees the slices of all users. What ended
-    processes held is shown as gone: it is taken back when a process next asks for memory.
+    Inside a container with a fraction of a device, shows that fraction. Root sees the slices of all users. Memory
+    of processes that have ended is shown as gone: it is reclaimed when a process next allocates.
 
     \b
     strata slices --watch
@@ -38,7 +38,7 @@ def slices(watch: bool, output: str) -> None:
         emit({"slices": [_data(one) for one in found]}, output, lambda console: console.print(_table(found)))
         return
     if output != "table":
-        raise UsageError("--watch is for people; ask for JSON or YAML once each time", hint="-o table")
+        raise UsageError("--watch works with tables only", hint="-o table")
     from rich.live import Live
 
     with Live(_table(list(_look())), console=console(), auto_refresh=False) as live:
@@ -51,9 +51,9 @@ def _look() -> Iterator[DeviceUse]:
     """Yield what there is; a file that cannot be read is named on stderr."""
     from strata.errors import UsageError
     from strata.fleet.ledger import read_ledger
-    from strata.slicing.shelf import every_ledger
+    from strata.slicing.ledger_directory import visible_ledgers
 
-    for path in every_ledger(os.environ, user=os.geteuid()):
+    for path in visible_ledgers(os.environ, user=os.geteuid()):
         try:
             yield from read_ledger(path, name=path.stem)
         except UsageError as error:
@@ -75,7 +75,7 @@ def _table(found: Sequence[DeviceUse]) -> Any:
     from strata.units import show_bytes
 
     if not found:
-        return "no slices: strata run --memory 8Gi -- COMMAND begins one"
+        return "no slices; start one with: strata run --memory 8Gi -- COMMAND"
     body = []
     for one in found:
         limit = "-" if one.limit_bytes is None else show_bytes(one.limit_bytes)

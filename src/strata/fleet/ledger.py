@@ -35,7 +35,7 @@ _VENDORS: Final = ("nvidia", "ascend")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuotaLimits:
     """What a slice was begun with. device: by its number in the process; None is every device. None: no limit."""
 
     memory_bytes: int | None
@@ -76,7 +76,7 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
 
     Raises UsageError for what is no ledger.
     """
-    data, asked, slots, lives = _read(path)
+    data, limits, slots, lives = _read(path)
     owners = struct.unpack_from(f"<{slots}Q", data, _OWNERS_AT)
     spaces = struct.unpack_from(f"<{slots}I", data, _NAMESPACES_AT)
     here = _namespace()
@@ -102,8 +102,8 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
                 sum(used for slot, used in enumerate(held) if owners[slot] and slot not in lives),
             )
         )
-    if not found and asked is not None:
-        found.append(DeviceUse(name, asked.device, "", asked.memory_bytes, asked.cores_share, 0, ()))
+    if not found and limits is not None:
+        found.append(DeviceUse(name, limits.device, "", limits.memory_bytes, limits.cores_share, 0, ()))
     return found
 
 
@@ -113,22 +113,22 @@ def count_processes(path: Path) -> int:
     return len(lives)
 
 
-def new_ledger(asked: Asked) -> bytes:
+def new_ledger(limits: QuotaLimits) -> bytes:
     """Return the content of a ledger that nobody counts in yet, with a note of what was asked for."""
     data = bytearray(SIZE)
-    share = 0 if asked.cores_share is None else round(100 * asked.cores_share)
-    device = 0 if asked.device is None else asked.device + 1
-    _NOTE.pack_into(data, NOTE_AT, _NOTE_MAGIC, asked.memory_bytes or 0, share, device)
+    share = 0 if limits.cores_share is None else round(100 * limits.cores_share)
+    device = 0 if limits.device is None else limits.device + 1
+    _NOTE.pack_into(data, NOTE_AT, _NOTE_MAGIC, limits.memory_bytes or 0, share, device)
     return bytes(data)
 
 
-def read_asked(path: Path) -> Asked | None:
+def read_limits(path: Path) -> QuotaLimits | None:
     """Return what a slice was begun with; None without a note. Raises UsageError as `read_ledger`."""
-    _, asked, _, _ = _read(path)
-    return asked
+    _, limits, _, _ = _read(path)
+    return limits
 
 
-def _read(path: Path) -> tuple[bytes, Asked | None, int, frozenset[int]]:
+def _read(path: Path) -> tuple[bytes, QuotaLimits | None, int, frozenset[int]]:
     """Return the content, what was asked for, how many slots have been taken, and those whose owners live."""
     try:
         with path.open("rb") as file:
@@ -169,8 +169,8 @@ def _slots(data: bytes, path: Path) -> int:
     return int(used) if magic == MAGIC else 0
 
 
-def _note(data: bytes) -> Asked | None:
+def _note(data: bytes) -> QuotaLimits | None:
     magic, memory, cores, device = _NOTE.unpack_from(data, NOTE_AT)
     if magic != _NOTE_MAGIC:
         return None
-    return Asked(memory or None, cores / 100 if cores else None, device - 1 if device else None)
+    return QuotaLimits(memory or None, cores / 100 if cores else None, device - 1 if device else None)

@@ -1,4 +1,4 @@
-"""Whether a program will load the quota library at all: told before it starts, since afterwards nothing tells."""
+"""Whether a program can load the quota library at all: checked before it starts, since it would fail silently."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MOST_HOPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Unheld:
-    """A program that the quota cannot hold. why: as a sentence's end. objects: its loader does, to our library."""
+class IncompatibleProgram:
+    """A program that cannot load the library. why: ends a sentence. objects: its loader warns of the preload."""
 
     why: str
     objects: bool
 
 
-def unheld(path: Path, search: str) -> Unheld | None:
-    """Return why the quota cannot hold a program; None where nothing speaks against it.
+def incompatibility(path: Path, search: str) -> IncompatibleProgram | None:
+    """Return why a program cannot load the library; None where nothing speaks against it.
 
     search: PATH, for scripts that name their interpreter by `env`. Of what it starts later nothing is known.
     """
@@ -39,18 +39,18 @@ def unheld(path: Path, search: str) -> Unheld | None:
     return None
 
 
-def _judge(elf: Elf, status: os.stat_result, path: Path) -> Unheld | None:
+def _judge(elf: Elf, status: os.stat_result, path: Path) -> IncompatibleProgram | None:
     is_foreign = (status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid()) or (
         status.st_mode & stat.S_ISGID and status.st_gid != os.getegid()
     )
     if elf.bits != 64:
-        return Unheld(f"{path} is a {elf.bits}-bit program, and the library has 64", objects=True)
+        return IncompatibleProgram(f"{path} is a {elf.bits}-bit program, and the library is 64-bit", objects=True)
     if not elf.interpreter:
-        return Unheld(f"{path} is linked statically, so that nothing can be loaded into it", objects=False)
+        return IncompatibleProgram(f"{path} is statically linked, so nothing can be preloaded", objects=False)
     if Path(elf.interpreter).name.startswith("ld-musl"):
-        return Unheld(f"{path} runs on musl, and the library needs glibc", objects=True)
+        return IncompatibleProgram(f"{path} uses musl, and the library needs glibc", objects=True)
     if is_foreign or "security.capability" in os.listxattr(path):
-        return Unheld(f"{path} has more rights than its user, so that nothing is loaded into it", objects=False)
+        return IncompatibleProgram(f"{path} runs with elevated privileges, so nothing is preloaded", objects=False)
     return None
 
 

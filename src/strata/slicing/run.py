@@ -1,4 +1,4 @@
-"""A command under a slice: everything is decided first, then this process turns into the command.
+"""A command in a slice: everything is decided first, then this process turns into the command.
 
 No process of ours stays behind, so that signals, exit codes and the terminal are the command's own.
 """
@@ -17,10 +17,10 @@ from typing import Final, NoReturn
 
 from strata import units
 from strata.errors import CommandNotFound, CommandNotRunnable, UsageError
-from strata.fleet.ledger import Asked
+from strata.fleet.ledger import QuotaLimits
 from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, Slice, slice_environment
-from strata.slicing.program import unheld
-from strata.slicing.shelf import free_name, ledger_of, open_shelf, take
+from strata.slicing.ledger_directory import free_name, ledger_of, prepare_directory, take
+from strata.slicing.program import incompatibility
 
 MOST_BYTES: Final = 2**52
 """More than a ledger can count."""
@@ -42,7 +42,7 @@ class Launch:
 
 def prepare(
     command: Sequence[str],
-    asked: Asked,
+    limits: QuotaLimits,
     *,
     folder: Path,
     name: str | None,
@@ -55,49 +55,49 @@ def prepare(
 
     folder: of slices. name: of the slice; None for one of its own. is_open: what cannot be counted is granted.
     Closed, a program that the library cannot be loaded into is refused too. device_bytes: sizes of the devices
-    there are, as far as they are known. Raises UsageError for what cannot be asked for, CommandNotFound and
+    there are, as far as they are known. Raises UsageError for limits that cannot be set, CommandNotFound and
     CommandNotRunnable for the command.
     """
     if environment.get(LEDGER):
         raise UsageError(
-            f"this runs in a slice already ({LEDGER}={environment[LEDGER]}): another would not be counted in it"
+            f"already inside a slice ({LEDGER}={environment[LEDGER]}): a nested one would not be counted in it"
         )
-    if asked.memory_bytes is not None and asked.memory_bytes >= MOST_BYTES:
-        size = units.show_bytes(asked.memory_bytes)
-        raise UsageError(f"a limit of {size} is more than can be counted", hint="--memory 8Gi")
+    if limits.memory_bytes is not None and limits.memory_bytes >= MOST_BYTES:
+        size = units.show_bytes(limits.memory_bytes)
+        raise UsageError(f"a limit of {size} is too large to count", hint="--memory 8Gi")
     if any(mark in str(library) for mark in " :"):
         raise UsageError(
             f"{PRELOAD} cannot hold a path with a space or a colon: {library}", hint="install strata elsewhere"
         )
     search = environment.get("PATH", os.defpath)
     program = find_command(command[0], search)
-    limits = Slice(asked.memory_bytes, asked.cores_share)
+    share = Slice(limits.memory_bytes, limits.cores_share)
     own = {
         key: value
         for key, value in environment.items()
         if not key.startswith((MEMORY, CORES)) and key not in (LEDGER, FAIL)
     }
-    env = slice_environment(limits if asked.device is None else {asked.device: limits}, library=str(library))
+    env = slice_environment(share if limits.device is None else {limits.device: share}, library=str(library))
     warnings = []
     is_off = environment.get(SWITCH, "").lower() == "off"
-    free = unheld(program, search)
+    free = incompatibility(program, search)
     if is_off:
         warnings.append(f"{SWITCH}=off: nothing is limited")
     elif free and not is_open:
-        raise UsageError(f"no quota can be kept: {free.why}", hint="--fail open, which runs it without a limit")
+        raise UsageError(f"the quota cannot be enforced: {free.why}", hint="--fail open runs it without a limit")
     elif free:
-        warnings.append(f"no quota is kept: {free.why}")
-    if asked.memory_bytes is not None and device_bytes and asked.memory_bytes > max(device_bytes):
+        warnings.append(f"the quota is not enforced: {free.why}")
+    if limits.memory_bytes is not None and device_bytes and limits.memory_bytes > max(device_bytes):
         size = units.show_bytes(max(device_bytes))
         warnings.append(
-            f"a limit of {units.show_bytes(asked.memory_bytes)} is none: the largest device has {size}"
+            f"a limit of {units.show_bytes(limits.memory_bytes)} has no effect: the largest device has {size}"
         )
     try:
-        open_shelf(folder)
+        prepare_directory(folder)
         slice_name = free_name(folder, f"run-{os.getpid()}") if name is None else name
-        file = take(folder, slice_name, asked)
+        file = take(folder, slice_name, limits)
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}", hint="XDG_RUNTIME_DIR=FOLDER, one of your own") from error
+        raise UsageError(f"{folder}: {error.strerror}", hint="XDG_RUNTIME_DIR=FOLDER, one that you own") from error
     env[LEDGER] = str(ledger_of(folder, slice_name))
     if free and free.objects:
         del env[PRELOAD]
@@ -114,8 +114,8 @@ def find_command(name: str, search: str) -> Path:
     if found is not None:
         return Path(found)
     if os.sep in name and Path(name).exists():
-        raise CommandNotRunnable(f"{name}: cannot be run", hint=f"chmod +x {name}")
-    raise CommandNotFound(f"{name}: no such command", hint="its full path, or a PATH that has it")
+        raise CommandNotRunnable(f"{name}: not executable", hint=f"chmod +x {name}")
+    raise CommandNotFound(f"{name}: command not found", hint="its full path, or a PATH that has it")
 
 
 def start(

@@ -29,7 +29,7 @@ QUOTA_WRAP_SINCE(CUDA, 3020, cuMemGetInfo_v2, int, (size_t * available, size_t *
 
 QUOTA_WRAP_SINCE(CUDA, 3020, cuDeviceTotalMem_v2, int, (size_t * total, int device)) {
     int result = REAL(cuDeviceTotalMem_v2)(total, device);
-    // Asked before the first allocation as a rule: this takes the process's place in the ledger.
+    // Asked before the first allocation as a rule: this attaches the process to the ledger.
     uint64_t limit = result == 0 ? ledger_limit(cuda_row(device)) : 0;
     if (limit)
         *total = less(*total, limit);

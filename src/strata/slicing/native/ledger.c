@@ -57,12 +57,12 @@ static void back_off(unsigned turn) {
     quota_wait(turn);
 }
 
-static bool reserve_again(struct ledger_seat *seat, int row, _Atomic uint64_t *word, uint64_t bytes) {
-    struct ledger_file *file = seat->file;
+static bool reserve_again(struct attachment *attached, int row, _Atomic uint64_t *word, uint64_t bytes) {
+    struct ledger_file *file = attached->file;
     uint64_t last = ~0ull;
     for (unsigned turn = 0, looks = 0; turn < MOST_TURNS && looks < MOST_LOOKS; turn++) {
         if (turn == 0) {
-            ledger_sweep(seat);
+            ledger_sweep(attached);
             void (*reclaim)(int) = atomic_load(&ledger_reclaim);
             if (reclaim)
                 reclaim(row);
@@ -93,11 +93,11 @@ static bool reserve_again(struct ledger_seat *seat, int row, _Atomic uint64_t *w
 bool ledger_reserve(int row, uint64_t bytes) {
     if (row < 0)
         return row == ROW_UNLIMITED;
-    struct ledger_seat *seat = ledger_seat();
-    if (__builtin_expect(!seat, 0))
+    struct attachment *attached = ledger_attach();
+    if (__builtin_expect(!attached, 0))
         return !quota_limits()->closed;
-    struct ledger_file *file = seat->file;
-    _Atomic uint64_t *word = &file->held[row][seat->slot];
+    struct ledger_file *file = attached->file;
+    _Atomic uint64_t *word = &file->held[row][attached->slot];
     uint64_t undecided, limit = atomic_load(&file->rows[row].limit_bytes);
     if (!limit) {
         atomic_fetch_add(word, bytes);
@@ -111,31 +111,31 @@ bool ledger_reserve(int row, uint64_t bytes) {
         return true;
     }
     atomic_fetch_sub(word, bytes + UNDECIDED);
-    return reserve_again(seat, row, word, bytes);
+    return reserve_again(attached, row, word, bytes);
 }
 
 void ledger_force(int row, uint64_t bytes) {
-    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
-    if (seat)
-        atomic_fetch_add(&seat->file->held[row][seat->slot], bytes);
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    if (attached)
+        atomic_fetch_add(&attached->file->held[row][attached->slot], bytes);
 }
 
 void ledger_release(int row, uint64_t bytes) {
-    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
-    if (seat)
-        atomic_fetch_sub(&seat->file->held[row][seat->slot], bytes);
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    if (attached)
+        atomic_fetch_sub(&attached->file->held[row][attached->slot], bytes);
 }
 
 uint64_t ledger_limit(int row) {
-    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
-    return seat ? atomic_load(&seat->file->rows[row].limit_bytes) : 0;
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
+    return attached ? atomic_load(&attached->file->rows[row].limit_bytes) : 0;
 }
 
 uint64_t ledger_used(int row) {
-    struct ledger_seat *seat = row < 0 ? NULL : ledger_seat();
+    struct attachment *attached = row < 0 ? NULL : ledger_attach();
     uint64_t undecided;
-    if (!seat)
+    if (!attached)
         return 0;
-    ledger_sweep(seat);
-    return sum(seat->file, row, &undecided);
+    ledger_sweep(attached);
+    return sum(attached->file, row, &undecided);
 }

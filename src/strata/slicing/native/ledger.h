@@ -1,4 +1,5 @@
-/* Between ledger.c (counting), seat.c (the file, and this process's place in it) and slots.c (whose place is whose). */
+/* Between ledger.c (counting), attachment.c (the file, and this process's slot in it) and
+ * slots.c (whose slot is whose). */
 #ifndef STRATA_QUOTA_LEDGER_H
 #define STRATA_QUOTA_LEDGER_H
 
@@ -6,7 +7,7 @@
 
 #include <sys/types.h>
 
-struct ledger_seat {
+struct attachment {
     _Atomic uint32_t state;
     uint32_t slot;
     struct ledger_file *file;
@@ -16,11 +17,11 @@ struct ledger_seat {
     _Atomic int8_t rows[NUM_VENDORS][QUOTA_MOST_DEVICES]; /* 0 not known, else row + 1, or ROW_UNLIMITED */
 };
 
-/* This process's place in the ledger, taken at its first call; NULL where there is no ledger to be had. */
-struct ledger_seat *ledger_seat(void);
+/* This process's attachment to the ledger, made at its first call; NULL where there is no ledger to be had. */
+struct attachment *ledger_attach(void);
 
 /* Free the slots of processes that are gone. */
-void ledger_sweep(struct ledger_seat *seat);
+void ledger_sweep(struct attachment *attached);
 
 /* Take a slot, with `open_file`: its lock lasts while that, or the mapping made of it, does. -1 where all are taken, or
  * none can be had, which errno tells from the former (0). */

@@ -1,8 +1,8 @@
 /* libstrata_quota: a cooperative memory and compute quota between a program and its accelerator's driver.
  *
- * Preloaded into a program, the library stands at the driver's three doors (doors.c), charges what is
- * allocated to a ledger shared by every process of the slice (ledger.c), and hands everything else on untouched.
- * It is no security boundary. No accelerator headers are needed to build it; it links libc alone.
+ * Preloaded into a program, the library interposes the driver's symbols (interposition.c), charges what is allocated
+ * to a ledger shared by every process of the slice (ledger.c), and hands everything else on untouched.
+ * It is not a security boundary. No accelerator headers are needed to build it; it links libc alone.
  */
 #ifndef STRATA_QUOTA_H
 #define STRATA_QUOTA_H
@@ -22,8 +22,8 @@
  *     int result = REAL(cuMemFree_v2)(pointer);
  *     ...
  * }
- * exports the symbol, puts a row into the table of doors (table.c) and declares what REAL() calls: the driver's
- * function, found by the door the program came through or, for a program linked to the driver, behind us.
+ * exports the symbol, puts a row into the table of interposed symbols (table.c) and declares what REAL() calls: the
+ * driver's function, found the way the program came or, for a program linked to the driver, behind us.
  * Where the driver has no such function, REAL() is a stub that returns the library's code for "not found".
  */
 /* libcuda.so.1, libnvidia-ml.so.1, libruntime.so, libascendcl.so */

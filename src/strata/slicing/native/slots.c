@@ -1,7 +1,7 @@
-/* Whose place in the ledger is whose: a process has a lock on its slot's word in the file, and lives while it has.
+/* Which slot of the ledger is whose: a process has a lock on its slot's word in the file, and lives while it has.
  *
  * The lock is one of an open file (F_OFD_SETLK, Linux 3.15), which the process keeps by the mapping alone: the kernel
- * lets go of it when the mapping ends, by exit, by SIGKILL or by exec, and no closing of files does (seat.c). So who
+ * lets go of it when the mapping ends, by exit, by SIGKILL or by exec, and no closing of files does (attachment.c). So who
  * lives is told without pids, which containers that share a slice count each for itself, and which are used again.
  *
  * Only who has the lock writes to a slot. Who finds a slot unlocked that is not free, locks it, sets its words to 0, and

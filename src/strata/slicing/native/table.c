@@ -58,7 +58,7 @@ void *table_swap_named(void *function, const char *base, int version, bool is_pe
 }
 
 void *table_behind(const char *name) {
-    dlsym_function *look_up = door_dlsym();
+    dlsym_function *look_up = interpose_dlsym();
     void *found = look_up ? look_up(RTLD_NEXT, name) : NULL;
     // Never the last thing a function does: a jump instead of a call would make its caller's the place to look behind.
     __asm__ volatile("" : "+r"(found));
@@ -86,7 +86,7 @@ void table_learn(enum quota_library library) {
     void *handle = loaded(library);
     if (!handle)
         return;
-    dlsym_function *look_up = door_dlsym();
+    dlsym_function *look_up = interpose_dlsym();
     for (EACH_WRAP(wrap))
         if (wrap->library == library) {
             void *function = look_up(handle, wrap->name);
@@ -131,7 +131,7 @@ void *quota_call(struct quota_call *call) {
     void *real = atomic_load_explicit(&call->real, memory_order_acquire);
     if (__builtin_expect(real != NULL, 1))
         return real == &missing ? NULL : real;
-    dlsym_function *look_up = door_dlsym();
+    dlsym_function *look_up = interpose_dlsym();
     void *handle = loaded(call->library);
     if (!look_up || !handle)
         return NULL;

@@ -1,4 +1,4 @@
-/* Between doors.c (how a program comes by a driver's function) and table.c (which of them are ours). */
+/* Between interposition.c (how a program comes by a driver's function) and table.c (which of them are ours). */
 #ifndef STRATA_QUOTA_TABLE_H
 #define STRATA_QUOTA_TABLE_H
 
@@ -7,7 +7,7 @@
 typedef void *dlsym_function(void *handle, const char *name);
 
 /* The dlsym behind ours; NULL where there is none. Neither allocates nor locks. */
-dlsym_function *door_dlsym(void);
+dlsym_function *interpose_dlsym(void);
 
 /* What stands behind our own export of a name, or NULL with dlerror set. */
 void *table_behind(const char *name);

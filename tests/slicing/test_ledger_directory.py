@@ -8,17 +8,25 @@ import os
 import pytest
 
 from strata.errors import UsageError
-from strata.fleet.ledger import SIZE, Asked, read_asked
-from strata.slicing.shelf import every_ledger, free_name, ledger_of, ledgers, open_shelf, shelf_of, take
+from strata.fleet.ledger import SIZE, QuotaLimits, read_limits
+from strata.slicing.ledger_directory import (
+    free_name,
+    ledger_of,
+    ledgers,
+    prepare_directory,
+    take,
+    user_directory,
+    visible_ledgers,
+)
 from tests.slicing.ledger_builders import MIB, Ledger
 
-ASKED = Asked(64 * MIB, None, None)
+ASKED = QuotaLimits(64 * MIB, None, None)
 
 
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "strata" / "slices"
-    open_shelf(folder)
+    prepare_directory(folder)
     return folder
 
 
@@ -35,9 +43,9 @@ def in_use(folder, name, asked=ASKED):
 
 
 def test_a_folder_of_ones_own_is_in_the_runtime_folder_else_in_shared_memory(tmp_path):
-    assert shelf_of({"XDG_RUNTIME_DIR": "/run/user/7"}, user=7).as_posix() == "/run/user/7/strata/slices"
-    assert shelf_of({"XDG_RUNTIME_DIR": "relative"}, user=7).as_posix() == "/dev/shm/strata-7"
-    assert shelf_of({}, user=7, shared=tmp_path) == tmp_path / "strata-7"
+    assert user_directory({"XDG_RUNTIME_DIR": "/run/user/7"}, user=7).as_posix() == "/run/user/7/strata/slices"
+    assert user_directory({"XDG_RUNTIME_DIR": "relative"}, user=7).as_posix() == "/dev/shm/strata-7"
+    assert user_directory({}, user=7, shared=tmp_path) == tmp_path / "strata-7"
 
 
 def test_only_its_user_can_read_a_folder_and_its_files(folder):
@@ -50,32 +58,32 @@ def test_only_its_user_can_read_a_folder_and_its_files(folder):
 def test_a_folder_others_can_read_is_refused(tmp_path):
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(UsageError, match="only you can read"):
-        open_shelf(tmp_path / "open")
+    with pytest.raises(UsageError, match="not a private directory"):
+        prepare_directory(tmp_path / "open")
 
 
 def test_a_link_somebody_else_may_have_made_is_refused(tmp_path):
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "own")
-    with pytest.raises(UsageError, match="only you can read"):
-        open_shelf(tmp_path / "link")
+    with pytest.raises(UsageError, match="not a private directory"):
+        prepare_directory(tmp_path / "link")
 
 
 def test_where_no_folder_can_be_it_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be kept") as told:
-        open_shelf(tmp_path / "file" / "slices")
+    with pytest.raises(UsageError, match="cannot store slices") as told:
+        prepare_directory(tmp_path / "file" / "slices")
     assert "XDG_RUNTIME_DIR" in told.value.hint
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "-x", "x" * 64, "a b", "ä"])
 def test_a_name_is_a_plain_word(folder, name):
-    with pytest.raises(UsageError, match="no name of a slice"):
+    with pytest.raises(UsageError, match="not a valid slice name"):
         ledger_of(folder, name)
 
 
 def test_where_there_is_no_room_no_half_of_a_ledger_stays(folder, monkeypatch):
-    monkeypatch.setattr("strata.slicing.shelf.os.write", lambda file, content: len(content) // 2)
+    monkeypatch.setattr("strata.slicing.ledger_directory.os.write", lambda file, content: len(content) // 2)
     with pytest.raises(OSError, match="space"):
         take(folder, "new", ASKED)
     assert names(folder) == []
@@ -92,21 +100,21 @@ def test_who_comes_second_joins(folder):
 def test_who_asks_for_other_limits_is_told_both(folder):
     first = take(folder, "shared", ASKED)
     with pytest.raises(UsageError, match=r"67108864 bytes of every device.*30 % of the cores of device 1"):
-        take(folder, "shared", Asked(None, 0.3, 1))
+        take(folder, "shared", QuotaLimits(None, 0.3, 1))
     os.close(first)
     assert names(folder) == ["shared"]
 
 
 def test_when_all_have_left_a_name_is_free_for_other_limits(folder):
     os.close(take(folder, "shared", ASKED))
-    os.close(take(folder, "shared", Asked(MIB, None, 0)))
-    assert read_asked(ledger_of(folder, "shared")) == Asked(MIB, None, 0)
+    os.close(take(folder, "shared", QuotaLimits(MIB, None, 0)))
+    assert read_limits(ledger_of(folder, "shared")) == QuotaLimits(MIB, None, 0)
 
 
 def test_a_slice_lasts_while_one_of_its_processes_does(folder):
     in_use(folder, "orphan")
-    with pytest.raises(UsageError, match="asked for"):
-        take(folder, "orphan", Asked(MIB, None, None))
+    with pytest.raises(UsageError, match=r"slice .* has .*, not "):
+        take(folder, "orphan", QuotaLimits(MIB, None, None))
     os.close(take(folder, "other", ASKED))
     assert "orphan" in names(folder)
 
@@ -149,6 +157,6 @@ def test_root_sees_everybodys_slices_and_others_their_own(tmp_path):
     made.write(tmp_path / "dev/shm/strata-7/\x1b[2J.ledger")
     made.write(tmp_path / "dev/shm/strata-\x1b[2J/c.ledger")
     own = {"STRATA_LEDGER": str(tmp_path / "pod/quota.ledger")}
-    assert [path.stem for path in every_ledger({}, user=0, root=tmp_path)] == ["a", "b"]
-    assert [path.stem for path in every_ledger(own, user=7, root=tmp_path)] == ["quota", "a"]
-    assert every_ledger({}, user=9, root=tmp_path) == []
+    assert [path.stem for path in visible_ledgers({}, user=0, root=tmp_path)] == ["a", "b"]
+    assert [path.stem for path in visible_ledgers(own, user=7, root=tmp_path)] == ["quota", "a"]
+    assert visible_ledgers({}, user=9, root=tmp_path) == []

@@ -1,4 +1,4 @@
-/* This process's place in the ledger: the file mapped once, a slot taken at the first charge (again after a fork),
+/* This process's attachment to the ledger: the file mapped once, a slot taken at the first charge (again after a fork),
  * and the rows of the devices it uses. */
 #include "ledger.h"
 
@@ -10,9 +10,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static _Atomic(struct ledger_seat *) place;
+static _Atomic(struct attachment *) attachment;
 
-enum { EMPTY, COMING, SEATED, REFUSED };
+enum { EMPTY, ATTACHING, ATTACHED, REFUSED };
 
 static uint64_t magic(void) {
     uint64_t word;
@@ -80,28 +80,28 @@ static bool look_at(int file, struct stat *found) {
     return syscall(SYS_fstat, file, found) == 0;
 }
 
-static const char *take_place(struct ledger_seat *seat, int file) {
+static const char *take_slot(struct attachment *attached, int file) {
     struct stat found;
-    const char *why = map(file, &seat->file);
+    const char *why = map(file, &attached->file);
     if (why)
         return why;
-    int slot = slots_take(seat->file, file);
+    int slot = slots_take(attached->file, file);
     if (slot < 0 || !look_at(file, &found)) {
         why = errno ? strerror(errno) : "every slot is taken";
-        munmap(seat->file, sizeof *seat->file);
+        munmap(attached->file, sizeof *attached->file);
         return why;
     }
-    seat->slot = (uint32_t)slot;
-    seat->device = found.st_dev;
-    seat->inode = found.st_ino;
+    attached->slot = (uint32_t)slot;
+    attached->device = found.st_dev;
+    attached->inode = found.st_ino;
     // Where many start together, each asking closely about all the others would take long.
-    seat->is_first = !slots_sweep(seat->file, file, slot, atomic_load(&seat->file->slots_used) <= 16);
+    attached->is_first = !slots_sweep(attached->file, file, slot, atomic_load(&attached->file->slots_used) <= 16);
     return NULL;
 }
 
-static bool sit_down(struct ledger_seat *seat) {
+static bool attach(struct attachment *attached) {
     int known = errno, file = open_file(quota_limits()->ledger);
-    const char *why = file < 0 ? strerror(errno) : take_place(seat, file);
+    const char *why = file < 0 ? strerror(errno) : take_slot(attached, file);
     // The mapping keeps the open file, and with it the lock on our slot; so would, until it ends or executes another
     // program, a child that one of our threads has forked just now.
     if (file >= 0)
@@ -113,44 +113,44 @@ static bool sit_down(struct ledger_seat *seat) {
     return why == NULL;
 }
 
-void ledger_sweep(struct ledger_seat *seat) {
+void ledger_sweep(struct attachment *attached) {
     int known = errno, file = open(quota_limits()->ledger, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     struct stat found;
     // Another file in its place knows nothing of who lives.
-    if (file >= 0 && look_at(file, &found) && found.st_dev == seat->device && found.st_ino == seat->inode)
-        slots_sweep(seat->file, file, (int)seat->slot, true);
+    if (file >= 0 && look_at(file, &found) && found.st_dev == attached->device && found.st_ino == attached->inode)
+        slots_sweep(attached->file, file, (int)attached->slot, true);
     if (file >= 0)
         close(file);
     errno = known;
 }
 
-static struct ledger_seat *seat_slow(void) {
-    struct ledger_seat *seat = atomic_load(&place);
-    if (!seat) {
-        struct ledger_seat *fresh = quota_wiped(sizeof *fresh);
+static struct attachment *attach_slow(void) {
+    struct attachment *attached = atomic_load(&attachment);
+    if (!attached) {
+        struct attachment *fresh = quota_wiped(sizeof *fresh);
         if (!fresh)
             return NULL;
         // A loser's page is left: this happens once, and a fork-wiped page may be in the list of fork.c.
-        seat = atomic_compare_exchange_strong(&place, &seat, fresh) ? fresh : seat;
+        attached = atomic_compare_exchange_strong(&attachment, &attached, fresh) ? fresh : attached;
     }
     uint32_t state = EMPTY;
-    if (atomic_compare_exchange_strong(&seat->state, &state, COMING)) {
-        state = sit_down(seat) ? SEATED : REFUSED;
-        atomic_store_explicit(&seat->state, state, memory_order_release);
+    if (atomic_compare_exchange_strong(&attached->state, &state, ATTACHING)) {
+        state = attach(attached) ? ATTACHED : REFUSED;
+        atomic_store_explicit(&attached->state, state, memory_order_release);
     }
-    for (unsigned turn = 0; state == COMING; turn++) {
+    for (unsigned turn = 0; state == ATTACHING; turn++) {
         quota_wait(turn);
-        state = atomic_load_explicit(&seat->state, memory_order_acquire);
+        state = atomic_load_explicit(&attached->state, memory_order_acquire);
     }
-    return state == SEATED ? seat : NULL;
+    return state == ATTACHED ? attached : NULL;
 }
 
-struct ledger_seat *ledger_seat(void) {
+struct attachment *ledger_attach(void) {
     quota_notice_fork();
-    struct ledger_seat *seat = atomic_load_explicit(&place, memory_order_acquire);
-    if (__builtin_expect(seat && atomic_load_explicit(&seat->state, memory_order_acquire) == SEATED, 1))
-        return seat;
-    return seat_slow();
+    struct attachment *attached = atomic_load_explicit(&attachment, memory_order_acquire);
+    if (__builtin_expect(attached && atomic_load_explicit(&attached->state, memory_order_acquire) == ATTACHED, 1))
+        return attached;
+    return attach_slow();
 }
 
 /* The row with this key, made if there is none; -1 where all are taken. */
@@ -168,11 +168,11 @@ static int row_of(struct ledger_file *file, uint64_t key, bool *is_new) {
 
 /* The limit of a row is the slice's: it is set by whoever comes first, and changed by whoever comes when nobody else
  * lives, as when a program is started again with another limit. */
-static void agree(struct ledger_seat *seat, enum quota_vendor vendor, int ordinal, int row) {
+static void agree(struct attachment *attached, enum quota_vendor vendor, int ordinal, int row) {
     const struct quota_limits *limits = quota_limits();
-    struct ledger_row *shared = &seat->file->rows[row];
+    struct ledger_row *shared = &attached->file->rows[row];
     uint64_t none = 0, bytes = limits->memory_bytes[ordinal];
-    if (seat->is_first || atomic_compare_exchange_strong(&shared->limit_bytes, &none, bytes)) {
+    if (attached->is_first || atomic_compare_exchange_strong(&shared->limit_bytes, &none, bytes)) {
         atomic_store(&shared->ordinal, (uint32_t)ordinal);
         atomic_store(&shared->vendor, vendor);
         atomic_store(&shared->cores_percent, limits->cores_percent[ordinal]);
@@ -183,18 +183,18 @@ static void agree(struct ledger_seat *seat, enum quota_vendor vendor, int ordina
     }
 }
 
-static int row_slow(struct ledger_seat *seat, enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
+static int row_slow(struct attachment *attached, enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int)) {
     uint64_t key = key_of(ordinal);
     uint32_t unnamed[2] = {vendor, (uint32_t)ordinal};
     bool is_new;
-    int row = row_of(seat->file, key ? key : quota_hash(unnamed, sizeof unnamed), &is_new);
+    int row = row_of(attached->file, key ? key : quota_hash(unnamed, sizeof unnamed), &is_new);
     if (row < 0) {
         quota_say("the ledger has no row left for device %d", ordinal);
         return quota_limits()->closed ? ROW_CLOSED : ROW_UNLIMITED;
     }
-    agree(seat, vendor, ordinal, row);
+    agree(attached, vendor, ordinal, row);
     if (key)
-        atomic_store(&seat->rows[vendor][ordinal], (int8_t)(row + 1));
+        atomic_store(&attached->rows[vendor][ordinal], (int8_t)(row + 1));
     return row;
 }
 
@@ -206,24 +206,24 @@ int quota_row(enum quota_vendor vendor, int ordinal, uint64_t (*key_of)(int ordi
         return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
     if (!limits->memory_bytes[ordinal] && !limits->cores_percent[ordinal])
         return ROW_UNLIMITED;
-    struct ledger_seat *seat = ledger_seat();
-    if (!seat)
+    struct attachment *attached = ledger_attach();
+    if (!attached)
         return limits->closed ? ROW_CLOSED : ROW_UNLIMITED;
-    int known = atomic_load_explicit(&seat->rows[vendor][ordinal], memory_order_relaxed);
-    return known > 0 ? known - 1 : row_slow(seat, vendor, ordinal, key_of);
+    int known = atomic_load_explicit(&attached->rows[vendor][ordinal], memory_order_relaxed);
+    return known > 0 ? known - 1 : row_slow(attached, vendor, ordinal, key_of);
 }
 
 int ledger_find(uint64_t key) {
-    struct ledger_seat *seat = ledger_seat();
-    for (int row = 0; seat && row < LEDGER_ROWS; row++)
-        if (atomic_load(&seat->file->rows[row].key) == key)
+    struct attachment *attached = ledger_attach();
+    for (int row = 0; attached && row < LEDGER_ROWS; row++)
+        if (atomic_load(&attached->file->rows[row].key) == key)
             return row;
     return ROW_UNLIMITED;
 }
 
 struct ledger_row *ledger_row_at(int row) {
-    struct ledger_seat *seat = ledger_seat();
-    return seat ? &seat->file->rows[row] : NULL;
+    struct attachment *attached = ledger_attach();
+    return attached ? &attached->file->rows[row] : NULL;
 }
 
 uint64_t quota_hash(const void *bytes, size_t length) {

@@ -1,4 +1,4 @@
-"""Where the ledgers of slices lie: a file a slice, in a folder that only its user can read.
+"""The directory of a user's ledgers: one file per slice, in a folder that only this user can read.
 
 Whoever runs under a slice holds a shared lock on its file: `strata run` takes it, and what it turns into inherits
 it. So a file that nobody has locked, and of whose processes none lives, is of a slice that is over.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import UsageError
-from strata.fleet.ledger import Asked, count_processes, new_ledger, read_asked
+from strata.fleet.ledger import QuotaLimits, count_processes, new_ledger, read_limits
 from strata.fleet.slices import LEDGER
 
 SUFFIX: Final = ".ledger"
@@ -26,15 +26,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOCK: Final = ".lock"
 
 
-def shelf_of(environment: Mapping[str, str], *, user: int, shared: Path = Path("/dev/shm")) -> Path:
+def user_directory(environment: Mapping[str, str], *, user: int, shared: Path = Path("/dev/shm")) -> Path:
     """Return a user's folder: in `XDG_RUNTIME_DIR`, else in the machine's shared memory."""
     own = Path(environment.get("XDG_RUNTIME_DIR", ""))
     # The XDG specification has relative paths ignored.
     return own / "strata" / "slices" if own.is_absolute() else shared / f"strata-{user}"
 
 
-def open_shelf(folder: Path) -> None:
-    """Make a folder that only this user can read, or see that it is one.
+def prepare_directory(folder: Path) -> None:
+    """Make a folder that only this user can read, or check that it is one.
 
     Raises UsageError where it cannot be written, or is somebody else's: in shared memory anybody can have made it.
     """
@@ -43,18 +43,19 @@ def open_shelf(folder: Path) -> None:
         folder.mkdir(exist_ok=True, mode=0o700)
         found = folder.lstat()
     except OSError as error:
-        message = f"slices cannot be kept in {folder}: {error.strerror}"
-        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that can be written") from error
+        message = f"cannot store slices in {folder}: {error.strerror}"
+        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that you can write") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        message = f"{folder} is not a folder that only you can read"
-        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one of your own")
+        message = f"{folder} is not a private directory of yours"
+        raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that you own")
 
 
 def ledger_of(folder: Path, name: str) -> Path:
     """Return the file of a slice. Raises UsageError for what is no name of one."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!a} is no name of a slice: letters, digits, dots and dashes, 63 at most", hint="notebooks"
+            f"{name[:80]!a} is not a valid slice name: use letters, digits, dots and dashes, 63 at most",
+            hint="notebooks",
         )
     return folder / f"{name}{SUFFIX}"
 
@@ -67,12 +68,12 @@ def ledgers(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem) and path.is_file())
 
 
-def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path("/")) -> list[Path]:
+def visible_ledgers(environment: Mapping[str, str], *, user: int, root: Path = Path("/")) -> list[Path]:
     """Return the files of the slices a user may see: its own, the one it runs in, and for root everybody's.
 
     Slices that are over are left out.
     """
-    folders = [shelf_of(environment, user=user, shared=root / "dev/shm")]
+    folders = [user_directory(environment, user=user, shared=root / "dev/shm")]
     if user == 0:
         shared = [path for path in root.glob("dev/shm/strata-*") if path.name.removeprefix("strata-").isdecimal()]
         folders += sorted([*shared, *root.glob("run/user/*/strata/slices")])
@@ -81,7 +82,7 @@ def every_ledger(environment: Mapping[str, str], *, user: int, root: Path = Path
     return list(dict.fromkeys(path for path in found if path.exists()))
 
 
-def take(folder: Path, name: str, asked: Asked) -> int:
+def take(folder: Path, name: str, limits: QuotaLimits) -> int:
     """Begin a slice, or join the one of that name, and return its file, locked: keep it open to stay in the slice.
 
     Files of slices that are over go. Raises UsageError where the slice has other limits.
@@ -93,13 +94,13 @@ def take(folder: Path, name: str, asked: Asked) -> int:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            _fill(file, path, new_ledger(asked))
+            _fill(file, path, new_ledger(limits))
         else:
-            found = read_asked(path)
-            if found is not None and found != asked:
+            known = read_limits(path)
+            if known is not None and known != limits:
                 os.close(file)
                 raise UsageError(
-                    f"slice {name} has {_said(found)}, and {_said(asked)} is asked for",
+                    f"slice {name} has {_shown(known)}, not {_shown(limits)}",
                     hint="another --slice, or the same limits",
                 )
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -146,10 +147,10 @@ def _is_over(path: Path) -> bool:
         os.close(file)
 
 
-def _said(asked: Asked) -> str:
-    memory = "" if asked.memory_bytes is None else f"{asked.memory_bytes} bytes"
-    cores = "" if asked.cores_share is None else f"{100 * asked.cores_share:.0f} % of the cores"
-    where = "every device" if asked.device is None else f"device {asked.device}"
+def _shown(limits: QuotaLimits) -> str:
+    memory = "" if limits.memory_bytes is None else f"{limits.memory_bytes} bytes"
+    cores = "" if limits.cores_share is None else f"{100 * limits.cores_share:.0f} % of the cores"
+    where = "every device" if limits.device is None else f"device {limits.device}"
     return f"{' and '.join(filter(None, (memory, cores)))} of {where}"
 
 

@@ -1,10 +1,10 @@
-/* The three doors to a driver's functions: ELF symbols (our exports stand before the driver's), dlsym and
+/* The three ways to a driver's functions, interposed: ELF symbols (our exports stand before the driver's), dlsym and
  * cuGetProcAddress.
  *
  * dlsym is tricky: RTLD_NEXT and RTLD_DEFAULT mean something else for every caller, who is known by the return address
- * alone. So our dlsym is a few instructions that ask door_choose() where to go and then jump there with everything, the
- * return address included, as it came. Only a name of the table with a real handle or RTLD_DEFAULT goes to door_swap().
- * RTLD_NEXT never does: who asks with it is standing in line like us, and must get who stands behind.
+ * alone. So our dlsym is a few instructions that ask interpose_choose() where to go and then jump there with everything,
+ * the return address included, as it came. Only a name of the table with a real handle or RTLD_DEFAULT goes to
+ * interpose_swap(). RTLD_NEXT never does: who asks with it is standing in line like us, and must get who stands behind.
  */
 #include "table.h"
 
@@ -18,16 +18,16 @@ __asm__(".symver quota_dlvsym, dlvsym@GLIBC_2.2.5");
 #elif defined(__aarch64__)
 __asm__(".symver quota_dlvsym, dlvsym@GLIBC_2.17");
 #else
-#error "no dlsym door for this processor yet"
+#error "dlsym is not interposed on this processor yet"
 #endif
 
 static _Atomic(dlsym_function *) next_dlsym;
 
 /* The entry of our own dlsym. It is exported in the C library's versions (quota.map): who wraps dlsym too, as programs
  * and profilers do, has to look for the one behind by dlvsym, which passes over what has no version. */
-void *dlsym_entry(void *handle, const char *name) __asm__("door_entry");
+void *dlsym_entry(void *handle, const char *name) __asm__("interpose_entry");
 
-dlsym_function *door_dlsym(void) {
+dlsym_function *interpose_dlsym(void) {
     static const char versions[][12] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.27", "GLIBC_2.34", "GLIBC_2.36"};
     dlsym_function *known = atomic_load_explicit(&next_dlsym, memory_order_acquire);
     if (__builtin_expect(known != NULL, 1))
@@ -46,8 +46,8 @@ static void *no_dlsym(void *handle, const char *name) {
     return NULL;
 }
 
-static void *door_swap(void *handle, const char *name) {
-    dlsym_function *look_up = door_dlsym();
+static void *interpose_swap(void *handle, const char *name) {
+    dlsym_function *look_up = interpose_dlsym();
     struct quota_wrap *wrap = table_find(name);
     bool is_off = quota_limits()->off;
     table_learn(wrap->library);
@@ -59,63 +59,63 @@ static void *door_swap(void *handle, const char *name) {
     return is_drivers && !is_off ? wrap->wrapper : found;
 }
 
-static void *door_same(void *handle, const char *name) {
-    dlsym_function *look_up = door_dlsym();
+static void *interpose_same(void *handle, const char *name) {
+    dlsym_function *look_up = interpose_dlsym();
     void *found = look_up(handle, name);
     return found == (void *)look_up ? (void *)dlsym_entry : found;
 }
 
 /* Called from dlsym below alone. */
-__attribute__((used)) dlsym_function *door_choose(void *handle, const char *name) {
-    dlsym_function *next = door_dlsym();
+__attribute__((used)) dlsym_function *interpose_choose(void *handle, const char *name) {
+    dlsym_function *next = interpose_dlsym();
     if (!next)
         return no_dlsym;
     if (!name || handle == RTLD_NEXT)
         return next;
     char first = name[0];
     if (first == 'd' && strcmp(name, "dlsym") == 0 && handle != RTLD_DEFAULT)
-        return door_same;
+        return interpose_same;
     if (first != 'c' && first != 'n' && first != 'r' && first != 'a')
         return next;
     // Nothing of ours is asked before: sanitizers look for `calloc` while the C library has no environment yet.
-    return table_find(name) ? door_swap : next;
+    return table_find(name) ? interpose_swap : next;
 }
 
 #if defined(__x86_64__)
 __asm__(".pushsection .text\n"
-        ".globl door_entry\n"
-        ".globl door_entry_old\n"
-        ".symver door_entry, dlsym@@GLIBC_2.34\n"
-        ".symver door_entry_old, dlsym@GLIBC_2.2.5\n"
-        ".type door_entry, @function\n"
-        ".type door_entry_old, @function\n"
-        "door_entry_old:\n"
-        "door_entry:\n"
+        ".globl interpose_entry\n"
+        ".globl interpose_entry_old\n"
+        ".symver interpose_entry, dlsym@@GLIBC_2.34\n"
+        ".symver interpose_entry_old, dlsym@GLIBC_2.2.5\n"
+        ".type interpose_entry, @function\n"
+        ".type interpose_entry_old, @function\n"
+        "interpose_entry_old:\n"
+        "interpose_entry:\n"
         ".cfi_startproc\n"
         "    endbr64\n"
         "    sub $24, %rsp\n"
         ".cfi_adjust_cfa_offset 24\n"
         "    mov %rdi, (%rsp)\n"
         "    mov %rsi, 8(%rsp)\n"
-        "    call door_choose\n"
+        "    call interpose_choose\n"
         "    mov (%rsp), %rdi\n"
         "    mov 8(%rsp), %rsi\n"
         "    add $24, %rsp\n"
         ".cfi_adjust_cfa_offset -24\n"
         "    jmp *%rax\n"
         ".cfi_endproc\n"
-        ".size door_entry, . - door_entry\n"
+        ".size interpose_entry, . - interpose_entry\n"
         ".popsection\n");
 #elif defined(__aarch64__)
 __asm__(".pushsection .text\n"
-        ".globl door_entry\n"
-        ".globl door_entry_old\n"
-        ".symver door_entry, dlsym@@GLIBC_2.34\n"
-        ".symver door_entry_old, dlsym@GLIBC_2.17\n"
-        ".type door_entry, %function\n"
-        ".type door_entry_old, %function\n"
-        "door_entry_old:\n"
-        "door_entry:\n"
+        ".globl interpose_entry\n"
+        ".globl interpose_entry_old\n"
+        ".symver interpose_entry, dlsym@@GLIBC_2.34\n"
+        ".symver interpose_entry_old, dlsym@GLIBC_2.17\n"
+        ".type interpose_entry, %function\n"
+        ".type interpose_entry_old, %function\n"
+        "interpose_entry_old:\n"
+        "interpose_entry:\n"
         ".cfi_startproc\n"
         "    hint #34\n" /* bti c */
         "    stp x29, x30, [sp, #-32]!\n"
@@ -123,7 +123,7 @@ __asm__(".pushsection .text\n"
         ".cfi_offset x29, -32\n"
         ".cfi_offset x30, -24\n"
         "    stp x0, x1, [sp, #16]\n"
-        "    bl door_choose\n"
+        "    bl interpose_choose\n"
         "    mov x16, x0\n"
         "    ldp x0, x1, [sp, #16]\n"
         "    ldp x29, x30, [sp], #32\n"
@@ -132,12 +132,12 @@ __asm__(".pushsection .text\n"
         ".cfi_restore x30\n"
         "    br x16\n"
         ".cfi_endproc\n"
-        ".size door_entry, . - door_entry\n"
+        ".size interpose_entry, . - interpose_entry\n"
         ".popsection\n");
 #endif
 
-__attribute__((constructor)) static void open_doors(void) {
-    if (!door_dlsym())
+__attribute__((constructor)) static void open_interposition(void) {
+    if (!interpose_dlsym())
         quota_say("this C library is not glibc: the program finds no function by dlsym");
 }
 
