@@ -1,0 +1,193 @@
+"""Every file of a kind that a command writes is accepted by every command that reads the kind, nothing injected.
+
+The tables are held against the command line: a new command with `--save`, a new one that takes a plan, a new
+target of `export` or a new kind of file fails a test here until it is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pytest
+
+from strata.cli.export import _TARGETS
+from strata.cli.kinds import KINDS
+from strata.cli.main import cli, run
+
+FLEET = """\
+apiVersion: strata/v1alpha1
+kind: Fleet
+name: pair
+domains:
+  - {name: West, accelerator: A100-SXM4-80GB, num_gpus: 8, price: $2/h}
+  - {name: East, accelerator: A100-SXM4-80GB, num_gpus: 4, price: $2/h}
+links:
+  - {between: [West, East], bandwidth: 1Gbps, latency: 30ms, price: $0.02/GB}
+"""
+JOB = """\
+apiVersion: strata/v1alpha1
+kind: TrainingJob
+name: small
+model: opt-350m
+train: {global_batch: 64, sequence: 2048}
+"""
+SERVICE = """\
+apiVersion: strata/v1alpha1
+kind: ServingJob
+name: chat
+model: llama-3.1-8b
+demand: {prompt: 256, output: 64}
+"""
+
+TRAIN: Final = ("plan", "train", "fleet.yaml", "job.yaml")
+SERVE: Final = ("plan", "serve", "fleet.yaml", "service.yaml")
+
+WRITERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "train": ("TrainingPlan", (*TRAIN, "--pareto")),
+    "train-cost": ("TrainingPlan", (*TRAIN, "--minimize", "cost", "--no-baselines")),
+    "train-weights": ("TrainingPlan", (*TRAIN, "--weights", "1,2,1", "--no-baselines")),
+    "train-hi-ppo": ("TrainingPlan", (*TRAIN, "--planner", "hi-ppo", "--no-baselines")),
+    "train-one-site": ("TrainingPlan", ("plan", "train", "one.yaml", "job.yaml", "--no-baselines")),
+    "serve": ("ServingPlan", SERVE),
+    "serve-greedy": ("ServingPlan", (*SERVE, "--strategy", "greedy")),
+}
+"""What writes a plan file: its kind, and the command but for `--save FILE`."""
+
+READERS: Final[dict[tuple[str, ...], dict[str, list[tuple[str, ...]]]]] = {
+    ("explain",): {kind: [("explain", "PLAN"), ("explain", "PLAN", "-o", "json")] for kind in KINDS},
+    ("simulate",): {
+        "TrainingPlan": [("simulate", "PLAN", "--backend", backend) for backend in ("analytic", "events")]
+    },
+    ("export",): {
+        kind: [
+            ("export", "PLAN", "--to", target, "--out", "out")
+            for target, (launched, _) in _TARGETS.items()
+            if launched == kind
+        ]
+        for kind in ("TrainingPlan", "ServingPlan")
+    },
+    ("lint",): {kind: [("lint", "PLAN")] for kind in KINDS},
+    ("plan", "train"): {"TrainingPlan": [(*TRAIN, "--planner", "hi-ppo", "--no-baselines", "--in-use", "PLAN")]},
+}
+"""What reads plan files: the command, and its calls for each kind."""
+
+NO_PLANS: Final = {"Fleet", "TrainingJob", "ServingJob", "RuntimeProfile", "HiPpoTraining"}
+"""Kinds that people write; what commands write of them would go into WRITERS."""
+
+WHY_NOT: Final = {"TrainingPlan": "domains", "ServingPlan": "nodes"}
+
+
+def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(group, click.Group):
+        yield path, group
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield from commands(command, (*path, name))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("walk")
+    texts = {"fleet.yaml": FLEET, "one.yaml": FLEET[: FLEET.index("  - {name: East")], "job.yaml": JOB}
+    for name, text in {**texts, "service.yaml": SERVICE}.items():
+        (folder / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, (_, command) in WRITERS.items():
+            assert run([*command, "--save", f"{name}.json"]) == 0, name
+    return folder
+
+
+CALLS: Final = [
+    pytest.param(name, kind, call, id=f"{name}-{'-'.join(call[:5])}")
+    for name, (kind, _) in WRITERS.items()
+    for reader in READERS.values()
+    for call in reader.get(kind, [])
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "call"), CALLS)
+def test_what_one_command_writes_another_reads(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    kind: str,
+    call: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(folder)
+    plan = f"{name}.json"
+    code = run([plan if word == "PLAN" else word for word in call])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    if call[0] == "lint":
+        assert f"{plan}: ok ({kind})" in shown.out
+    if "json" in call:
+        assert json.loads(shown.out) == json.loads(Path(plan).read_text())
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_why_not_is_answered_from_the_file_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    data = json.loads(Path(f"{name}.json").read_text())
+    key = {"domains": "name", "nodes": "id"}[WHY_NOT[data["kind"]]]
+    for place in data["fleet"][WHY_NOT[data["kind"]]]:
+        assert run(["explain", f"{name}.json", "--why-not", place[key]]) == 0, capsys.readouterr().err
+
+
+def test_a_real_plan_gives_megatron_the_shape_of_its_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert run(["export", "train.json", "--to", "megatron", "--out", "megatron"]) == 0
+    given = Path("megatron/megatron-args.txt").read_text().splitlines()
+    assert {"--hidden-size 1024", "--num-attention-heads 16", "--ffn-hidden-size 4096"} <= set(given)
+    assert "does not say the model's shape" not in "".join(given)
+
+
+def test_the_printed_json_is_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("train-cost", "serve"):
+        assert run([*WRITERS[name][1], "-o", "json"]) == 0
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+        Path("printed.json").write_text(json.dumps(printed))
+        assert run(["lint", "printed.json"]) == 0
+        capsys.readouterr()
+        assert printed.keys() == json.loads(Path(f"{name}.json").read_text()).keys()
+
+
+def test_the_answer_that_nothing_fits_is_a_file_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("large.yaml").write_text(JOB.replace("opt-350m", "llama-3.1-405b"))
+    assert run(["plan", "train", "fleet.yaml", "large.yaml", "--save", "none.json"]) == 3
+    assert run(["lint", "none.json"]) == 0
+    assert run(["explain", "none.json"]) == 3
+    assert run(["explain", "none.json", "--why-not", "East"]) == 0
+    for command in (["export", "none.json", "--to", "torchrun"], ["simulate", "none.json"]):
+        assert run(command) == 2
+        assert "no plan fitted" in capsys.readouterr().err
+
+
+def test_the_tables_name_every_command_that_writes_or_reads_plans() -> None:
+    saving = {path for path, command in commands(cli) if any(p.name == "save" for p in command.params)}
+    assert saving == {command[:2] for _, command in WRITERS.values()}
+    taking = {
+        path
+        for path, command in commands(cli)
+        for parameter in command.params
+        if (isinstance(parameter, click.Argument) and parameter.name in ("plan", "plans", "files"))
+        or parameter.name == "in_use"
+    }
+    assert taking == set(READERS)
+    assert {kind for kind, _ in WRITERS.values()} | NO_PLANS == set(KINDS)
