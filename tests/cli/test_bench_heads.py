@@ -18,9 +18,9 @@ from tests.support.builders import domain, fleet, job, layers
 
 
 def _case():
-    from strata.evaluation.allocation_heads.heads import Case
+    from strata.evaluation.allocation_heads.heads import HeadCase
 
-    return Case(fleet(domain("a", 16), domain("b", 8), gbps=50.0, ms=1.0), job(layers(22)))
+    return HeadCase(fleet(domain("a", 16), domain("b", 8), gbps=50.0, ms=1.0), job(layers(22)))
 
 
 def test_without_torch_the_command_says_what_is_missing(monkeypatch):
@@ -57,9 +57,9 @@ def test_no_head_is_faster_than_exact_and_all_are_measured_against_the_best_sing
 
 @pytest.mark.real("torch")
 def test_an_answer_without_a_plan_counts_as_twice_the_baseline():
-    from strata.evaluation.allocation_heads.heads import Outcome, row
+    from strata.evaluation.allocation_heads.heads import HeadOutcome, row
 
-    outcome = Outcome(10.0, {"exact": 5.0, "ratios": float("inf")}, {"exact": 0.1, "ratios": 0.2}, "pp", False)
+    outcome = HeadOutcome(10.0, {"exact": 5.0, "ratios": float("inf")}, {"exact": 0.1, "ratios": 0.2}, "pp", False)
     figures = row([outcome], "ratios")
     assert (figures.r_eff_mean, figures.regret_mean, figures.no_plan) == (-1.0, 3.0, 1)
 

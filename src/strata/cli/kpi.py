@@ -41,22 +41,22 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
         raise UsageError(f"no row is named {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
     ordered: list[str] = [name for name in NAMES if name in (names or NAMES)]
     study = Study(load_policy(file), time.perf_counter, time.process_time, quick=quick)
-    found: list[Kpi] = []
+    rows_done: list[Kpi] = []
     started, is_whole = time.perf_counter(), True
     with progress("measuring", total=len(ordered)) as show:
         try:
             measured = measure_all(
                 study, names=ordered, advance=lambda name, share: show(ordered.index(name) + share)
             )
-            found.extend(measured)  # row by row: what came before an interrupt stays
+            rows_done.extend(measured)  # row by row: what came before an interrupt stays
         except KeyboardInterrupt:
             is_whole = False
-    data = answer(found, study, elapsed_s=time.perf_counter() - started, is_whole=is_whole)
+    data = answer(rows_done, study, elapsed_s=time.perf_counter() - started, is_whole=is_whole)
     emit(data, output, lambda terminal: _show(terminal, data))
     if not is_whole:
-        click.echo(f"interrupted: {len(found)} of {len(ordered)} rows", err=True)
+        click.echo(f"interrupted: {len(rows_done)} of {len(ordered)} rows", err=True)
         return INTERRUPTED
-    return GoalMissed.exit_code if fail_on_missed and not all(row.met for row in found) else 0
+    return GoalMissed.exit_code if fail_on_missed and not all(row.met for row in rows_done) else 0
 
 
 def _show(terminal: Console, data: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ class DeviceDraws:
     def integers(self, low: int, high: Any, size: Any) -> Array:
         """Return whole numbers from `low` to below `high`: one number, or one for each column."""
         if not isinstance(high, int):
-            columns = [self.integers(low, int(one), size[:-1]) for one in high]
+            columns = [self.integers(low, int(bound), size[:-1]) for bound in high]
             return self._torch.stack(columns, dim=-1)
         return low + (self.random(size) * (high - low)).long()
 

@@ -90,7 +90,7 @@ def _gather(
     """Return what the network met on every table, padded to the most options: features, context, legal, regret."""
     most = max(solution.table.reward.shape[1] for solution in solutions)
     choose = greedy(network)
-    found: list[Samples] = []
+    samples: list[Samples] = []
     for solution in solutions:
         table = solution.table
         plans = table.reward.shape[1]
@@ -99,11 +99,11 @@ def _gather(
         for now in states:
             options = table.options(now, current)
             seen, context = features(options)
-            found.append(_padded(seen, context, options.legal, _regret(solution, now, current), most))
+            samples.append(_padded(seen, context, options.legal, _regret(solution, now, current), most))
             chance = rng.random(len(now))
             current = np.where(chance < settings.astray, rng.integers(plans, size=len(now)), choose(options))
             current = np.where(chance < settings.astray / 4, -1, current)
-    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
+    return tuple(np.concatenate(parts) for parts in zip(*samples, strict=True))  # type: ignore[return-value]
 
 
 def _still(count: int, rng: np.random.Generator) -> Samples:

@@ -238,14 +238,14 @@ class Worker:
         mean, std = self._tensors(scale)
         if scale.updates == 0:
             mean = reward.mean(dim=(0, 1)) / (1 - config.gamma)  # what the scale will begin with
-        values = torch.stack([*(one.value for one in decisions), last]) * std + mean  # (T + 1, B, 3)
+        values = torch.stack([*(decision.value for decision in decisions), last]) * std + mean  # (T + 1, B, 3)
         advantages = gae(reward, values, done, gamma=config.gamma, gae_lambda=config.gae_lambda)
         returns = (advantages + values[:-1]).reshape(count, NUM_OBJECTIVES)
         self._batch = Batch(
-            seen=Seen.joined([one.seen for one in decisions]),
-            picks=torch.cat([one.picks for one in decisions]),
-            log_prob=torch.cat([one.log_prob for one in decisions]),
-            preference=torch.cat([one.preference for one in decisions]),
+            seen=Seen.joined([decision.seen for decision in decisions]),
+            picks=torch.cat([decision.picks for decision in decisions]),
+            log_prob=torch.cat([decision.log_prob for decision in decisions]),
+            preference=torch.cat([decision.preference for decision in decisions]),
             advantages=advantages.reshape(count, NUM_OBJECTIVES),
             returns=returns,
         )
@@ -260,23 +260,23 @@ class Worker:
         within = minibatch % config.minibatches
         if within == 0:
             self._order = torch.randperm(len(batch.picks), generator=self._shuffle, device=self.device)
-        mine = batch[self._order.tensor_split(config.minibatches)[within]]
+        rows = batch[self._order.tensor_split(config.minibatches)[within]]
         mean, std = self._tensors(scale)
 
-        logits, value = by_width(self.network.both, mine.seen)
+        logits, value = by_width(self.network.both, rows.seen)
         log_probs = torch.log_softmax(logits, dim=-1)
-        log_ratio = log_probs.gather(1, mine.picks[:, None]).squeeze(1) - mine.log_prob
+        log_ratio = log_probs.gather(1, rows.picks[:, None]).squeeze(1) - rows.log_prob
         ratio = log_ratio.exp()
 
         # Each objective is brought to one unit first, and mixed only then: none is drowned by the size of another.
         spread = batch.advantages.std(dim=0) + 1e-8
-        advantages = (mine.advantages - batch.advantages.mean(dim=0)) / spread
-        weights = tchebycheff(mine.preference, value.detach(), augmentation=config.augmentation)
+        advantages = (rows.advantages - batch.advantages.mean(dim=0)) / spread
+        weights = tchebycheff(rows.preference, value.detach(), augmentation=config.augmentation)
         mixed = (weights * advantages).sum(dim=1)
 
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratio * mixed, clipped * mixed).mean()
-        value_loss = 0.5 * (value - (mine.returns - mean) / std).square().mean()
+        value_loss = 0.5 * (value - (rows.returns - mean) / std).square().mean()
         entropy = -(log_probs.exp() * log_probs.clamp(min=-50.0)).sum(dim=1).mean()
         loss = config.value_weight * value_loss
         if not only_critic:
@@ -345,7 +345,7 @@ def update(
 
 def mean_losses(losses: list[Losses]) -> Losses:
     """Return the means of several losses."""
-    return Losses(*(float(np.mean([getattr(one, field.name) for one in losses])) for field in fields(Losses)))
+    return Losses(*(float(np.mean([getattr(loss, field.name) for loss in losses])) for field in fields(Losses)))
 
 
 def greedy(network: Network, *, device: str) -> Callable[[Options], Ints]:

@@ -12,7 +12,7 @@ from strata.evaluation.kpi.perturbed import Arena, Change, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.table import answer, measure_all
 from strata.simulate.report import StepReport
-from strata.training.hi_ppo.policy import Policy, safe_policy
+from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.planner import plan_training
@@ -245,7 +245,7 @@ def test_the_exact_planner_and_the_study_see_the_same_problem():
     ],
 )
 def test_the_algorithm_is_what_the_record_says(record, value):
-    policy = Policy("file.onnx", record, session=object())
+    policy = HiPpoPolicy("file.onnx", record, session=object())
     [kpi] = measure_all(Study(policy, ticking(), ticking()), names=("algorithm",))
     assert kpi.value == value
     assert kpi.met is (value == "PPO")

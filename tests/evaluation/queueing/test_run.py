@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata.evaluation.queueing.grid import STEP_S, Grid
 from strata.evaluation.queueing.job import Job
-from strata.evaluation.queueing.outcome import Outcome
+from strata.evaluation.queueing.outcome import QueueOutcome
 from strata.evaluation.queueing.placing import FIXED, GREEDY_SPAN, HOME, MAST_LIKE, WORST_FIT, each
 from strata.evaluation.queueing.run import simulate, together
 from strata.evaluation.queueing.snapshot import Scheduler, Snapshot
@@ -34,7 +34,7 @@ def trace(*jobs: Job, end_s: float = 10_000.0, links: int = 1) -> Trace:
     return Trace(jobs, ((0,) * links,), 0.0, end_s)
 
 
-def run(here: Grid, jobs: Trace, scheduler: Scheduler, *, drain: bool = True) -> Outcome:
+def run(here: Grid, jobs: Trace, scheduler: Scheduler, *, drain: bool = True) -> QueueOutcome:
     return together([simulate(here, jobs, scheduler, drain=drain)], scheduler)[0]
 
 

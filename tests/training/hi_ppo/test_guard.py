@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strata.training.hi_ppo.guard import guard
 from strata.training.replan.options import HORIZONS, SPANS
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic
-from tests.training.hi_ppo.sites import options
+from tests.training.hi_ppo.domain_states import options
 
 SEEDS = st.integers(0, 2**32 - 1)
 

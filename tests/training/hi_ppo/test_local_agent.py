@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from strata.evaluation.kpi.straggling import compare, history
 from strata.training.hi_ppo.binding import planned_binding
 from strata.training.hi_ppo.candidates import candidates
-from strata.training.hi_ppo.local_agent import Case, decide, local_options, needs_global
-from strata.training.hi_ppo.site import random_site
+from strata.training.hi_ppo.domain_state import random_state
+from strata.training.hi_ppo.local_agent import LocalCase, decide, local_options, needs_global
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic, random
-from tests.training.hi_ppo.sites import part, site
+from tests.training.hi_ppo.domain_states import domain_state, part
 
 
 def case(of, **states):
-    return Case(of, site(of, **states), planned_binding(of.assignment))
+    return LocalCase(of, domain_state(of, **states), planned_binding(of.assignment))
 
 
 def tokens(answer):
@@ -72,7 +72,7 @@ def test_a_domain_that_fell_too_far_wakes_the_global_agent_once():
 
 def test_the_first_binding_needs_none_before_it():
     of = part()
-    [answer] = decide([Case(of, site(of, taken=[0]))], hysteresis())
+    [answer] = decide([LocalCase(of, domain_state(of, taken=[0]))], hysteresis())
     assert 0 not in answer.binding.used
     assert np.isnan(answer.keeping_loses)
 
@@ -93,7 +93,7 @@ def test_a_policy_that_picks_at_random_is_held_by_the_guard():
 
 def test_options_say_what_each_candidate_earns_and_what_its_devices_are_like():
     one = case(part(), slow=[0])
-    menu = candidates(one.part, one.site, one.current)
+    menu = candidates(one.part, one.domain_state, one.current)
     options = local_options([one], [menu])
     names = [item.name for item in menu]
     assert options.inside
@@ -110,8 +110,8 @@ def test_options_say_what_each_candidate_earns_and_what_its_devices_are_like():
 def test_options_are_finite_and_a_decision_never_binds_what_is_gone(seed):
     rng = np.random.default_rng(seed)
     of = part(devices=32, per_node=8, ranks=int(rng.choice([2, 4])), copies=3)
-    where = random_site(of.domain, rng)
-    one = Case(of, where, planned_binding(of.assignment))
+    where = random_state(of.domain, rng)
+    one = LocalCase(of, where, planned_binding(of.assignment))
     menu = candidates(of, where, one.current)
     options = local_options([one], [menu])
     assert np.isfinite(options.value).all()
@@ -123,8 +123,12 @@ def test_options_are_finite_and_a_decision_never_binds_what_is_gone(seed):
 def test_rules_keep_more_than_doing_nothing_and_hardly_more_than_changing_for_free():
     of = part(devices=24, microbatches=12)
     rng = np.random.default_rng(8)
-    sites = [site(of), *[site(of, slow=[1])] * 5, *history(site(of, lost=[2], slow=[9]), rng, steps=15)]
-    found = compare(of, sites, {"mpc": mpc()})
+    domain_states = [
+        domain_state(of),
+        *[domain_state(of, slow=[1])] * 5,
+        *history(domain_state(of, lost=[2], slow=[9]), rng, steps=15),
+    ]
+    found = compare(of, domain_states, {"mpc": mpc()})
     assert found["nothing"].throughput < found["mpc"].throughput <= found["oracle"].throughput * 1.02
     assert found["mpc"].changes > 0
     assert found["nothing"].changes == 0

@@ -75,14 +75,14 @@ class Allocator:
         """
         menus = [self._menu(row) for row in ratios]
         reports = self.problem.model.reports([plan for menu in menus for plan in menu])
-        found, start = [], 0
+        allocations, start = [], 0
         for row, menu in zip(ratios, menus, strict=True):
             pairs = zip(menu, reports[start : start + len(menu)], strict=True)
             items = [Evaluated(plan, report, report.step_time_s) for plan, report in pairs]
             start += len(menu)
             best = min((i for i in items if np.isfinite(i.score)), key=lambda item: item.score, default=None)
-            found.append(Allocated(best, None if best else self._refusal(row)))
-        return found
+            allocations.append(Allocated(best, None if best else self._refusal(row)))
+        return allocations
 
     def _menu(self, ratios: Floats) -> list[TrainingPlan]:
         """Return the plans of both kinds that follow the ratios and look fastest."""
@@ -101,7 +101,7 @@ class Allocator:
     def _sharings(self, samples: Counts) -> list[TrainingPlan]:
         """Return plans in which each domain works through its samples, rounded up to whole microbatches."""
         job, model = self.problem.job, self.problem.model
-        found: list[tuple[float, TrainingPlan]] = []
+        candidates: list[tuple[float, TrainingPlan]] = []
         wires: dict[tuple[int, float], float] = {}
         for size, recompute in product(MICROBATCHES, job.recompute):
             parts = self._parts(samples, size, recompute)
@@ -112,14 +112,14 @@ class Allocator:
             plan = _joined(parts)
             ways = product(job.gradient_compression, (1, *job.local_steps)) if len(parts) > 1 else [(1.0, 1)]
             for factor, steps in ways:
-                one = replace(plan, gradient_compression=factor, local_steps=steps)
+                variant = replace(plan, gradient_compression=factor, local_steps=steps)
                 if (len(parts), factor) not in wires:
-                    across = model.all_reduce(one)
+                    across = model.all_reduce(variant)
                     wires[len(parts), factor] = 0.0 if across is None else across.time_s
                 exposed_s = max(0.0, wires[len(parts), factor] - hidden_s)
-                found.append((busy_s * eta(steps) + exposed_s / steps, one))
-        found.sort(key=lambda item: item[0])
-        return list(islice((plan for _, plan in found if model.fits(plan)), EVALUATED))
+                candidates.append((busy_s * eta(steps) + exposed_s / steps, variant))
+        candidates.sort(key=lambda item: item[0])
+        return list(islice((plan for _, plan in candidates if model.fits(plan)), EVALUATED))
 
     def _parts(self, samples: Counts, size: int, recompute: Recompute) -> list[tuple[Inner, int]] | None:
         """Return each domain's shape and microbatches a copy that end its samples first; None: one holds none.

@@ -171,9 +171,9 @@ def batch(seen: list[tuple[Floats, Floats]]) -> tuple[Tensor, Tensor, Tensor]:
     widest = max(len(domains) for domains, _ in seen)
     domains = np.zeros((len(seen), widest, len(DOMAIN)))
     present = np.zeros((len(seen), widest), dtype=bool)
-    for row, (mine, _) in enumerate(seen):
-        domains[row, : len(mine)], present[row, : len(mine)] = mine, True
-    context = np.stack([mine for _, mine in seen])
+    for row, (member, _) in enumerate(seen):
+        domains[row, : len(member)], present[row, : len(member)] = member, True
+    context = np.stack([member for _, member in seen])
     return (
         torch.as_tensor(domains, dtype=torch.float32),
         torch.as_tensor(context, dtype=torch.float32),

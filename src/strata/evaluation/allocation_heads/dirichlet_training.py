@@ -47,8 +47,8 @@ class Yard:
     @cached_property
     def alone_s(self) -> Floats:
         """[sites]: step of the best plan found on each site alone, inf where the job does not fit."""
-        found = self.allocator.allocate(np.eye(len(self.problem.fleet.domains)))
-        return np.array([item.best.report.step_time_s if item.best else np.inf for item in found])
+        allocations = self.allocator.allocate(np.eye(len(self.problem.fleet.domains)))
+        return np.array([item.best.report.step_time_s if item.best else np.inf for item in allocations])
 
     def draw(self, rng: np.random.Generator) -> Members:
         """Return some sites, one of which at least can run the job alone: what R_eff is measured against."""
@@ -61,11 +61,14 @@ class Yard:
     def rewards(self, members: Sequence[Members], ratios: Floats) -> Floats:
         """Return the reward [B] of ratios [B, K], K in the order of each decision's members."""
         spread = np.zeros((len(members), len(self.alone_s)))
-        for row, (mine, shares) in enumerate(zip(members, ratios, strict=True)):
-            spread[row, list(mine)] = shares[: len(mine)]
-        found = self.allocator.allocate(spread)
+        for row, (chosen, shares) in enumerate(zip(members, ratios, strict=True)):
+            spread[row, list(chosen)] = shares[: len(chosen)]
+        allocations = self.allocator.allocate(spread)
         return np.array(
-            [item.reward(self.alone_s[list(mine)].min()) for item, mine in zip(found, members, strict=True)]
+            [
+                item.reward(self.alone_s[list(chosen)].min())
+                for item, chosen in zip(allocations, members, strict=True)
+            ]
         )
 
 
@@ -97,7 +100,11 @@ def learn(
         picked = [usable[i] for i in rng.permutation(len(usable))[:YARDS]]
         members = [[yard.draw(rng) for _ in range(config.steps)] for yard in picked]
         seen = batch(
-            [observe(yard.problem, one) for yard, drawn in zip(picked, members, strict=True) for one in drawn]
+            [
+                observe(yard.problem, member)
+                for yard, drawn in zip(picked, members, strict=True)
+                for member in drawn
+            ]
         )
         with torch.no_grad():
             policy, value = network(*seen)

@@ -22,7 +22,7 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
 from strata.training.hi_ppo import global_agent
-from strata.training.hi_ppo.policy import Policy
+from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import Scales
@@ -41,7 +41,7 @@ MOST_DOMAINS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class HeadCase:
     """A fleet and a job that training never saw."""
 
     fleet: Fleet
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HeadOutcome:
     """What each head made of one case: step times (inf: no plan) and times to decide, by head.
 
     baseline_s: the best single domain's step. kind: of the exact plan; is_subset: it leaves domains out.
@@ -63,7 +63,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HeadRow:
     """One head over all cases. An answer without a plan counts as the worst reward: twice the baseline's step.
 
     regret: T / T_exact - 1. r_eff: the seeds' (T_base - T) / T_base. optimal: the share within 1 % of exact.
@@ -99,16 +99,18 @@ def train(
     return DirichletHead(), learn(yards, rng=rng, keep_on=keep_on)
 
 
-def cases(jobs: Sequence[TrainingJob], count: int) -> Iterator[Case]:
+def cases(jobs: Sequence[TrainingJob], count: int) -> Iterator[HeadCase]:
     """Yield random fleets of 2 to MOST_DOMAINS domains with each job in turn."""
     for number in range(count):
         rng = np.random.default_rng([2, number])
         domains, devices = int(rng.integers(2, MOST_DOMAINS + 1)), int(rng.choice(SIZES))
         fleet = random_fleet(domains, (accelerator(CARD),), rng, devices=devices)
-        yield Case(fleet, _for_time(jobs[number % len(jobs)]))
+        yield HeadCase(fleet, _for_time(jobs[number % len(jobs)]))
 
 
-def compare(case: Case, heads: Mapping[str, DirichletHead], *, policy: Policy, clock: Clock) -> Outcome | None:
+def compare(
+    case: HeadCase, heads: Mapping[str, DirichletHead], *, policy: HiPpoPolicy, clock: Clock
+) -> HeadOutcome | None:
     """Return what all heads make of a case; None where no domain alone can run the job, so that R_eff has no base.
 
     Each begins with a problem of its own: nothing one has built helps another. `exact_ratios` are those of the
@@ -121,10 +123,10 @@ def compare(case: Case, heads: Mapping[str, DirichletHead], *, policy: Policy, c
 
     def ask(name: str, answer: Callable[[Problem], Evaluated | None]) -> Evaluated | None:
         started = clock()
-        found = answer(problem_of(case.fleet, case.job))
+        answered = answer(problem_of(case.fleet, case.job))
         decision_s[name] = clock() - started
-        step_s[name] = found.report.step_time_s if found else np.inf
-        return found
+        step_s[name] = answered.report.step_time_s if answered else np.inf
+        return answered
 
     for name, head in heads.items():
         ask(name, lambda problem, head=head: _follow(problem, decide(head, problem)))  # type: ignore[misc]
@@ -134,10 +136,10 @@ def compare(case: Case, heads: Mapping[str, DirichletHead], *, policy: Policy, c
     assert exact is not None, "a domain alone can run the job"
     ask("exact_ratios", lambda problem: _follow(problem, ratios_of(problem, exact.plan)))
     is_subset = len(exact.plan.domains) < len(case.fleet.domains)
-    return Outcome(single[0].report.step_time_s, step_s, decision_s, exact.plan.kind, is_subset)
+    return HeadOutcome(single[0].report.step_time_s, step_s, decision_s, exact.plan.kind, is_subset)
 
 
-def row(outcomes: Sequence[Outcome], head: str) -> Row:
+def row(outcomes: Sequence[HeadOutcome], head: str) -> HeadRow:
     """Return the figures of one head."""
     base = np.array([item.baseline_s for item in outcomes])
     step = np.array([item.step_s[head] for item in outcomes])
@@ -145,7 +147,7 @@ def row(outcomes: Sequence[Outcome], head: str) -> Row:
     step = np.where(none, (1 - WORST_REWARD) * base, step)
     regret = step / np.array([item.step_s["exact"] for item in outcomes]) - 1
     took = np.array([item.decision_s[head] for item in outcomes])
-    return Row(
+    return HeadRow(
         regret_mean=float(regret.mean()),
         regret_p95=float(np.percentile(regret, 95)),
         r_eff_mean=float((1 - step / base).mean()),

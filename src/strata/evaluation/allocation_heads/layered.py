@@ -53,14 +53,14 @@ class Layered:
 
     def plans(self, layers: Counts, *, most: int) -> list[TrainingPlan]:
         """Return at most so many plans that fit memory, of the settings that look fastest."""
-        found: list[TrainingPlan] = []
+        plans: list[TrainingPlan] = []
         for number in self._fastest(layers):
             plan = self._build(self.problem.settings[number], layers)
             if plan is not None:
-                found.append(plan)
-            if len(found) == most:
+                plans.append(plan)
+            if len(plans) == most:
                 break
-        return found
+        return plans
 
     def _fastest(self, layers: Counts) -> list[int]:
         """Return settings by a closed form of the step: path, slowest stage or link, gradients between copies.
@@ -164,7 +164,7 @@ class Layered:
 
     def _cut(self, shape: _Shape, in_flight: Sequence[int] | None = None, zero: int = 0) -> list[int] | None:
         """Return layers a stage [S]; with `in_flight` microbatches [S] such as fit memory, or None."""
-        found: list[int] = []
+        order: list[int] = []
         first, stage = 0, 0
         for i, layers, count in zip(shape.order, shape.layers, shape.stages, strict=True):
             domain = self.problem.fleet.domains[i]
@@ -176,9 +176,9 @@ class Layered:
             part = self._splits[key]
             if part is None:
                 return None
-            found += part
+            order += part
             first, stage = first + layers, stage + count
-        return found
+        return order
 
     def _split(
         self, setting: Setting, domain: Domain, span: slice, stages: int,

@@ -81,7 +81,7 @@ Traffic = World | Group | Send | PipelineRun | LlmRun
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AstraCase:
     """What ran on which network. `size_bytes`: the buffer, the shard (all_gather) or the message."""
 
     dimensions: tuple[Dimension, ...]
@@ -94,7 +94,7 @@ class Case:
         return self.dimensions[0].backend
 
 
-def read_case(row: Mapping[str, str | None]) -> Case:
+def read_case(row: Mapping[str, str | None]) -> AstraCase:
     """Return the case of a row. Raises UsageError where a column or the scenario says nothing we know."""
     cells = {name: (row.get(name) or "").strip() for name in COLUMNS}
     if empty := [name for name, cell in cells.items() if not cell]:
@@ -102,7 +102,9 @@ def read_case(row: Mapping[str, str | None]) -> Case:
     scenario, pattern = cells["scenario"], cells["collective_or_pattern"]
     llm = _llm_run(scenario, pattern) if scenario.startswith("llm") else None
     dimensions = _dimensions(cells, _sizes(cells, (llm.replicas, llm.stages) if llm else None))
-    return Case(dimensions, _whole("bytes", cells["bytes"], 2**60), llm or _traffic(scenario, pattern, dimensions))
+    return AstraCase(
+        dimensions, _whole("bytes", cells["bytes"], 2**60), llm or _traffic(scenario, pattern, dimensions)
+    )
 
 
 def _number(name: str, text: str) -> float:
@@ -124,8 +126,8 @@ def _sizes(cells: Mapping[str, str], known: tuple[int, int] | None) -> list[int]
     count, total = cells["topology"].count("+") + 1, _whole("npus", cells["npus"])
     if count == 1:
         return [total]
-    found = re.search(rf"(?<!\d)\d+(?:x\d+){{{count - 1}}}(?!\d)", cells["scenario"])
-    sizes = [_whole("npus", each) for each in found[0].split("x")] if found else list(known or ())
+    match = re.search(rf"(?<!\d)\d+(?:x\d+){{{count - 1}}}(?!\d)", cells["scenario"])
+    sizes = [_whole("npus", each) for each in match[0].split("x")] if match else list(known or ())
     if len(sizes) != count or math.prod(sizes) != total:
         raise UsageError(f"scenario {cells['scenario']!r} does not say how {total} ranks form {cells['topology']}")
     return sizes
@@ -150,18 +152,18 @@ def _at(cells: Mapping[str, str], column: str, index: int) -> float:
 
 
 def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> Traffic:
-    if found := re.match(r"pp(\d+)x(\d+)_(\w+?)(?:_|$)", scenario):
-        stages, microbatches = _whole("stages", found[1], 1024), _whole("microbatches", found[2], 4096)
-        return PipelineRun(stages, microbatches, found[3], _duration(pattern, "fwd"), _duration(pattern, "bwd"))
-    if found := re.search(r"p2p_(\d+)to(\d+)", scenario):
-        return Send(int(found[1]), int(found[2]))
+    if match := re.match(r"pp(\d+)x(\d+)_(\w+?)(?:_|$)", scenario):
+        stages, microbatches = _whole("stages", match[1], 1024), _whole("microbatches", match[2], 4096)
+        return PipelineRun(stages, microbatches, match[3], _duration(pattern, "fwd"), _duration(pattern, "bwd"))
+    if match := re.search(r"p2p_(\d+)to(\d+)", scenario):
+        return Send(int(match[1]), int(match[2]))
     name, _, how = pattern.partition(":")
     if name not in set(Collective):
         raise UsageError(f"{pattern!r} of {scenario!r} is neither a collective, a pipeline nor a p2p")
     collective = Collective(name)
-    if found := re.search(r"group_\[(\d+(?:-\d+)+)\]", scenario):
+    if match := re.search(r"group_\[(\d+(?:-\d+)+)\]", scenario):
         algorithm = Algorithm(how) if how in set(Algorithm) else Algorithm.RING
-        return Group(collective, algorithm, tuple(int(rank) for rank in found[1].split("-")), System())
+        return Group(collective, algorithm, tuple(int(rank) for rank in match[1].split("-")), System())
     if how == "oneRing":
         world = math.prod(dimension.npus for dimension in dimensions)
         return Group(collective, Algorithm.RING, tuple(range(world)), System(), is_flat=True)
@@ -182,10 +184,10 @@ def _llm_run(scenario: str, pattern: str) -> LlmRun:
 
 def _duration(pattern: str, name: str) -> int:
     """Return microseconds: a trace knows no shorter time."""
-    found = re.search(rf"{name}(\d+(?:\.\d+)?)(ns|us|ms|s)\b", pattern)
-    if not found:
+    match = re.search(rf"{name}(\d+(?:\.\d+)?)(ns|us|ms|s)\b", pattern)
+    if not match:
         raise UsageError(f"{pattern!r} does not say how long {name} takes")
-    return round(float(found[1]) * _UNIT_US[found[2]])
+    return round(float(match[1]) * _UNIT_US[match[2]])
 
 
 def _algorithms(scenario: str, how: str, dimensions: int) -> tuple[tuple[Algorithm, ...], System]:
@@ -193,9 +195,9 @@ def _algorithms(scenario: str, how: str, dimensions: int) -> tuple[tuple[Algorit
     system = System()
     if how == "baseline":
         return (Algorithm.RING,) * dimensions, replace(system, is_bandwidth_aware=False)
-    if found := re.search(r"splits(\d+)_active(\d+)(?:_q(\d+))?", scenario):
+    if match := re.search(r"splits(\d+)_active(\d+)(?:_q(\d+))?", scenario):
         splits, active, queues = (
-            _whole("splits, active chunks or queues", each or "1") for each in found.groups()
+            _whole("splits, active chunks or queues", each or "1") for each in match.groups()
         )
         system = replace(system, splits=splits, active_chunks=active, queues=queues)
     names = [how] * dimensions

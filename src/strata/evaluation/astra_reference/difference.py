@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from strata.evaluation.astra_reference.case import Case, PipelineRun
+from strata.evaluation.astra_reference.case import AstraCase, PipelineRun
 from strata.evaluation.astra_reference.pipeline_slots import warmups
 from strata.simulate.compat.network import Topology
 from strata.simulate.pipeline import StageTimes, recurrence_s
 
 
-def default_pipeline_ns(case: Case, run: PipelineRun) -> int:
+def default_pipeline_ns(case: AstraCase, run: PipelineRun) -> int:
     """Return the step time of the recurrence (simulate/pipeline.py) for a pipeline on one dimension, in ns.
 
     A message holds its link for m/B and arrives the latency of its links later; a switch adds latency only.

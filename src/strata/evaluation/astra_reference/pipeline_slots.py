@@ -117,11 +117,11 @@ def astra_compatible_step(
         serial_ns = message_bytes[cut] / bandwidth_bytes_per_s[cut] * 1e9 + 1e-6
         return (Link((source, dest), int(serial_ns), int(latency_s[cut] * 1e9 + serial_ns)),)
 
-    found = pipeline_ns(
+    result = pipeline_ns(
         [round(each * 1e6) for each in forward_s],
         [round(each * 1e6) for each in backward_s],
         path,
         microbatches=microbatches,
         warmup=warmups(order, len(forward_s), microbatches),
     )
-    return found * 1e-9
+    return result * 1e-9

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strata.errors import BadFile, Fault, UsageError
-from strata.evaluation.astra_reference.case import COLUMNS, Case, LlmRun, PipelineRun, Send, World, read_case
+from strata.evaluation.astra_reference.case import COLUMNS, AstraCase, LlmRun, PipelineRun, Send, World, read_case
 from strata.evaluation.astra_reference.difference import default_pipeline_ns
 from strata.evaluation.astra_reference.llm import llm_step_ns
 from strata.evaluation.astra_reference.pipeline_slots import pipeline_ns, warmups
@@ -28,7 +28,7 @@ IDLE_NS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReferenceAnswer:
     """What we say to one row, and what ASTRA-sim said.
 
     ours_ns: None where ASTRA-sim or we have no answer, `reason` says why. doubt: why ASTRA-sim's answer, which
@@ -50,8 +50,8 @@ class Answer:
     def family(self) -> str:
         """The first part of the scenario: all_reduce, wan, twodim, pp..."""
         head, slash, _ = self.scenario.partition("/")
-        found = re.match(r"[A-Za-z]+", head)
-        return head if slash or not found else found[0]
+        match = re.match(r"[A-Za-z]+", head)
+        return head if slash or not match else match[0]
 
     @property
     def error(self) -> float | None:
@@ -70,9 +70,9 @@ class Score:
     worst: float
 
 
-def score(found: Iterable[Answer]) -> Score:
+def score(answers: Iterable[ReferenceAnswer]) -> Score:
     """Return the score of the answers whose expected value is known; 0 of 0 where none is."""
-    errors = [answer.error for answer in found if answer.error is not None]
+    errors = [answer.error for answer in answers if answer.error is not None]
     return Score(len(errors), errors.count(0.0), max(errors, default=0.0))
 
 
@@ -89,12 +89,12 @@ def read_rows(path: str) -> list[dict[str, str | None]]:
     return [{str(name): cell for name, cell in row.items()} for row in rows]
 
 
-def answers(rows: Iterable[Row]) -> list[Answer]:
+def answers(rows: Iterable[Row]) -> list[ReferenceAnswer]:
     """Answer every row of a reference table; `reported_ns` is never looked at for it."""
     return [_answer(index, row) for index, row in enumerate(rows)]
 
 
-def _answer(index: int, row: Row) -> Answer:
+def _answer(index: int, row: Row) -> ReferenceAnswer:
     ours, reason, doubt, default = None, None, None, None
     status = row.get("status") or "ok"
     try:
@@ -110,7 +110,7 @@ def _answer(index: int, row: Row) -> Answer:
         reason = f"this run ended with {status}; no reason known."
     reported = row.get("reported_ns") or ""
     expected = int(reported) if status == "ok" and reported.isdigit() and int(reported) > 0 else None
-    return Answer(
+    return ReferenceAnswer(
         row=index,
         scenario=row.get("scenario") or "",
         topology=row.get("topology") or "",
@@ -123,7 +123,7 @@ def _answer(index: int, row: Row) -> Answer:
     )
 
 
-def astra_ns(case: Case) -> int:
+def astra_ns(case: AstraCase) -> int:
     """Return the nanoseconds ASTRA-sim reports: when the last rank has finished.
 
     Raises UsageError where no form is known; ask `why_not` first.
@@ -152,7 +152,7 @@ def astra_ns(case: Case) -> int:
     return max(IDLE_NS, taken)
 
 
-def _pipeline_ns(case: Case, run: PipelineRun) -> int:
+def _pipeline_ns(case: AstraCase, run: PipelineRun) -> int:
     if len(case.dimensions) > 1:
         raise UsageError("a pipeline is known on one dimension, rank = stage")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from strata.evaluation.astra_reference.case import Case, Group, LlmRun, PipelineRun, Send, World
+from strata.evaluation.astra_reference.case import AstraCase, Group, LlmRun, PipelineRun, Send, World
 from strata.simulate.compat.groups import differing_dimensions
 from strata.simulate.compat.network import Backend, Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective
 
 
-def why_not(case: Case) -> str | None:
+def why_not(case: AstraCase) -> str | None:
     """Return why ASTRA-sim gives no answer to this case, in a sentence, or None where it gives one."""
     first = case.dimensions[0]
     if case.backend is Backend.AWARE and len(case.dimensions) > 1:
@@ -34,7 +34,7 @@ def why_not(case: Case) -> str | None:
     return None
 
 
-def _ranks(case: Case) -> tuple[int, ...]:
+def _ranks(case: AstraCase) -> tuple[int, ...]:
     traffic = case.traffic
     if isinstance(traffic, Group):
         return traffic.ranks
@@ -55,7 +55,7 @@ def _algorithm_fails(collective: Collective, algorithm: Algorithm, npus: int) ->
     return None
 
 
-def why_doubtful(case: Case) -> str | None:
+def why_doubtful(case: AstraCase) -> str | None:
     """Return why the answer ASTRA-sim gives is not what such a network would do, or None."""
     traffic, dimensions = case.traffic, case.dimensions
     if isinstance(traffic, World):
@@ -71,7 +71,7 @@ def why_doubtful(case: Case) -> str | None:
     return None
 
 
-def _pairs(case: Case) -> list[tuple[int, int]]:
+def _pairs(case: AstraCase) -> list[tuple[int, int]]:
     traffic = case.traffic
     if isinstance(traffic, Send):
         return [(traffic.source, traffic.dest)]

@@ -11,11 +11,11 @@ import numpy as np
 from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
 from strata.learning.tables.ladder import Climb, climb_all, gaps
-from strata.training.hi_ppo.policy import Policy, load_policy
+from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 
 
 def measure(
-    path: str | Path, policy: Policy, *, others: Sequence[Path] = (), progress: Progress = silent
+    path: str | Path, policy: HiPpoPolicy, *, others: Sequence[Path] = (), progress: Progress = silent
 ) -> dict[str, Any]:
     """Run `policy` on every scenario of a file, beside the rungs of the ladder; then the policies in `others`."""
     tables = [(scenario.table, scenario.states) for scenario in read_scenarios(path)]
@@ -50,7 +50,7 @@ def _below(climbs: list[Climb]) -> float:
     return max(1 - climb.reward["hi_ppo"] / climb.reward["hysteresis"] for climb in climbs)
 
 
-def _other(policy: Policy, tables: list[Any], climbs: list[Climb]) -> dict[str, Any]:
+def _other(policy: HiPpoPolicy, tables: list[Any], climbs: list[Climb]) -> dict[str, Any]:
     missed, below = [], []
     for (table, states), climb in zip(tables, climbs, strict=True):
         reward = table.follow(policy.choose, states)[1]

@@ -35,7 +35,7 @@ def random_layout(replicas: int, stages: int, rng: np.random.Generator) -> Layou
         pipeline = tuple(Stage(f"n{r:03d}-{s}", cuts[s], cuts[s + 1]) for s in range(stages))
         servers += [StageServer(*stage, decode, prefill, SLOTS, KV_TOKENS) for stage in pipeline]
         pipelines.append(pipeline)
-    names = [one.node_id for one in servers]
+    names = [server.node_id for server in servers]
     near = rng.uniform(1e-3, 8e-3, (len(names), len(names))).tolist()
     far = rng.uniform(30e-3, 200e-3, (len(names), len(names))).tolist()
     token_s = 8192 * 2 / (10e9 / 8)

@@ -21,7 +21,7 @@ QUANTILE: Final = 0.95
 
 def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
     """Return the row."""
-    regrets = np.array([regret(one.ours, one.optimum) for one in compared])
+    regrets = np.array([regret(case.ours, case.optimum) for case in compared])
     interval = bootstrap(_tail, regrets, rng=study.rng()) if len(regrets) > 1 else None
     return Kpi(
         name="allocation_error",
@@ -33,7 +33,7 @@ def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
         ci95=ends(interval),
         instances=len(regrets),
         guards=_guards(compared, regrets),
-        trust=worst(*(one.ours.report.trust for one in compared)),
+        trust=worst(*(case.ours.report.trust for case in compared)),
     )
 
 
@@ -64,16 +64,18 @@ def _tail(values: np.ndarray) -> float:
 
 def _guards(compared: Sequence[Compared], regrets: Sequence[float] | np.ndarray) -> dict[str, Any]:
     baselines = {
-        name: summary([regret(other, one.optimum) for one in compared if (other := one.others[name]) is not None])
+        name: summary(
+            [regret(other, case.optimum) for case in compared if (other := case.others[name]) is not None]
+        )
         for name in NAMED
         if name != "equal_gpus_one_domain"
     }
-    crossing = [one.ours for one in compared if len(one.ours.plan.domains) > 1]
+    crossing = [case.ours for case in compared if len(case.ours.plan.domains) > 1]
     return {
         "regret": summary(regrets),
         "share_exactly_optimal": float(np.mean(np.asarray(regrets) < 1e-4)) if len(regrets) else None,
         "sync_only_regret": summary(
-            [regret(one.ours, one.optimum) for one in compared if one.instance.is_sync_only]
+            [regret(case.ours, case.optimum) for case in compared if case.instance.is_sync_only]
         ),
         "baseline_regret": baselines,
         "realisation_error": summary([realisation_error(item) for item in crossing]),

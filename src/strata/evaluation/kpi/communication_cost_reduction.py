@@ -26,7 +26,7 @@ STRONGER: Final = ("latency_blind", "uniform_split", "sailor_like")
 
 def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
     """Return the row over the instances where the comparator runs at all."""
-    usable = [one for one in compared if one.others[SYNC_DP] is not None]
+    usable = [case for case in compared if case.others[SYNC_DP] is not None]
     savings = _savings(usable, SYNC_DP)
     interval = mean_interval(savings, rng=study.rng()) if len(savings) > 1 else None
     return Kpi(
@@ -40,7 +40,7 @@ def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
         ci95=ends(interval),
         instances=len(savings),
         guards=_guards(compared, usable),
-        trust=worst(*(one.ours.report.trust for one in usable)),
+        trust=worst(*(case.ours.report.trust for case in usable)),
     )
 
 
@@ -68,13 +68,13 @@ Pair = tuple[Compared, Evaluated, Evaluated | None]
 
 def _pairs(compared: Sequence[Compared], name: str, *, may_stay: bool = False) -> list[Pair]:
     """Return each instance where this comparator pays for links, its plan and ours at equal time."""
-    found: list[Pair] = []
-    for one in compared:
-        other = one.others[name]
+    pairs: list[Pair] = []
+    for case in compared:
+        other = case.others[name]
         if other is not None and egress(other) > 0:
             limit_s = EQUAL_TIME * other.report.step_time_s
-            found.append((one, other, cheapest_in_time((*one.front, one.ours), limit_s, may_stay=may_stay)))
-    return found
+            pairs.append((case, other, cheapest_in_time((*case.front, case.ours), limit_s, may_stay=may_stay)))
+    return pairs
 
 
 def _savings(compared: Sequence[Compared], name: str, *, may_stay: bool = False) -> list[float]:
@@ -86,32 +86,32 @@ def _savings(compared: Sequence[Compared], name: str, *, may_stay: bool = False)
 
 def _guards(compared: Sequence[Compared], usable: Sequence[Compared]) -> dict[str, Any]:
     pairs = _pairs(usable, SYNC_DP)
-    found = [(one, other, ours) for one, other, ours in pairs if ours is not None]
+    feasible = [(case, other, ours) for case, other, ours in pairs if ours is not None]
     against = {name: summary(_savings(compared, name)) for name in (SYNC_DP, *STRONGER)}
-    alike = [1 - egress(ours) / egress(other) for _, other, ours in found if ours.plan.local_steps == 1]
+    alike = [1 - egress(ours) / egress(other) for _, other, ours in feasible if ours.plan.local_steps == 1]
     reached = [name for name in (SYNC_DP, *STRONGER) if (against[name]["mean"] or 0.0) >= TARGET]
-    own = [(one, cheapest_in_time(one.front, EQUAL_TIME * one.ours.report.step_time_s, may_stay=True))
-           for one in compared if egress(one.ours) > 0]  # fmt: skip
+    own = [(case, cheapest_in_time(case.front, EQUAL_TIME * case.ours.report.step_time_s, may_stay=True))
+           for case in compared if egress(case.ours) > 0]  # fmt: skip
     return {
         "saving_against": against,
-        "sync_only": summary(_savings([one for one in usable if one.instance.is_sync_only], SYNC_DP)),
+        "sync_only": summary(_savings([case for case in usable if case.instance.is_sync_only], SYNC_DP)),
         "plans_that_synchronise_every_step": summary(alike),
         "one_domain_allowed": summary(_savings(usable, SYNC_DP, may_stay=True)),
-        "share_without_a_plan_in_time": 1 - len(found) / len(pairs) if pairs else None,
-        "step_time_ratio": summary([ours.report.step_time_s / o.report.step_time_s for _, o, ours in found]),
+        "share_without_a_plan_in_time": 1 - len(feasible) / len(pairs) if pairs else None,
+        "step_time_ratio": summary([ours.report.step_time_s / o.report.step_time_s for _, o, ours in feasible]),
         "whole_cost_per_token_saving": summary(
             [
                 1 - ours.report.cost_usd_per_mtoken / other.report.cost_usd_per_mtoken
-                for _, other, ours in found
+                for _, other, ours in feasible
                 if ours.report.cost_usd_per_mtoken is not None and other.report.cost_usd_per_mtoken
             ]
         ),
-        "saving_of_the_time_optimal_plan": summary([1 - egress(one.ours) / egress(o) for one, o, _ in pairs]),
+        "saving_of_the_time_optimal_plan": summary([1 - egress(case.ours) / egress(o) for case, o, _ in pairs]),
         "speed_of_the_time_optimal_plan": summary(
-            [other.report.step_time_s / one.ours.report.step_time_s for one, other, _ in pairs]
+            [other.report.step_time_s / case.ours.report.step_time_s for case, other, _ in pairs]
         ),
         "saving_against_own_fastest_plan_within_5_percent": summary(
-            [1 - egress(cheap) / egress(one.ours) for one, cheap in own if cheap is not None]
+            [1 - egress(cheap) / egress(case.ours) for case, cheap in own if cheap is not None]
         ),
         "comparator_does_not_fit": len(compared) - len(usable),
         "passes_only_against": reached if SYNC_DP in reached and len(reached) <= len(STRONGER) else [],

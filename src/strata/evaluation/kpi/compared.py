@@ -45,10 +45,10 @@ def compare_all(study: Study) -> Iterator[Compared]:
     """Compare instance by instance; those on which no plan fits at all are left out."""
     instances = PLANS.draw(quick=study.quick)
     for done, instance in enumerate(instances, 1):
-        found = compare(study, instance)
+        case = compare(study, instance)
         study.advance(done / len(instances))
-        if found is not None:
-            yield found
+        if case is not None:
+            yield case
 
 
 def compare(study: Study, instance: Instance) -> Compared | None:

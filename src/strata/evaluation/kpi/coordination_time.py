@@ -19,8 +19,8 @@ from strata.evaluation.kpi.study import Study
 from strata.fleet.fleet import Fleet
 from strata.stats import quantile_interval
 from strata.training.hi_ppo import global_agent
-from strata.training.hi_ppo.coordinator import Coordinator, Standing
-from strata.training.hi_ppo.site import Site, nominal_site
+from strata.training.hi_ppo.coordinator import Coordinator, SchedulingState
+from strata.training.hi_ppo.domain_state import DomainState, nominal_state
 from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import TrainingPlan
 
@@ -35,13 +35,15 @@ def measure(study: Study) -> Kpi:
     instances = COORDINATION.draw(quick=study.quick)
     for done, instance in enumerate(instances, 1):
         coordinator = Coordinator(_replan(study, instance), study.policy.choose)
-        sites = {domain.name: nominal_site(domain) for domain in instance.fleet.domains}
-        first = coordinator.respond(Standing(), instance.job, fleet=instance.fleet, sites=sites, iteration=0)
-        if first.standing.plan is not None:
-            for name, (fleet, after, iteration) in events(instance, sites, first.standing).items():
+        domain_states = {domain.name: nominal_state(domain) for domain in instance.fleet.domains}
+        first = coordinator.respond(
+            SchedulingState(), instance.job, fleet=instance.fleet, domain_states=domain_states, iteration=0
+        )
+        if first.state.plan is not None:
+            for name, (fleet, after, iteration) in events(instance, domain_states, first.state).items():
                 started, cpu_started = study.clock(), study.cpu_clock()
                 response = coordinator.respond(
-                    first.standing, instance.job, fleet=fleet, sites=after, iteration=iteration
+                    first.state, instance.job, fleet=fleet, domain_states=after, iteration=iteration
                 )
                 taken[name].append(study.clock() - started)
                 cpu_s[name].append(study.cpu_clock() - cpu_started)
@@ -75,29 +77,37 @@ def measure(study: Study) -> Kpi:
 
 
 def events(
-    instance: Instance, sites: dict[str, Site], standing: Standing
-) -> dict[str, tuple[Fleet, dict[str, Site], int]]:
+    instance: Instance, domain_states: dict[str, DomainState], state: SchedulingState
+) -> dict[str, tuple[Fleet, dict[str, DomainState], int]]:
     """Return by name what is seen after each event: the fleet, the sites and the iteration."""
-    fleet, plan = instance.fleet, standing.plan
+    fleet, plan = instance.fleet, state.plan
     assert plan is not None
     first = plan.domains[0]
-    found = {"interval_over": (fleet, sites, 1000)}
-    if standing.links:
+    causes = {"interval_over": (fleet, domain_states, 1000)}
+    if state.links:
         slow = [replace(fleet.links[p], bandwidth_bytes_per_s=fleet.links[p].bandwidth_bytes_per_s / 3)
-                for p in standing.links]  # fmt: skip
-        found["links_fall"] = (fleet.with_links(slow), sites, 10)
-    half = sites[first].domain.num_devices // 2
-    found["devices_lost"] = (fleet, {**sites, first: _with_health(sites[first], half, worst=True)}, 10)
-    found["one_straggler"] = (fleet, {**sites, first: _with_health(sites[first], 1, worst=False)}, 10)
-    rest = {name: site for name, site in sites.items() if name != first}
-    found["domain_gone"] = (fleet.only(rest), rest, 10)
-    return found
+                for p in state.links]  # fmt: skip
+        causes["links_fall"] = (fleet.with_links(slow), domain_states, 10)
+    half = domain_states[first].domain.num_devices // 2
+    causes["devices_lost"] = (
+        fleet,
+        {**domain_states, first: _with_health(domain_states[first], half, worst=True)},
+        10,
+    )
+    causes["one_straggler"] = (
+        fleet,
+        {**domain_states, first: _with_health(domain_states[first], 1, worst=False)},
+        10,
+    )
+    rest = {name: domain_state for name, domain_state in domain_states.items() if name != first}
+    causes["domain_gone"] = (fleet.only(rest), rest, 10)
+    return causes
 
 
-def _with_health(site: Site, count: int, *, worst: bool) -> Site:
-    health = site.health.copy()
-    health[:count] = len(site.chain.factors) - 1 if worst else 1
-    return replace(site, health=health)
+def _with_health(domain_state: DomainState, count: int, *, worst: bool) -> DomainState:
+    health = domain_state.health.copy()
+    health[:count] = len(domain_state.chain.factors) - 1 if worst else 1
+    return replace(domain_state, health=health)
 
 
 def _replan(study: Study, instance: Instance) -> Any:

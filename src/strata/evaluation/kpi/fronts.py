@@ -33,29 +33,29 @@ def scaled(points: Floats, front: Floats) -> Floats:
     return np.asarray((points - low) / size)
 
 
-def coverage(found: Floats, front: Floats, *, eps: float) -> float:
+def coverage(candidates: Floats, front: Floats, *, eps: float) -> float:
     """Return the share of front points z with some found point s <= z + eps (nadir - ideal) in every objective."""
-    if not len(found):
+    if not len(candidates):
         return 0.0
-    s, z = scaled(found, front), scaled(front, front)
+    s, z = scaled(candidates, front), scaled(front, front)
     close = np.all(s[None, :, :] <= z[:, None, :] + eps + SAME, axis=-1)
     return float(np.mean(np.any(close, axis=1)))
 
 
-def igd_plus(found: Floats, front: Floats) -> float:
+def igd_plus(candidates: Floats, front: Floats) -> float:
     """Return the mean distance of front points to the found set, counting only where it is worse; inf of none."""
-    if not len(found):
+    if not len(candidates):
         return float("inf")
-    s, z = scaled(found, front), scaled(front, front)
+    s, z = scaled(candidates, front), scaled(front, front)
     worse = np.maximum(s[None, :, :] - z[:, None, :], 0.0)
     return float(np.sqrt((worse**2).sum(axis=-1)).min(axis=1).mean())
 
 
-def hypervolume_ratio(found: Floats, front: Floats) -> float:
+def hypervolume_ratio(candidates: Floats, front: Floats) -> float:
     """Return the volume the found set dominates / the volume the front dominates, up to the reference point."""
     reference = np.full(3, 1.0 + BEYOND_NADIR)
     whole = hypervolume(scaled(front, front), reference)
-    return hypervolume(scaled(found, front), reference) / whole if len(found) else 0.0
+    return hypervolume(scaled(candidates, front), reference) / whole if len(candidates) else 0.0
 
 
 def hypervolume(points: Floats, reference: Floats) -> float:
@@ -80,7 +80,11 @@ def _area(points: Floats, reference: Floats) -> float:
     return area
 
 
-def measures(found: Floats, front: Floats) -> dict[str, float]:
+def measures(candidates: Floats, front: Floats) -> dict[str, float]:
     """Return all of the above by stable name."""
-    named = {f"coverage_eps_{round(100 * eps)}": coverage(found, front, eps=eps) for eps in EPSILONS}
-    return {**named, "hypervolume_ratio": hypervolume_ratio(found, front), "igd_plus": igd_plus(found, front)}
+    named = {f"coverage_eps_{round(100 * eps)}": coverage(candidates, front, eps=eps) for eps in EPSILONS}
+    return {
+        **named,
+        "hypervolume_ratio": hypervolume_ratio(candidates, front),
+        "igd_plus": igd_plus(candidates, front),
+    }

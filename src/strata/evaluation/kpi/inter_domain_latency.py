@@ -107,19 +107,19 @@ def _beside(
     steps: dict[str, list[float]] = {}
     taken: dict[str, list[float]] = {}
     for instance, ours in zip(instances, plans, strict=False):
-        found = {"hi_ppo": (_step_s([ours]), 0.0)}
+        methods = {"hi_ppo": (_step_s([ours]), 0.0)}
         started = study.clock()
         exact = plan_training(instance.fleet, instance.job, clock=study.clock, rank=0).best
-        found["exact"] = (_step_s([exact]), study.clock() - started)
+        methods["exact"] = (_step_s([exact]), study.clock() - started)
         searches = {"random_search": random_front} | ({"nsga2": nsga2_front} if nsga2.available() else {})
         for name, search in searches.items():
             context = study.context(seed=instance.seed)
             started = study.clock()
             items = search(instance.problem(), context, evaluations=MOST_PLANS)
-            found[name] = (_step_s(items), study.clock() - started)
-        best_s = min(step_s for step_s, _ in found.values())
+            methods[name] = (_step_s(items), study.clock() - started)
+        best_s = min(step_s for step_s, _ in methods.values())
         if np.isfinite(best_s):
-            for name, (step_s, seconds) in found.items():
+            for name, (step_s, seconds) in methods.items():
                 steps.setdefault(name, []).append(step_s / best_s)
                 taken.setdefault(name, []).append(seconds)
     return {

@@ -18,8 +18,8 @@ from strata.evaluation.kpi.study import Study
 from strata.simulate.analytic import StepModel
 from strata.stats import quantile_interval
 from strata.training.hi_ppo.assignment import Part, assignments
-from strata.training.hi_ppo.local_agent import Case, decide
-from strata.training.hi_ppo.site import advance, random_site
+from strata.training.hi_ppo.domain_state import advance, random_state
+from strata.training.hi_ppo.local_agent import LocalCase, decide
 from strata.training.replan import rules
 
 TARGET_S: Final = 0.1
@@ -36,16 +36,16 @@ def measure(study: Study) -> Kpi:
     parts = [(series.devices, part, seed) for series in SITES for part, seed in _parts(study, series)]
     for done, (_, part, seed) in enumerate(parts, 1):
         rng = np.random.default_rng(seed)
-        site, current = random_site(part.domain, rng), None
+        domain_state, current = random_state(part.domain, rng), None
         for _ in range(MOMENTS[study.quick]):
             started = study.clock()
-            answer = decide([Case(part, site, current)], study.policy.choose)[0]
+            answer = decide([LocalCase(part, domain_state, current)], study.policy.choose)[0]
             taken[part.domain.num_devices].append(study.clock() - started)
-            site, current = advance(site, rng), answer.binding
+            domain_state, current = advance(domain_state, rng), answer.binding
         if part.domain.num_devices <= 64:
-            sites = history(random_site(part.domain, rng), rng, steps=KEPT_MOMENTS[study.quick])
+            domain_states = history(random_state(part.domain, rng), rng, steps=KEPT_MOMENTS[study.quick])
             ways = {"hi_ppo": study.policy.choose, "fixed_rule": rules.hysteresis(), "keep": rules.keep}
-            for name, run in compare(part, sites, ways).items():
+            for name, run in compare(part, domain_states, ways).items():
                 kept[name].append(run.throughput)
         study.advance(done / len(parts))
     every = [seconds for values in taken.values() for seconds in values]
@@ -66,15 +66,15 @@ def measure(study: Study) -> Kpi:
 
 def _parts(study: Study, series: Series) -> list[tuple[Part, int]]:
     """Return the part of the fastest single domain of each instance that has one, and its seed."""
-    found = []
+    parts = []
     for instance in series.draw(quick=study.quick):
         problem = instance.problem()
         item = study.decide(problem)
         if item is None:
             continue
         model = StepModel(instance.fleet, instance.job)
-        found += [(Part(model, part), instance.seed) for part in list(assignments(item.plan).values())[:1]]
-    return found
+        parts += [(Part(model, part), instance.seed) for part in list(assignments(item.plan).values())[:1]]
+    return parts
 
 
 def _guards(taken: dict[int, list[float]], kept: dict[str, list[float]]) -> dict[str, Any]:

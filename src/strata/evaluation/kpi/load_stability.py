@@ -42,14 +42,14 @@ FREE: Final = "stable_against_free_oracle"
 def measure(study: Study) -> Kpi:
     """Return the row; its value counts drawn loads and corners alike."""
     instances = LOAD.draw(quick=study.quick)
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_policy: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     rated = []
     for done, instance in enumerate(instances, 1):
         arena = Arena.of(study, instance.problem())
         study.advance(done / len(instances))
         if arena is None:
             continue
-        mine = []
+        loads = []
         for name, change in changes(arena, np.random.default_rng(instance.seed)).items():
             clairvoyant_s, oracle_s = arena.clairvoyant_s(change), arena.oracle_s(change)
             ways: dict[str, Choose] = {
@@ -58,14 +58,14 @@ def measure(study: Study) -> Kpi:
             for way, choose in ways.items():
                 run = arena.run(choose, change)
                 checks = stable(arena, run, clairvoyant_s)
-                figures = found[f"{name}_{way}"]
+                figures = by_policy[f"{name}_{way}"]
                 figures["stable"].append(float(np.all(list(checks.values()), axis=0).mean()))
                 strict = {**checks, "close": run.step_s <= CLOSE * oracle_s}
                 figures[FREE].append(float(np.all(list(strict.values()), axis=0).mean()))
                 for check, kept in checks.items():
                     figures[check].append(float(kept.mean()))
-            mine.append(found[f"{name}_{OURS}"]["stable"][-1])
-        rated.append(float(np.mean(mine)))
+            loads.append(by_policy[f"{name}_{OURS}"]["stable"][-1])
+        rated.append(float(np.mean(loads)))
     return Kpi(
         name="load_stability",
         definition="share of (episode, decision) whose plan fits, takes at most 1.1 times the step of a "
@@ -77,7 +77,7 @@ def measure(study: Study) -> Kpi:
         sense="at least",
         ci95=ends(mean_interval(rated, rng=study.rng()) if len(rated) > 1 else None),
         instances=len(rated),
-        guards=_guards(found),
+        guards=_guards(by_policy),
         trust=Trust.ASSUMED,
     )
 
@@ -109,8 +109,8 @@ def stable(arena: Arena, run: Run, wanted_s: Floats) -> dict[str, Bools]:
     return {"fits": fits[run.plans], "close": run.step_s <= CLOSE * wanted_s, "bounded": bounded, "calm": calm}
 
 
-def _guards(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
-    table = {name: {check: float(np.mean(v)) for check, v in checks.items()} for name, checks in found.items()}
+def _guards(by_policy: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    table = {name: {check: float(np.mean(v)) for check, v in checks.items()} for name, checks in by_policy.items()}
     if not table:
         return {}
     free = min(table[f"{name}_{OURS}"][FREE] for name in NAMES)

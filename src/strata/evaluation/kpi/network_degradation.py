@@ -28,7 +28,7 @@ CROSSOVER: Final = (0.5, 2.0)
 def measure(study: Study) -> Kpi:
     """Return the row; its value is the mean over instances under the seeds' own noise."""
     instances = NETWORK.draw(quick=study.quick)
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     crosses: list[bool] = []
     for done, instance in enumerate(instances, 1):
         rng = np.random.default_rng(instance.seed)
@@ -40,8 +40,8 @@ def measure(study: Study) -> Kpi:
         crosses.append(len(arena.items[arena.start].plan.domains) > 1)
         for name, change in changes(arena, rng).items():
             for figure, value in _figures(study, arena, change).items():
-                found[name][figure].append(value)
-    headline = found[HEADLINE]["degradation"]
+                by_method[name][figure].append(value)
+    headline = by_method[HEADLINE]["degradation"]
     return Kpi(
         name="network_degradation",
         definition="mean of 1 - J / J_nominal, J the steps a second of the same policy with switches taken off, "
@@ -52,7 +52,7 @@ def measure(study: Study) -> Kpi:
         sense="below",
         ci95=ends(mean_interval(headline, rng=study.rng()) if len(headline) > 1 else None),
         instances=len(headline),
-        guards=_guards(found, crosses),
+        guards=_guards(by_method, crosses),
         trust=Trust.ASSUMED,
     )
 
@@ -81,22 +81,22 @@ def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Change]:
 
 def _figures(study: Study, arena: Arena, change: Change) -> dict[str, float]:
     oracle = float((arena.nominal_s / arena.oracle_s(change)).mean())
-    found = {}
+    by_method = {}
     for name, choose in (
         ("", study.policy.choose),
         ("_kept_plan", rules.keep),
         ("_fixed_rule", rules.hysteresis()),
     ):
         earned = float(arena.run(choose, change).earned.mean())
-        found[f"degradation{name}"] = 1 - earned
-        found[f"regret{name}"] = 1 - earned / oracle
-    return {**found, "degradation_oracle": 1 - oracle}
+        by_method[f"degradation{name}"] = 1 - earned
+        by_method[f"regret{name}"] = 1 - earned / oracle
+    return {**by_method, "degradation_oracle": 1 - oracle}
 
 
-def _guards(found: dict[str, dict[str, list[float]]], crosses: list[bool]) -> dict[str, Any]:
+def _guards(by_method: dict[str, dict[str, list[float]]], crosses: list[bool]) -> dict[str, Any]:
     mask = np.array(crosses, dtype=bool)
     table: dict[str, Any] = {}
-    for name, figures in found.items():
+    for name, figures in by_method.items():
         table[name] = {figure: float(np.mean(values)) for figure, values in figures.items()}
         ours = np.array(figures["degradation"])
         table[name]["degradation_where_it_crosses"] = float(ours[mask].mean()) if mask.any() else None

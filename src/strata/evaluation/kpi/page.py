@@ -93,10 +93,10 @@ def _flat(value: Any, before: str = "") -> dict[str, Any]:
     """Return a nested mapping as one of dotted names."""
     if not isinstance(value, Mapping):
         return {before or "value": value}
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, inner in value.items():
-        found |= _flat(inner, f"{before} {key}".strip())
-    return found
+        flat |= _flat(inner, f"{before} {key}".strip())
+    return flat
 
 
 def _value(value: Any) -> str:

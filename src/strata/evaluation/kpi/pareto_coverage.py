@@ -27,18 +27,18 @@ HEADLINE: Final = "coverage_eps_1"
 def measure(study: Study) -> Kpi:
     """Return the row over all instances whose exact front is known."""
     instances = FRONTS.draw(quick=study.quick)
-    found: list[dict[str, dict[str, float]]] = []
+    measured: list[dict[str, dict[str, float]]] = []
     sizes, unfinished = [], 0
     for done, instance in enumerate(instances, 1):
         exact, complete = front(instance.problem(), clock=study.clock, deadline=study.clock() + SEARCH_LIMIT_S)
         if complete and exact:
-            found.append(_compare(study, instance, points(exact)))
+            measured.append(_compare(study, instance, points(exact)))
             sizes.append(len(exact))
         unfinished += not complete
         study.advance(done / len(instances))
     rng = study.rng()
-    headline = [one["hi_ppo"][HEADLINE] for one in found]
-    interval = mean_interval(headline, rng=rng) if len(found) > 1 else None
+    headline = [case["hi_ppo"][HEADLINE] for case in measured]
+    interval = mean_interval(headline, rng=rng) if len(measured) > 1 else None
     return Kpi(
         name="pareto_coverage",
         definition=f"mean share of the exact front (step time, utilisation, money) within 1 % of its range of a "
@@ -48,8 +48,8 @@ def measure(study: Study) -> Kpi:
         target=TARGET,
         sense="at least",
         ci95=ends(interval),
-        instances=len(found),
-        guards=_guards(found, sizes, unfinished),
+        instances=len(measured),
+        guards=_guards(measured, sizes, unfinished),
         trust=Trust.ANALYTIC,
     )
 
@@ -68,8 +68,8 @@ def linear_oracle(exact: Floats, *, queries: int) -> Floats:
 def _compare(study: Study, instance: Instance, exact: Floats) -> dict[str, dict[str, float]]:
     answers: dict[str, dict[str, float]] = {}
 
-    def add(name: str, found: Floats, elapsed_s: float) -> None:
-        answers[name] = {**measures(found, exact), "plans": float(len(found)), "elapsed_s": elapsed_s}
+    def add(name: str, measured: Floats, elapsed_s: float) -> None:
+        answers[name] = {**measures(measured, exact), "plans": float(len(measured)), "elapsed_s": elapsed_s}
 
     started = study.clock()
     problem = instance.problem()
@@ -90,10 +90,12 @@ def _compare(study: Study, instance: Instance, exact: Floats) -> dict[str, dict[
     return answers
 
 
-def _guards(found: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], unfinished: int) -> dict[str, Any]:
-    methods = list(found[0]) if found else []
+def _guards(
+    measured: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], unfinished: int
+) -> dict[str, Any]:
+    methods = list(measured[0]) if measured else []
     guards: dict[str, Any] = {
-        method: {name: float(np.mean([one[method][name] for one in found])) for name in found[0][method]}
+        method: {name: float(np.mean([case[method][name] for case in measured])) for name in measured[0][method]}
         for method in methods
     }
     if not nsga2.available():
@@ -101,10 +103,10 @@ def _guards(found: Sequence[dict[str, dict[str, float]]], sizes: Sequence[int], 
     guards["front_size"] = summary(sizes)
     guards["fronts_not_finished"] = unfinished
     guards["share_of_instances_that_reach_it"] = (
-        float(np.mean([one["hi_ppo"][HEADLINE] >= TARGET for one in found])) if found else None
+        float(np.mean([case["hi_ppo"][HEADLINE] >= TARGET for case in measured])) if measured else None
     )
     guards["budget"] = {"preferences": QUERIES, "vectors_of_other_searches": MOST_PLANS}
-    if found:
+    if measured:
         ours = guards["hi_ppo"][HEADLINE]
         guards["not_better_than"] = [
             name for name in ("random_search", "nsga2")

@@ -111,12 +111,12 @@ class Arena:
             worth = left[None] * earned[:, None, :] + best[:, None, :]
             taken[step] = worth.argmax(axis=-1)
             best = worth.max(axis=-1)
-        found, rows = np.empty((steps, episodes)), np.arange(episodes)
+        step_s, rows = np.empty((steps, episodes)), np.arange(episodes)
         current = np.full(episodes, self.start)
         for step in range(steps):
             current = taken[step, rows, current]
-            found[step] = now_s[step, rows, current]
-        return found
+            step_s[step] = now_s[step, rows, current]
+        return step_s
 
     def oracle_s(self, change: Change) -> Floats:
         """Return [T, E]: the fastest candidate's step in every state."""
@@ -168,11 +168,11 @@ def autoregressive(
     """Return AR(1) noise [T, E, N] of standard deviation half_width / 2, held inside 1 ± half_width."""
     sigma = half_width / 2
     state = sigma * rng.standard_normal(shape[1:])
-    found = np.empty(shape)
+    factors = np.empty(shape)
     for step in range(shape[0]):
-        found[step] = state
+        factors[step] = state
         state = memory * state + np.sqrt(1 - memory**2) * sigma * rng.standard_normal(shape[1:])
-    return np.asarray(1 + np.clip(found, -half_width, half_width))
+    return np.asarray(1 + np.clip(factors, -half_width, half_width))
 
 
 def corners(rng: np.random.Generator, shape: tuple[int, int, int], *, half_width: float) -> Floats:

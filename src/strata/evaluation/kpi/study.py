@@ -12,7 +12,7 @@ from strata.arrays import Floats
 from strata.clock import Clock
 from strata.evaluation.kpi.other_orders import other_orders
 from strata.training.hi_ppo import global_agent
-from strata.training.hi_ppo.policy import Policy
+from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
@@ -37,7 +37,7 @@ class Study:
     `advance` is told the share of a row that is done; `seed` is of the resampling.
     """
 
-    policy: Policy
+    policy: HiPpoPolicy
     clock: Clock
     cpu_clock: Clock
     quick: bool = False
@@ -67,15 +67,15 @@ class Study:
 
         Each preference aims into the largest gap the plans so far leave; candidates may be given.
         """
-        found = self.candidates(problem) if items is None else list(items)
-        if not found:
+        candidates = self.candidates(problem) if items is None else list(items)
+        if not candidates:
             return []
-        scales = global_agent.scales_of(found)
+        scales = global_agent.scales_of(candidates)
         asking = seeking(np.array(scales.ideal), np.array(scales.nadir))
         taken: list[Evaluated] = []
         weights: Floats | None = next(asking)
         while weights is not None and len(taken) < QUERIES:
-            taken += global_agent.answers(problem, found, weights[None], policy=self.policy)
+            taken += global_agent.answers(problem, candidates, weights[None], policy=self.policy)
             try:
                 weights = asking.send(np.array(vector(taken[-1].report)))
             except StopIteration:

@@ -55,13 +55,13 @@ def measure_all(study: Study, *, names: Collection[str] = NAMES, advance: Advanc
     for name in NAMES:
         if name not in names:
             continue
-        mine = replace(study, advance=partial(advance, name))
+        row_study = replace(study, advance=partial(advance, name))
         if name in ALONE:
-            yield ALONE[name](mine)
+            yield ALONE[name](row_study)
             continue
         if compared is None:
-            compared = list(compare_all(mine))
-        yield SHARING[name](mine, compared)
+            compared = list(compare_all(row_study))
+        yield SHARING[name](row_study, compared)
 
 
 def answer(kpis: list[Kpi], study: Study, *, elapsed_s: float, is_whole: bool) -> dict[str, Any]:

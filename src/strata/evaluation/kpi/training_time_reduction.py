@@ -23,7 +23,7 @@ SAME: Final = 1e-6
 
 def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
     """Return the row over the instances that some single domain can run."""
-    usable = [one for one in compared if one.step_s(SINGLE) is not None]
+    usable = [case for case in compared if case.step_s(SINGLE) is not None]
     reductions = _reductions(usable, SINGLE)
     interval = mean_interval(reductions, rng=study.rng()) if len(reductions) > 1 else None
     return Kpi(
@@ -37,38 +37,38 @@ def measure(study: Study, compared: Sequence[Compared]) -> Kpi:
         ci95=ends(interval),
         instances=len(usable),
         guards=_guards(compared, usable),
-        trust=worst(*(one.ours.report.trust for one in usable)),
+        trust=worst(*(case.ours.report.trust for case in usable)),
     )
 
 
 def _reductions(compared: Sequence[Compared], name: str) -> list[float]:
     return [
-        1 - one.ours.report.step_time_s / other
-        for one in compared
-        if (other := one.step_s(name)) is not None
+        1 - case.ours.report.step_time_s / other
+        for case in compared
+        if (other := case.step_s(name)) is not None
     ]  # fmt: skip
 
 
 def _guards(compared: Sequence[Compared], usable: Sequence[Compared]) -> dict[str, Any]:
     against = {name: summary(_reductions(compared, name)) for name in NAMED}
-    sync = [one for one in usable if one.instance.is_sync_only]
-    crossing = [one for one in usable if len(one.ours.plan.domains) > 1]
+    sync = [case for case in usable if case.instance.is_sync_only]
+    crossing = [case for case in usable if len(case.ours.plan.domains) > 1]
     device_hours = [
-        (one.ours.report.step_time_s * one.ours.report.num_devices)
+        (case.ours.report.step_time_s * case.ours.report.num_devices)
         / (single.report.step_time_s * single.report.num_devices)
-        for one in usable
-        if (single := one.others[SINGLE]) is not None
+        for case in usable
+        if (single := case.others[SINGLE]) is not None
     ]
     reached = [name for name in (SINGLE, *STRONGER) if (against[name]["mean"] or 0.0) >= TARGET]
     return {
         "reduction_against": against,
         "sync_only": summary(_reductions(sync, SINGLE)),
-        "with_local_steps": summary(_reductions([one for one in usable if one not in sync], SINGLE)),
+        "with_local_steps": summary(_reductions([case for case in usable if case not in sync], SINGLE)),
         "device_hours_ratio": summary(device_hours),
         "share_where_a_single_domain_is_best": _share(
-            [(one.step_s(SINGLE) or np.inf) <= one.optimum.report.step_time_s * (1 + SAME) for one in usable]
+            [(case.step_s(SINGLE) or np.inf) <= case.optimum.report.step_time_s * (1 + SAME) for case in usable]
         ),
-        "share_where_policy_stays_in_one_domain": _share([one not in crossing for one in usable]),
+        "share_where_policy_stays_in_one_domain": _share([case not in crossing for case in usable]),
         "share_slower_than_single": _share([value < -SAME for value in _reductions(usable, SINGLE)]),
         "only_where_it_crosses": summary(_reductions(crossing, SINGLE)),
         "instances_no_single_domain_can_run": len(compared) - len(usable),

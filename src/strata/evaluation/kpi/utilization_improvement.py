@@ -34,7 +34,7 @@ def measure(study: Study) -> Kpi:
     rng = study.rng()
     headline = gain(skewed.of(OURS), skewed.of(BASELINE), rng=rng)
     against = {name: gain(skewed.of(OURS), skewed.of(name), rng=rng) for name in (BASELINE, *STRONGER)}
-    reached = [name for name, one in against.items() if one.relative.estimate >= TARGET]
+    reached = [name for name, comparison in against.items() if comparison.relative.estimate >= TARGET]
     evenly = gain(skewed.of(OURS), even.of(BASELINE), rng=rng)
     synced = gain(sync.of(OURS), sync.of(BASELINE), rng=rng)
     return Kpi(
@@ -50,9 +50,9 @@ def measure(study: Study) -> Kpi:
         instances=len(seeds) * len(LOADS),
         guards={
             "gain_against": {
-                name: {"relative": one.relative.estimate, "ci95": ends(one.relative),
-                       "absolute": one.absolute.estimate}
-                for name, one in against.items()
+                name: {"relative": comparison.relative.estimate, "ci95": ends(comparison.relative),
+                       "absolute": comparison.absolute.estimate}
+                for name, comparison in against.items()
             },
             "even_homes": {"relative": evenly.relative.estimate, "ci95": ends(evenly.relative),
                            "absolute": evenly.absolute.estimate},
@@ -66,14 +66,14 @@ def measure(study: Study) -> Kpi:
     )  # fmt: skip
 
 
-def _by_load(found: Sweep) -> dict[str, dict[str, float]]:
+def _by_load(sweep: Sweep) -> dict[str, dict[str, float]]:
     return {
-        f"{load:g}": {name: float(found.of(name)[at].mean()) for name in found.schedulers}
-        for at, load in enumerate(found.loads)
+        f"{load:g}": {name: float(sweep.of(name)[at].mean()) for name in sweep.schedulers}
+        for at, load in enumerate(sweep.loads)
     }
 
 
-def _means(found: Sweep) -> dict[str, Any]:
+def _means(sweep: Sweep) -> dict[str, Any]:
     return {
-        name: {figure: float(found.of(name, figure).mean()) for figure in FIGURES} for name in found.schedulers
+        name: {figure: float(sweep.of(name, figure).mean()) for figure in FIGURES} for name in sweep.schedulers
     }

@@ -52,7 +52,9 @@ class FitTable:
     def leave_one_set_out(self) -> dict[str, float]:
         """Return each run's error under constants fitted without its whole set; empty where that leaves no run."""
         sets = dict.fromkeys(name.rpartition("/")[0] for name in self.ids)
-        return self._unseen([[name for name in self.ids if name.rpartition("/")[0] == one] for one in sets])
+        return self._unseen(
+            [[name for name in self.ids if name.rpartition("/")[0] == set_name] for set_name in sets]
+        )
 
     def _unseen(self, groups: Sequence[Sequence[str]]) -> dict[str, float]:
         if len(groups) < 2:

@@ -117,10 +117,10 @@ class _Place:
         return BadFile([Fault(self.file, message, where=self.where)])
 
     def __getitem__(self, key: str) -> _Place:
-        found = self.get(key)
-        if found is None:
+        value = self.get(key)
+        if value is None:
             raise self.fail(f"required key {key!r} is missing")
-        return found
+        return value
 
     def get(self, key: str) -> _Place | None:
         """Return the value under `key`; None where it is absent or null."""
@@ -242,8 +242,8 @@ def _curves(inter_node: _Place) -> Iterator[tuple[tuple[End, End], BandwidthCurv
 def _ends(place: _Place) -> Iterator[tuple[End, _Place]]:
     for zone, by_gpu in place.items():
         for gpu, by_count in by_gpu.items():
-            for num_gpus, found in by_count.int_keyed():
-                yield End(zone, gpu, num_gpus), found
+            for num_gpus, entry in by_count.int_keyed():
+                yield End(zone, gpu, num_gpus), entry
 
 
 def _case(place: _Place, models: Mapping[str, ModelProfile], prices: _Place) -> TrainingCase:
@@ -259,11 +259,11 @@ def _case(place: _Place, models: Mapping[str, ModelProfile], prices: _Place) -> 
 
 
 def _point(place: _Place, prices: _Place) -> CasePoint:
-    asked = place.get("minimize")
-    minimize = "iteration_s" if asked is None else asked.text()
-    if asked is not None and minimize not in ("iteration_s", "cost_usd"):
-        raise asked.fail(f"must be iteration_s or cost_usd, not {minimize!r}")
-    limits = dict(found.items()) if (found := place.get("limits")) else {}
+    objective = place.get("minimize")
+    minimize = "iteration_s" if objective is None else objective.text()
+    if objective is not None and minimize not in ("iteration_s", "cost_usd"):
+        raise objective.fail(f"must be iteration_s or cost_usd, not {minimize!r}")
+    limits = dict(limit_keys.items()) if (limit_keys := place.get("limits")) else {}
     for name, limit in limits.items():
         if name not in ("max_cost_usd", "min_iterations_per_s"):
             raise limit.fail("unknown limit (known: max_cost_usd, min_iterations_per_s)")

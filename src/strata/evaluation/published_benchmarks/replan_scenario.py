@@ -28,9 +28,9 @@ def read_scenarios(path: str | Path) -> list[Scenario]:
     """Read a scenario file. Raises BadFile with all faults and their places."""
     document = read_document(path)
     file = document.check(ScenarioFile)
-    found = [fault for number, entry in enumerate(file.scenarios) for fault in faults(document, number, entry)]
-    if found:
-        raise BadFile(found)
+    problems = [fault for number, entry in enumerate(file.scenarios) for fault in faults(document, number, entry)]
+    if problems:
+        raise BadFile(problems)
     return [_scenario(entry) for entry in file.scenarios]
 
 

@@ -41,7 +41,7 @@ Choose = Callable[[Options], Ints]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlacementChoice:
     """One way to answer: useful nodes of the job [H], what others lose by it, and the cost in nodes x steps."""
 
     placement: Placement | None
@@ -60,47 +60,51 @@ def scheduler(choose: Choose, *, name: str = "hi_ppo") -> Scheduler:
         # A waiting job that fits one domain goes there: at every horizon no other option is worth more.
         answers = [best_fit(snapshot) if snapshot.current is None else None for snapshot in snapshots]
         listed = {i: choices(snapshots[i]) for i, answer in enumerate(answers) if answer is None}
-        asked = {i: found for i, found in listed.items() if len(found) > 1}
-        if not asked:
+        open_choices = {i: choices_of_job for i, choices_of_job in listed.items() if len(choices_of_job) > 1}
+        if not open_choices:
             return answers
-        options = batch([snapshots[i] for i in asked], list(asked.values()))
-        for (i, found), pick in zip(asked.items(), choose(options).tolist(), strict=True):
-            answers[i] = found[pick].placement if 0 <= pick < len(found) else greedy_span(snapshots[i])
+        options = batch([snapshots[i] for i in open_choices], list(open_choices.values()))
+        for (i, choices_of_job), pick in zip(open_choices.items(), choose(options).tolist(), strict=True):
+            answers[i] = (
+                choices_of_job[pick].placement if 0 <= pick < len(choices_of_job) else greedy_span(snapshots[i])
+            )
         return answers
 
     return Scheduler(name, place, has_moves=True)
 
 
-def choices(snapshot: Snapshot) -> list[Choice]:
+def choices(snapshot: Snapshot) -> list[PlacementChoice]:
     """Return what may be answered: to wait, or to keep what runs; domains, least left over first; spans.
 
     A running job is not offered a move that its remaining work, by what its user said, cannot pay back.
     """
     job, current = snapshot.job, snapshot.current
     fitting = sorted((free, domain) for domain, free in enumerate(snapshot.free) if free >= job.nodes)
-    found = [Choice(((domain, job.nodes),), (float(job.nodes),) * len(HORIZONS)) for _, domain in fitting]
-    fastest = sorted(spans(snapshot), key=lambda one: -one[1])[:MAX_SPANS]
-    found += [_span(snapshot, placement) for placement, speed in fastest if speed >= LEAST_SPEED]
+    choices = [
+        PlacementChoice(((domain, job.nodes),), (float(job.nodes),) * len(HORIZONS)) for _, domain in fitting
+    ]
+    fastest = sorted(spans(snapshot), key=lambda span: -span[1])[:MAX_SPANS]
+    choices += [_span(snapshot, placement) for placement, speed in fastest if speed >= LEAST_SPEED]
     if current is None:
         wanted = 0 if snapshot.is_strict else sum(other.nodes for other in snapshot.behind)
         price = PRICE * min(job.nodes, wanted)
-        return [_wait(snapshot, price), *(replace(choice, harm=choice.harm + price) for choice in found)]
-    moves = [_moved(snapshot, current, choice) for choice in found if choice.placement != current.placement]
+        return [_wait(snapshot, price), *(replace(choice, harm=choice.harm + price) for choice in choices)]
+    moves = [_moved(snapshot, current, choice) for choice in choices if choice.placement != current.placement]
     return [_keep(snapshot, current), *(move for move in moves if move is not None)]
 
 
-def batch(snapshots: Sequence[Snapshot], listed: Sequence[Sequence[Choice]]) -> Options:
+def batch(snapshots: Sequence[Snapshot], listed: Sequence[Sequence[PlacementChoice]]) -> Options:
     """Return many questions and their choices as one Options; rows are padded with options that are not legal."""
-    rows, most = len(listed), max(len(found) for found in listed)
+    rows, most = len(listed), max(len(choices) for choices in listed)
     own = np.zeros((rows, most, len(HORIZONS)))
     harm, cost, links = np.zeros((rows, most)), np.zeros((rows, most)), np.ones((rows, most, 4))
     legal = np.zeros((rows, most), dtype=np.bool_)
-    for i, found in enumerate(listed):
-        count = len(found)
-        own[i, :count] = [choice.own for choice in found]
-        harm[i, :count] = [choice.harm for choice in found]
-        cost[i, :count] = [choice.cost for choice in found]
-        links[i, :count] = [choice.links for choice in found]
+    for i, choices in enumerate(listed):
+        count = len(choices)
+        own[i, :count] = [choice.own for choice in choices]
+        harm[i, :count] = [choice.harm for choice in choices]
+        cost[i, :count] = [choice.cost for choice in choices]
+        links[i, :count] = [choice.links for choice in choices]
         legal[i, :count] = True
     nodes = np.array([snapshot.job.nodes for snapshot in snapshots], dtype=np.float64)
     return Options(
@@ -113,7 +117,7 @@ def batch(snapshots: Sequence[Snapshot], listed: Sequence[Sequence[Choice]]) -> 
     )
 
 
-def _wait(snapshot: Snapshot, price: float) -> Choice:
+def _wait(snapshot: Snapshot, price: float) -> PlacementChoice:
     """Nothing now; from when some domain is expected to have room, what a domain gives.
 
     Holes that jobs behind would fill meanwhile do not count as room.
@@ -133,7 +137,7 @@ def _wait(snapshot: Snapshot, price: float) -> Choice:
             if room >= nodes:
                 room_s = min(room_s, end_s)
                 break
-    return Choice(None, tuple(nodes - price if ahead * STEP_S >= room_s else 0.0 for ahead in HORIZONS))
+    return PlacementChoice(None, tuple(nodes - price if ahead * STEP_S >= room_s else 0.0 for ahead in HORIZONS))
 
 
 def _expected_left_s(run: Running, now_s: float) -> float:
@@ -141,12 +145,12 @@ def _expected_left_s(run: Running, now_s: float) -> float:
     return run.told_left_s(now_s) + LATE * run.job.told_node_s / run.job.nodes
 
 
-def _keep(snapshot: Snapshot, current: Running) -> Choice:
+def _keep(snapshot: Snapshot, current: Running) -> PlacementChoice:
     here = _span(snapshot, current.placement)
-    return Choice(None, here.own, here.harm, 0.0, here.links)
+    return PlacementChoice(None, here.own, here.harm, 0.0, here.links)
 
 
-def _span(snapshot: Snapshot, placement: Placement) -> Choice:
+def _span(snapshot: Snapshot, placement: Placement) -> PlacementChoice:
     """A placement on links: its speed now and as the links are expected to be, and what others lose."""
     grid, job = snapshot.grid, snapshot.job
     links = grid.between([domain for domain, _ in placement])
@@ -158,7 +162,7 @@ def _span(snapshot: Snapshot, placement: Placement) -> Choice:
         lowest.append(min(factors[snapshot.regimes[link]] for link in links))
     stay = [grid.stay[snapshot.regimes[link]] for link in links]
     features = (lowest[0], lowest[-1], sum(stay) / len(stay), min(stay))
-    return Choice(placement, tuple(own), _harm(snapshot, links), 0.0, features)
+    return PlacementChoice(placement, tuple(own), _harm(snapshot, links), 0.0, features)
 
 
 def _harm(snapshot: Snapshot, links: tuple[int, ...]) -> float:
@@ -174,7 +178,7 @@ def _harm(snapshot: Snapshot, links: tuple[int, ...]) -> float:
     return lost
 
 
-def _moved(snapshot: Snapshot, current: Running, choice: Choice) -> Choice | None:
+def _moved(snapshot: Snapshot, current: Running, choice: PlacementChoice) -> PlacementChoice | None:
     """Return a choice as a move of a running job, its pause as cost, or None where it cannot pay."""
     assert choice.placement is not None
     switch_s = snapshot.grid.switch_s(
@@ -185,4 +189,6 @@ def _moved(snapshot: Snapshot, current: Running, choice: Choice) -> Choice | Non
     left_s = current.told_left_s(snapshot.now_s)
     if math.isinf(switch_s) or switch_s + left_s * current.speed / speed >= left_s:
         return None
-    return Choice(choice.placement, choice.own, choice.harm, choice.own[0] * switch_s / STEP_S, choice.links)
+    return PlacementChoice(
+        choice.placement, choice.own, choice.harm, choice.own[0] * switch_s / STEP_S, choice.links
+    )

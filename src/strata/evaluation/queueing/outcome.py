@@ -13,7 +13,7 @@ from strata.evaluation.queueing.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueueOutcome:
     """One run of one trace under one scheduler; everything is counted inside the trace's window.
 
     utilization: useful node-seconds / node-seconds of all domains; waits for links and restarts are not useful.
@@ -51,7 +51,7 @@ def summary(
     moves: int,
     events: int,
     order: tuple[int, ...],
-) -> Outcome:
+) -> QueueOutcome:
     """Return the figures of a run from its books."""
     capacity = sum(grid.nodes) * (trace.end_s - trace.start_s)
     good, waits, missed, due = 0.0, [], 0, 0
@@ -63,7 +63,7 @@ def summary(
         if trace.start_s <= job.deadline_s <= trace.end_s:
             due += 1
             missed += end_s > job.deadline_s
-    return Outcome(
+    return QueueOutcome(
         utilization=useful_node_s / capacity,
         held=held_node_s / capacity,
         goodput=good / capacity,

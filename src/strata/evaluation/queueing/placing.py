@@ -43,8 +43,8 @@ def greedy_span(snapshot: Snapshot) -> Placement | None:
     single = best_fit(snapshot)
     if single is not None:
         return single
-    found = spans(snapshot)
-    return max(found, key=lambda one: one[1])[0] if found else None
+    candidates = spans(snapshot)
+    return max(candidates, key=lambda candidate: candidate[1])[0] if candidates else None
 
 
 def spans(snapshot: Snapshot) -> list[tuple[Placement, float]]:
@@ -75,13 +75,13 @@ def speed_on(grid: Grid, snapshot: Snapshot, domains: Sequence[int]) -> float:
 
 def share_out(free: Sequence[int], domains: Sequence[int], nodes: int) -> Placement:
     """Return a job's nodes on these domains: small holes are used up first, each domain gets at least one."""
-    left, found = nodes, []
+    left, parts = nodes, []
     smallest_first = sorted(domains, key=lambda domain: (free[domain], domain))
     for after, domain in zip(range(len(domains) - 1, -1, -1), smallest_first, strict=True):
         taken = min(free[domain], left - after)
-        found.append((domain, taken))
+        parts.append((domain, taken))
         left -= taken
-    return tuple(sorted(found))
+    return tuple(sorted(parts))
 
 
 HOME = Scheduler("home_domain", each(home_domain), has_home_queues=True)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 from strata.evaluation.queueing.grid import STEP_S, Grid, Placement
 from strata.evaluation.queueing.job import Job
-from strata.evaluation.queueing.outcome import Outcome, summary
+from strata.evaluation.queueing.outcome import QueueOutcome, summary
 from strata.evaluation.queueing.snapshot import Running, Scheduler, Snapshot
 from strata.evaluation.queueing.trace import Trace
 
 DEPTH = 16
 """Jobs of a queue that are looked at behind its head."""
 
-Asking = Generator[Snapshot, Placement | None, Outcome]
+Asking = Generator[Snapshot, Placement | None, QueueOutcome]
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ def simulate(grid: Grid, trace: Trace, scheduler: Scheduler, *, drain: bool = Fa
     return _World(grid, trace, scheduler, drain=drain).run()
 
 
-def together(runs: Sequence[Asking], scheduler: Scheduler) -> list[Outcome]:
+def together(runs: Sequence[Asking], scheduler: Scheduler) -> list[QueueOutcome]:
     """Answer many runs in lock-step with one scheduler."""
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, QueueOutcome] = {}
     asking: dict[int, Snapshot] = {}
     answers: dict[int, Placement | None] = dict.fromkeys(range(len(runs)))
     while answers:

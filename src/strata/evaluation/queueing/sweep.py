@@ -78,7 +78,7 @@ def sweep(
     Of the schedulers only home queues look at homes: at another skew the others give the same figures.
     """
     sizes = sizes_of(TRACES[trace])
-    found = {name: np.zeros((len(schedulers), len(loads), len(seeds))) for name in FIGURES}
+    figures = {name: np.zeros((len(schedulers), len(loads), len(seeds))) for name in FIGURES}
     events = 0
     for at, load in enumerate(loads):
         traces = [
@@ -87,21 +87,21 @@ def sweep(
             for seed in seeds
         ]  # fmt: skip
         for which, scheduler in enumerate(schedulers):
-            outcomes = together([simulate(grid, one, scheduler) for one in traces], scheduler)
+            outcomes = together([simulate(grid, arrivals, scheduler) for arrivals in traces], scheduler)
             events += sum(outcome.events for outcome in outcomes)
-            for name, values in found.items():
+            for name, values in figures.items():
                 values[which, at] = [getattr(outcome, name) for outcome in outcomes]
-    return Sweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), found, events)
+    return Sweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), figures, events)
 
 
 def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> Gain:
     """Return the gain of `new` over `old` [..., N], means over all but the traces; traces are redrawn as pairs."""
-    one, other = (values.reshape(-1, values.shape[-1]).mean(axis=0) for values in (new, old))
+    first, other = (values.reshape(-1, values.shape[-1]).mean(axis=0) for values in (new, old))
 
     def relative(rows: Floats) -> float:
         picked = rows.astype(np.int64)
-        return float(one[picked].mean() / other[picked].mean() - 1)
+        return float(first[picked].mean() / other[picked].mean() - 1)
 
-    pairs = np.arange(len(one), dtype=np.float64)
-    absolute = bootstrap(lambda rows: float((one - other)[rows.astype(np.int64)].mean()), pairs, rng=rng)
+    pairs = np.arange(len(first), dtype=np.float64)
+    absolute = bootstrap(lambda rows: float((first - other)[rows.astype(np.int64)].mean()), pairs, rng=rng)
     return Gain(bootstrap(relative, pairs, rng=rng), absolute)

@@ -90,7 +90,7 @@ def draw(
     end_s = float(nodes @ run_s) / (load * sum(grid.nodes))
     arrival_s = np.sort(rng.random(jobs)) * end_s
     home = rng.choice(len(grid.nodes), size=jobs, p=popularity(len(grid.nodes), skew=skew))
-    told = nodes * run_s * rng.lognormal(0.0, TOLD_SIGMA, jobs)
+    stated = nodes * run_s * rng.lognormal(0.0, TOLD_SIGMA, jobs)
     slack = np.where(rng.random(jobs) < WITH_DEADLINE, rng.uniform(*SLACK, jobs), math.inf)
     step_s = rng.uniform(*STEP_RANGE_S, jobs)
     drawn = tuple(
@@ -101,7 +101,7 @@ def draw(
                 home.tolist(),
                 nodes.tolist(),
                 (nodes * run_s).tolist(),
-                told.tolist(),
+                stated.tolist(),
                 (arrival_s + slack * run_s).tolist(),
                 (nodes * GRADIENT_BYTES_PER_NODE).tolist(),
                 step_s.tolist(),
@@ -117,11 +117,11 @@ def _regimes(grid: Grid, end_s: float, rng: np.random.Generator) -> tuple[tuple[
     """Return the regime of each link at 0, STEP_S, ... until the end."""
     state = grid.dynamics.reset(rng, (len(grid.pairs),))
     below = np.cumsum(grid.dynamics.transition(STEP_S), axis=-1)[:, :-1]
-    found = [tuple(state.tolist())]
+    states = [tuple(state.tolist())]
     for uniform in rng.random((int(end_s / STEP_S) + 1, len(grid.pairs))):
         state = (uniform[:, None] >= below[state]).sum(axis=1)
-        found.append(tuple(state.tolist()))
-    return tuple(found)
+        states.append(tuple(state.tolist()))
+    return tuple(states)
 
 
 def sizes_of(trace: arrivals.Trace) -> Sizes:

@@ -119,13 +119,13 @@ def _time_layers(crew: Crew, domains: int) -> list[dict[str, Any]]:
 
 def _layers(answers: Sequence[dict[str, Any]]) -> tuple[tuple[float, ...], ...]:
     """Return forward, backward and update seconds of each layer: medians, blocks averaged as they are alike."""
-    found = []
+    figures = []
     for key in ("forward_s", "backward_s"):
         each = np.concatenate([np.array(answer[key]) for answer in answers])  # [microbatches, L]
         typical = np.median(each, axis=0)
         typical[1:-1] = typical[1:-1].mean()
-        found.append(tuple(typical.tolist()))
+        figures.append(tuple(typical.tolist()))
     update = float(np.median(np.concatenate([answer["update_s"] for answer in answers])))
     params = MODEL.layers().params
-    found.append(tuple((update * params / params.sum()).tolist()))
-    return tuple(found)
+    figures.append(tuple((update * params / params.sum()).tolist()))
+    return tuple(figures)

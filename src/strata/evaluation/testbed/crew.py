@@ -61,14 +61,14 @@ class Crew:
         return self._answers()
 
     def _answers(self) -> list[dict[str, Any]]:
-        found = []
+        replies = []
         for worker in self._workers:
             assert worker.stdout is not None
             line = worker.stdout.readline()
             if not line:
                 raise self._trouble()
-            found.append(json.loads(line))
-        return found
+            replies.append(json.loads(line))
+        return replies
 
     def _trouble(self) -> StrataError:
         if self._is_late:

@@ -35,13 +35,13 @@ def main(names: Sequence[str]) -> None:
 def reap(names: Sequence[str]) -> bool:
     """Kill what runs in these namespaces and remove them; return whether there were any."""
     here = {line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip()}
-    found = [name for name in names if name in here]
-    for name in found:
+    left = [name for name in names if name in here]
+    for name in left:
         for pid in _ip("netns", "pids", name).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         _ip("netns", "delete", name)
-    return bool(found)
+    return bool(left)
 
 
 def _ip(*arguments: str) -> str:

@@ -57,10 +57,10 @@ class Delayed:
 
     def due(self, now_s: float) -> list[tuple[int, bytes]]:
         """Return the packets whose time has come, and forget them."""
-        found = []
+        addresses = []
         while self._packets and self._packets[0][0] <= now_s:
-            found.append(self._packets.popleft()[1:])
-        return found
+            addresses.append(self._packets.popleft()[1:])
+        return addresses
 
     def wait_s(self, now_s: float) -> float | None:
         """Return how long until the next packet is due, None where there is none."""

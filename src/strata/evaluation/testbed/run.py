@@ -23,7 +23,7 @@ _WARMUP_STEPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TestbedRow:
     """One plan: `measured_s` is the median step, `spread_s` from its lower to its upper quartile.
 
     error: predicted / measured - 1. dominated_by: compute or transfer, whichever takes more of the
@@ -47,10 +47,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TestbedResult:
     """All rows, and what they were predicted from: None where nothing was measured for it."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TestbedRow, ...]
     calibration: Calibration | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Answer:
 
 def run(
     kinds: Sequence[str], shape: Shape, *, domains: int, steps: int, is_calibrated: bool, time_limit_s: float
-) -> Answer:
+) -> TestbedResult:
     """Train by each kind of plan on links of this shape, and predict it.
 
     Raises MissingPart where the machine or the user cannot, OutOfTime where not all was measured in time.
@@ -84,7 +84,7 @@ def run(
         plans = {kind: build_plan(kind, domains) for kind in kinds}
         measured = {kind: measure(crew, plan, steps) for kind, plan in plans.items()}
     rows = [row for kind, plan in plans.items() for row in compare(kind, plan, shape, measured[kind], calibration)]
-    return Answer(tuple(rows), calibration)
+    return TestbedResult(tuple(rows), calibration)
 
 
 def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
@@ -95,14 +95,14 @@ def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
 
 def compare(
     kind: str, plan: TrainingPlan, shape: Shape, seconds: Sequence[float], calibration: Calibration | None
-) -> list[Row]:
+) -> list[TestbedRow]:
     """Return what was measured beside what each backend says."""
     reports = predict(plan, shape, calibration)
     low, measured, high = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
     parts = reports["analytic"].breakdown_s
     dominated_by = "transfer" if parts["wan"] > parts["compute"] else "compute"
     return [
-        Row(
+        TestbedRow(
             kind, shape.bandwidth_bytes_per_s, shape.latency_s, measured, high - low, report.step_time_s,
             report.step_time_s / measured - 1, backend, dominated_by, report.trust,
         )

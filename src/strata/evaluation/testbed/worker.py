@@ -35,9 +35,9 @@ class OverlappedStage(Stage):
 
     def __init__(self, launch: dict[str, Any], size: Size) -> None:
         super().__init__(launch, size, torch.device("cpu"))
-        self.asked: dict[int, deque[tuple[Any, Tensor]]] = {}
+        self.pending: dict[int, deque[tuple[Any, Tensor]]] = {}
         for edge in (*self.previous[:1], *self.next_back[:1]):
-            self.asked[id(edge)] = deque(self._ask(edge) for _ in range(self.pipeline["microbatches"]))
+            self.pending[id(edge)] = deque(self._ask(edge) for _ in range(self.pipeline["microbatches"]))
         self.backwards_left = 0
         self.summing: list[tuple[Any, Tensor, list[Tensor]]] = []
         if self.data_groups:
@@ -55,9 +55,9 @@ class OverlappedStage(Stage):
         return distributed.irecv(x, edge[0], group=edge[1]), x
 
     def _receive(self, edge: tuple[int, Any]) -> Tensor:
-        work, x = self.asked[id(edge)].popleft()
+        work, x = self.pending[id(edge)].popleft()
         work.wait()
-        self.asked[id(edge)].append(self._ask(edge))
+        self.pending[id(edge)].append(self._ask(edge))
         return x
 
     def _backward(self, x: Tensor, y: Tensor) -> None:
@@ -129,18 +129,18 @@ def steps(launch: dict[str, Any], size: dict[str, int], warmup: int, count: int)
 def layers(launch: dict[str, Any], size: dict[str, int], warmup: int, count: int) -> dict[str, Any]:
     """Time the layers of the whole model and the update, all processes at once and none waiting for another."""
     stage = OverlappedStage(launch, Size(**size))
-    found: dict[str, list[Any]] = defaultdict(list)
+    results: dict[str, list[Any]] = defaultdict(list)
     distributed.barrier()
     for number in range(warmup + count):
         for _ in range(stage.pipeline["microbatches"]):
             forward_s, backward_s = stage.timed_microbatch()
-            found["forward_s"].append(forward_s)
-            found["backward_s"].append(backward_s)
+            results["forward_s"].append(forward_s)
+            results["backward_s"].append(backward_s)
         start = time.perf_counter()
         stage.update(number, _LEARNING_RATE)
-        found["update_s"].append(time.perf_counter() - start)
+        results["update_s"].append(time.perf_counter() - start)
     distributed.barrier()
-    return {key: value[len(value) * warmup // (warmup + count) :] for key, value in found.items()}
+    return {key: value[len(value) * warmup // (warmup + count) :] for key, value in results.items()}
 
 
 def messages(num_bytes: int, warmup: int, count: int) -> dict[str, Any]:
@@ -148,15 +148,15 @@ def messages(num_bytes: int, warmup: int, count: int) -> dict[str, Any]:
     rank, total = distributed.get_rank(), warmup + count
     there = [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(total)]
     back = [torch.zeros(1, dtype=torch.uint8) for _ in range(total)]
-    mine = {0: back, 1: there}.get(rank, [])
-    asked = [distributed.irecv(x, 1 - rank) for x in mine]
+    receives = {0: back, 1: there}.get(rank, [])
+    pending = [distributed.irecv(x, 1 - rank) for x in receives]
     distributed.barrier()
     seconds = []
     for index in range(total if rank < 2 else 0):
         start = time.perf_counter()
         if rank == 0:
             distributed.isend(there[index], 1).wait()
-        asked[index].wait()
+        pending[index].wait()
         if rank == 1:
             distributed.isend(back[index], 0).wait()
         seconds.append(time.perf_counter() - start)
@@ -178,10 +178,10 @@ def sums(num_bytes: int, parts: int, warmup: int, count: int) -> dict[str, Any]:
         for pair, group in zip(pairs, groups, strict=True):
             flat = torch.cat(pair)
             summing.append((distributed.all_reduce(flat, group=group, async_op=True), flat, pair))
-        for work, flat, (one, other) in summing:
+        for work, flat, (first, other) in summing:
             work.wait()
-            one.copy_(flat[: one.numel()])
-            other.copy_(flat[one.numel() :])
+            first.copy_(flat[: first.numel()])
+            other.copy_(flat[first.numel() :])
         seconds.append(time.perf_counter() - start)
     return {"seconds": seconds[warmup:]}
 

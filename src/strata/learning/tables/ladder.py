@@ -71,11 +71,11 @@ def climb_all(
     advance: Callable[[int], None] = lambda _done: None,
 ) -> list[Climb]:
     """Run the ladder on several tables, each with its paths."""
-    found = []
+    climbs = []
     for table, states in tables:
-        found.append(climb(table, states, rng=rng, policy=policy))
-        advance(len(found))
-    return found
+        climbs.append(climb(table, states, rng=rng, policy=policy))
+        advance(len(climbs))
+    return climbs
 
 
 def _one_domain(table: ReplanTable) -> Choose:

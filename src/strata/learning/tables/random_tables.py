@@ -91,7 +91,7 @@ def _chains(links: int, rng: np.random.Generator) -> LinkChains:
     levels, transitions = [], []
     extremes = rng.uniform(0.4, 0.7), rng.uniform(0.85, 0.985)
     for _ in range(links):
-        mine = ladder if shared else _levels(most, rng)
+        factors = ladder if shared else _levels(most, rng)
         if kind == "sticky":
             chain = _even(most, stay)
         elif kind == "mixed":
@@ -104,13 +104,13 @@ def _chains(links: int, rng: np.random.Generator) -> LinkChains:
             chain = np.diag(hold) + (1 - hold)[:, None] * off
         elif kind == "precursor":
             # The second level is announced trouble: the same bandwidth, then the lowest level.
-            mine = np.array([1.0, 0.999, float(rng.uniform(0.05, 0.5))])
+            factors = np.array([1.0, 0.999, float(rng.uniform(0.05, 0.5))])
             quiet, warn, bad = rng.uniform(0.02, 0.2), rng.uniform(0.3, 0.9), rng.uniform(0.05, 0.5)
             chain = np.array([[1 - quiet, quiet, 0.0], [0.0, 1 - warn, warn], [bad, 0.0, 1 - bad]])
         else:
             move = rng.uniform(0.05, 0.4)
             chain = (1 - move) * np.eye(most) + move * np.roll(np.eye(most), 1, axis=1)
-        levels.append(mine)
+        levels.append(factors)
         transitions.append(chain)
     return LinkChains(tuple(levels), tuple(transitions))
 

@@ -42,26 +42,26 @@ class ReplanTable:
     @cached_property
     def ahead(self) -> Floats:
         """[S, P, 5]: expected reward at each of HORIZONS steps ahead."""
-        found, expected = [], self.reward
+        values, expected = [], self.reward
         for step in range(max(HORIZONS) + 1):
             if step in HORIZONS:
-                found.append(expected)
+                values.append(expected)
             expected = self.chains.expect(expected)
-        return np.stack(found, axis=-1)
+        return np.stack(values, axis=-1)
 
     @cached_property
     def links(self) -> Floats:
         """[S, P, 4]: see LINK_FEATURES."""
         now, later, stay = self.chains.level(), self.chains.level(8), self.chains.stay()
-        found = np.ones((*self.reward.shape, 4))
+        features = np.ones((*self.reward.shape, 4))
         for plan, links in enumerate(self.plan_links):
             if links:
-                mine = list(links)
-                found[:, plan, 0] = now[:, mine].min(axis=1)
-                found[:, plan, 1] = later[:, mine].min(axis=1)
-                found[:, plan, 2] = stay[:, mine].mean(axis=1)
-                found[:, plan, 3] = stay[:, mine].min(axis=1)
-        return found
+                used = list(links)
+                features[:, plan, 0] = now[:, used].min(axis=1)
+                features[:, plan, 1] = later[:, used].min(axis=1)
+                features[:, plan, 2] = stay[:, used].mean(axis=1)
+                features[:, plan, 3] = stay[:, used].min(axis=1)
+        return features
 
     def options(self, states: Ints, current: Ints) -> Options:
         """Return the options of decisions in `states` [B] with the plans `current` [B] in use, -1 for none yet."""

@@ -102,12 +102,12 @@ class WanReplanEnv(VectorEnv[Singles, Any, Any]):  # type: ignore[misc]
         current = np.arange(pool.num_options) == choices.current[:, None]
         flags = (choices.cost[..., None], choices.links, current[..., None], choices.legal[..., None])
         wide, late = (_relative(part) for part in (state.bandwidth, state.latency))
-        mine = state.jobs[np.arange(n), state.turn]
+        waiting = state.jobs[np.arange(n), state.turn]
         gone = np.full(n, world.step_index / world.settings.episode_steps)
         left = np.log1p(
-            mine[:, 2] * pool.reference_s[world.row[np.arange(n), state.turn]] / world.settings.interval_s
+            waiting[:, 2] * pool.reference_s[world.row[np.arange(n), state.turn]] / world.settings.interval_s
         )
-        due = np.log1p(np.maximum(mine[:, 3], 0.0) / world.settings.interval_s)
+        due = np.log1p(np.maximum(waiting[:, 3], 0.0) / world.settings.interval_s)
         rest = np.stack([np.log1p(state.waiting), gone, left, due], axis=1)
         parts = (
             np.concatenate([choices.value, *flags], axis=2), wide, late, state.utilisation, state.memory,

@@ -52,7 +52,7 @@ _LOCAL_STEPS: Final[tuple[tuple[int, ...], ...]] = ((), (8,), (8, 32))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Kind:
+class JobKind:
     """One kind of job and its plans.
 
     devices, memory        [P, K]  devices used, and the share of a domain's memory
@@ -83,7 +83,7 @@ class Instance:
     """A fleet and the kinds of jobs that arrive there."""
 
     fleet: Fleet
-    kinds: tuple[Kind, ...]
+    kinds: tuple[JobKind, ...]
 
 
 def random_instances(
@@ -110,20 +110,20 @@ def random_instances(
         candidates.append([item.plan for item in shortlist(problem, most=CANDIDATES)])
     if not all(candidates):
         return []
-    found = []
+    instances = []
     for _ in range(variants):
         wide = float(np.exp(rng.uniform(-1, 1) * np.log(5)))
         varied = _faster(fleet, lambda: wide * float(np.exp(rng.uniform(-0.4, 0.4))))  # noqa: B023
         kinds = [
             kind_of(varied, job, plans, rng, most=options - 1) for job, plans in zip(jobs, candidates, strict=True)
         ]
-        found.append(Instance(varied, tuple(kinds)))
-    return found
+        instances.append(Instance(varied, tuple(kinds)))
+    return instances
 
 
 def kind_of(
     fleet: Fleet, job: TrainingJob, plans: Sequence[TrainingPlan], rng: np.random.Generator, *, most: int
-) -> Kind:
+) -> JobKind:
     """Return a job with up to `most` of these plans, those that are good in some state of the fleet's links."""
     model = StepModel(fleet, job)
     states = _states(rng, len(fleet.domains))
@@ -147,7 +147,7 @@ def kind_of(
             size = stage.memory_bytes * stage.tensor_parallel * stage.replicas
             held[p, k] += size / (count[k] * fleet.domains[k].accelerator.memory_bytes)
     moved_s, moved_usd, moves = relocation_costs(fleet, job, plans)
-    return Kind(
+    return JobKind(
         job, tuple(plans), response, used, held,
         np.array([report.utilization for report in reports]), nominal,
         np.array([report.egress_usd_per_step for report in reports]),

@@ -71,7 +71,7 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorldOutcome:
     """What a step brought, per environment.
 
     reward   [N, 3]  efficiency (progress relative to the best single domain at nominal links), utilisation

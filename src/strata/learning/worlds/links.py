@@ -57,18 +57,20 @@ class Chains:
         levels = GOOD_DEGRADED_BAD if settings.regimes else (1.0, 1.0, 1.0)
         chains = [Regimes.with_persistence(stay, step_s=step_s, factors=levels) for stay in grades]
         chains += [_announced(stay, step_s) for stay in grades]
-        one = np.stack([chain.transition(step_s) for chain in chains])
-        many = [np.linalg.matrix_power(one, steps) for steps in HORIZONS]
+        transition = np.stack([chain.transition(step_s) for chain in chains])
+        many = [np.linalg.matrix_power(transition, steps) for steps in HORIZONS]
         level = np.array([chain.factors for chain in chains])
         ahead = np.stack([(power @ (1 / level)[:, :, None])[..., 0] for power in many], axis=-1)
-        rows = np.linalg.matrix_power(one, 4096)[:, 0]  # far ahead it does not matter where a chain is
+        rows = np.linalg.matrix_power(transition, 4096)[:, 0]  # far ahead it does not matter where a chain is
         middle = np.sqrt(level[:, :-1] * level[:, 1:])
         # Quiet and announced look alike: the first border of an announced chain is never crossed from below.
         middle[GRADES:, 0] = middle[GRADES:, 1]
-        stay = np.diagonal(one, axis1=1, axis2=2).copy()
+        stay = np.diagonal(transition, axis1=1, axis2=2).copy()
         if not settings.regimes:
             middle[:GRADES], stay[:GRADES] = 0.0, 1.0
-        return cls(level, np.cumsum(one, axis=-1)[..., :2], np.cumsum(rows, axis=-1)[..., :2], ahead, stay, middle)
+        return cls(
+            level, np.cumsum(transition, axis=-1)[..., :2], np.cumsum(rows, axis=-1)[..., :2], ahead, stay, middle
+        )
 
 
 def _announced(stay: float, step_s: float) -> Regimes:

@@ -71,7 +71,7 @@ def state(world: World) -> State:
         pool.bandwidth[world.instance] * links.seen[:, numbers],
         pool.latency[world.instance] * links.lateness[:, numbers],
         links.lost[:, numbers], utilisation, memory, queue, world.load, world.waiting,
-        xp.stack([xp.astype(one, xp.float64) for one in each], axis=-1), world.turn,
+        xp.stack([xp.astype(part, xp.float64) for part in each], axis=-1), world.turn,
     )  # fmt: skip
 
 
@@ -171,10 +171,10 @@ def _along_links(world: World, seen: Singles, row: Ints) -> tuple[Singles, ...]:
     flat, env = seen.reshape(entries, pairs * n), world.envs[:n]
     for slot in world.by_link:
         some = slice(0, len(slot.pair))
-        found = columns_of(flat, columns_of(slot.pair, row) * n + env)  # [entries, some, n]
-        raise_to(worst[:, some], found[:3])
-        leaves[some] += found[0]
-        level = found[1:]
+        levels = columns_of(flat, columns_of(slot.pair, row) * n + env)  # [entries, some, n]
+        raise_to(worst[:, some], levels[:3])
+        leaves[some] += levels[0]
+        level = levels[1:]
         crossing[:, some] += columns_of(slot.serial_s, row) * level
         level *= columns_of(slot.steady_s, row)
         raise_to(exposed[:, some], level)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.arrays import Bools, Floats, Ints
-from strata.learning.worlds.instance import Instance, Kind, random_instances
+from strata.learning.worlds.instance import Instance, JobKind, random_instances
 from strata.training.replan.arrays import Array, moved
 from strata.training.replan.response import pair_numbers
 
@@ -90,15 +90,15 @@ class Pool:
     def by_link(self, device: str | None = None) -> list[ByLink]:
         """Return the links of all options, slot by slot, as far as any kind of job has options that use it."""
         used = np.asarray((self.pair < self.num_pairs).any(axis=0))  # [P, l]
-        found = []
+        padded = []
         for slot in range(self.pair.shape[2]):
             some = slice(0, int(np.flatnonzero(np.append(True, used[:, slot]))[-1]))
             serial, steady = (
                 np.asarray(t[:, some, slot].T, dtype=np.float32) for t in (self.serial_s, self.steady_s)
             )
             tables: tuple[Array, ...] = self.pair[:, some, slot].T.copy(), serial, steady
-            found.append(ByLink(*(moved(table, device) for table in tables)))
-        return [slot for slot in found if len(slot.pair)]
+            padded.append(ByLink(*(moved(table, device) for table in tables)))
+        return [slot for slot in padded if len(slot.pair)]
 
     def terms(self) -> NDArray[np.float32]:
         """Return compute, all latencies, O, y and the number of links of each option [5, P, R]."""
@@ -155,7 +155,7 @@ class Pool:
         )  # fmt: skip
 
 
-def _dearest_usd(kind: Kind) -> float:
+def _dearest_usd(kind: JobKind) -> float:
     return float(kind.egress_usd.max()) or 1.0
 
 
@@ -178,14 +178,14 @@ def make_pool(
     are such that in no kind of job another plan is best in at least a tenth of the states.
     """
     rng = np.random.default_rng(seed)
-    found: list[Instance] = []
+    drawn: list[Instance] = []
     quiet = 0
-    while len(found) < instances:
+    while len(drawn) < instances:
         count = int(rng.integers(domains[0], domains[1] + 1))
-        for one in random_instances(rng, domains=count, variants=VARIANTS, shares=shares, options=options):
-            if max(kind.changes for kind in one.kinds) < 0.1:
+        for instance in random_instances(rng, domains=count, variants=VARIANTS, shares=shares, options=options):
+            if max(kind.changes for kind in instance.kinds) < 0.1:
                 if quiet >= calm * instances:
                     continue
                 quiet += 1
-            found.append(one)
-    return Pool.of(found[:instances])
+            drawn.append(instance)
+    return Pool.of(drawn[:instances])

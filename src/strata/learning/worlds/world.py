@@ -24,7 +24,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from strata.learning.draws import Draws
-from strata.learning.worlds.jobs import Chance, Jobs, Outcome
+from strata.learning.worlds.jobs import Chance, Jobs, WorldOutcome
 from strata.learning.worlds.links import GRADES, LinkChance, LinkWorld
 from strata.learning.worlds.pool import Pool
 from strata.learning.worlds.settings import WorldSettings
@@ -163,18 +163,18 @@ class World:
         self._head(self.waiting > 0, chance.job)
         self._next_turn()
 
-    def step(self, picks: Ints, rng: Draws) -> Outcome:
+    def step(self, picks: Ints, rng: Draws) -> WorldOutcome:
         """Take option `picks` [N] of the job in turn in each environment, and run one interval."""
         return self.advance(picks, self.draw(rng, start=self.begins))
 
-    def advance(self, picks: Ints, chance: Chance) -> Outcome:
+    def advance(self, picks: Ints, chance: Chance) -> WorldOutcome:
         """Run one interval under given chance: `step` is this after `draw`."""
         xp, n = self.xp, self.num_envs
         nowhere = self._zeros(n, xp.bool)
         if self.begins:
             self.begin(chance)
             nobody = self._zeros(n, xp.int64)
-            return Outcome(
+            return WorldOutcome(
                 self._zeros((n, 3)), self._zeros(n), nowhere, ~nowhere, nowhere, nowhere, nobody, nobody
             )
         switched, refused = self._apply(picks)
@@ -189,7 +189,7 @@ class World:
         self._next_turn()
         scalar = (reward * self.preference).sum(axis=1)
         ended = ~nowhere if self.begins else nowhere
-        return Outcome(reward, scalar, ended, nowhere, switched, refused, finished, missed)
+        return WorldOutcome(reward, scalar, ended, nowhere, switched, refused, finished, missed)
 
     def free(self) -> Floats:
         """Return the devices [N, K] that neither local jobs nor plans hold."""
@@ -252,9 +252,9 @@ class World:
             return
         slot = first_where(jobs.left_s[rows, :head] <= 0)
         for array, empty in jobs.parts():
-            mine = array[rows, head]
-            array[rows, slot] = xp.where(sure, mine, array[rows, slot])
-            array[rows, head] = xp.where(sure, empty, mine)
+            entry = array[rows, head]
+            array[rows, slot] = xp.where(sure, entry, array[rows, slot])
+            array[rows, head] = xp.where(sure, empty, entry)
         self.waiting = self.waiting - xp.astype(where, xp.int64)
 
     def _run(self) -> tuple[Floats, Ints, Ints]:

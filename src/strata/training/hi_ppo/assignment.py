@@ -71,16 +71,16 @@ class Assignment:
 
 def assignments(plan: TrainingPlan) -> dict[str, Assignment]:
     """Return each domain's part of a plan. Raises UsageError where two pipelines share a domain."""
-    found: dict[str, Assignment] = {}
+    by_domain: dict[str, Assignment] = {}
     for index, pipeline in enumerate(plan.pipelines):
         for name in dict.fromkeys(pipeline.domains):
-            if name in found:
+            if name in by_domain:
                 raise UsageError(
                     f"two pipelines of the plan use {name}; a local agent answers for one part",
                     hint="more replicas of one pipeline instead",
                 )
-            found[name] = Assignment(plan, index, name)
-    return found
+            by_domain[name] = Assignment(plan, index, name)
+    return by_domain
 
 
 @dataclass(frozen=True, slots=True, eq=False)

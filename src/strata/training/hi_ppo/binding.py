@@ -20,7 +20,7 @@ from strata.simulate import screening
 from strata.simulate.pipeline import StageTimes, recurrence_s
 from strata.simulate.traffic import card_bytes_per_s
 from strata.training.hi_ppo.assignment import Assignment, Degrees, Part, StageCosts
-from strata.training.hi_ppo.site import Site
+from strata.training.hi_ppo.domain_state import DomainState
 from strata.workload.job import Schedule
 
 NOBODY: Final = -1
@@ -68,10 +68,12 @@ class Pace:
 def planned_binding(assignment: Assignment) -> Binding:
     """Return the binding of the launch files: copy by copy, stage by stage, from the first device on."""
     copies, degrees = assignment.pipeline.replicas, assignment.degrees
-    one = np.full((len(degrees), max(degrees)), NOBODY)
-    one[np.arange(max(degrees)) < np.array(degrees)[:, None]] = np.arange(sum(degrees))
+    padded = np.full((len(degrees), max(degrees)), NOBODY)
+    padded[np.arange(max(degrees)) < np.array(degrees)[:, None]] = np.arange(sum(degrees))
     shift = np.arange(copies)[:, None, None] * sum(degrees)
-    return Binding(np.where(one == NOBODY, NOBODY, one + shift), equal_shares(assignment.microbatches, copies))
+    return Binding(
+        np.where(padded == NOBODY, NOBODY, padded + shift), equal_shares(assignment.microbatches, copies)
+    )
 
 
 def equal_shares(microbatches: int, copies: int) -> Ints:
@@ -79,49 +81,53 @@ def equal_shares(microbatches: int, copies: int) -> Ints:
     return microbatches // copies + (np.arange(copies) < microbatches % copies).astype(np.int64)
 
 
-def group_speed(site: Site, devices: Ints) -> Floats:
+def group_speed(domain_state: DomainState, devices: Ints) -> Floats:
     """Return [R, S]: the speed of the slowest device of each group."""
-    return np.asarray(np.append(site.speed, np.inf)[devices].min(axis=-1))  # NOBODY reads the last one
+    return np.asarray(np.append(domain_state.speed, np.inf)[devices].min(axis=-1))  # NOBODY reads the last one
 
 
-def holds(part: Part, site: Site, binding: Binding) -> bool:
+def holds(part: Part, domain_state: DomainState, binding: Binding) -> bool:
     """Whether every device is there and has the memory its stage needs."""
     need = part.need_bytes(binding.degrees, len(binding.devices), int(binding.microbatches.max()))
-    room = np.append(site.free_memory_bytes, np.inf)[binding.devices].min(axis=-1) * part.memory_share
-    return bool((group_speed(site, binding.devices) > 0).all() and (room >= need).all())
+    room = np.append(domain_state.free_memory_bytes, np.inf)[binding.devices].min(axis=-1) * part.memory_share
+    return bool((group_speed(domain_state, binding.devices) > 0).all() and (room >= need).all())
 
 
-def pace(part: Part, site: Site, binding: Binding, *, is_exact: bool = False) -> Pace:
+def pace(part: Part, domain_state: DomainState, binding: Binding, *, is_exact: bool = False) -> Pace:
     """Return `paces` of one binding."""
-    return paces(part, site, [binding], is_exact=is_exact)[0]
+    return paces(part, domain_state, [binding], is_exact=is_exact)[0]
 
 
-def paces(part: Part, site: Site, bindings: Sequence[Binding], *, is_exact: bool = False) -> list[Pace]:
+def paces(
+    part: Part, domain_state: DomainState, bindings: Sequence[Binding], *, is_exact: bool = False
+) -> list[Pace]:
     """Return the step times of the part on its own, its neighbours in other domains never waited for.
 
     is_exact: by the recurrence to the end, which takes a time that grows with the microbatches.
     """
-    rows, found = [_stage_times(part, site, binding) for binding in bindings], []
+    rows, combined = [_stage_times(part, domain_state, binding) for binding in bindings], []
     times = StageTimes(*(np.concatenate([getattr(row, name) for row in rows]) for name in _FORWARD))
     microbatches = np.concatenate([binding.microbatches for binding in bindings])
     ends = np.cumsum([len(binding.devices) for binding in bindings])[:-1]
     all_s = _copies_s(part, times, microbatches, is_exact=is_exact)
     for binding, copy_s in zip(bindings, np.split(all_s, ends), strict=True):
         costs = part.costs(binding.degrees, len(binding.devices))
-        speed, work = group_speed(site, binding.devices), costs.forward_s + costs.backward_s
+        speed, work = group_speed(domain_state, binding.devices), costs.forward_s + costs.backward_s
         if not speed.all():
-            found.append(Pace(np.inf, np.full(len(speed), np.inf), work, 0.0))
+            combined.append(Pace(np.inf, np.full(len(speed), np.inf), work, 0.0))
             continue
-        after_s = _sync_s(part, site, binding, costs) + float((costs.update_s / speed).max())
-        found.append(Pace(float(copy_s.max()) + after_s, copy_s, work, after_s))
-    return found
+        after_s = _sync_s(part, domain_state, binding, costs) + float((costs.update_s / speed).max())
+        combined.append(Pace(float(copy_s.max()) + after_s, copy_s, work, after_s))
+    return combined
 
 
-def _stage_times(part: Part, site: Site, binding: Binding) -> StageTimes:
+def _stage_times(part: Part, domain_state: DomainState, binding: Binding) -> StageTimes:
     """Return the times of each copy [R, S], a group that cannot work taken as good."""
-    costs, speed = part.costs(binding.degrees, len(binding.devices)), group_speed(site, binding.devices)
+    costs, speed = part.costs(binding.degrees, len(binding.devices)), group_speed(domain_state, binding.devices)
     speed = np.where(speed > 0, speed, 1.0)
-    return StageTimes(costs.forward_s / speed, costs.backward_s / speed, *_hops(part, site, binding, costs))
+    return StageTimes(
+        costs.forward_s / speed, costs.backward_s / speed, *_hops(part, domain_state, binding, costs)
+    )
 
 
 def _copies_s(part: Part, times: StageTimes, microbatches: Ints, *, is_exact: bool) -> Floats:
@@ -135,9 +141,9 @@ def _copies_s(part: Part, times: StageTimes, microbatches: Ints, *, is_exact: bo
     return np.asarray(recurrence_s(times, first, part.warmup) + (microbatches - first) * slowest_s)
 
 
-def _hops(part: Part, site: Site, binding: Binding, costs: StageCosts) -> tuple[Floats, Floats]:
+def _hops(part: Part, domain_state: DomainState, binding: Binding, costs: StageCosts) -> tuple[Floats, Floats]:
     """Return serialisation and latency [R, S-1]: inside a node where two stages share one, else by its card."""
-    domain, node = part.domain, site.node[binding.devices[:, :, 0]]
+    domain, node = part.domain, domain_state.node[binding.devices[:, :, 0]]
     near = node[:, 1:] == node[:, :-1]
     ranks = np.array(binding.degrees[:-1], dtype=np.float64)
     inside = costs.message_bytes / (ranks * domain.intra_bandwidth_bytes_per_s)
@@ -149,12 +155,12 @@ def _hops(part: Part, site: Site, binding: Binding, costs: StageCosts) -> tuple[
     )
 
 
-def _sync_s(part: Part, site: Site, binding: Binding, costs: StageCosts) -> float:
+def _sync_s(part: Part, domain_state: DomainState, binding: Binding, costs: StageCosts) -> float:
     """Return the exposed gradient sum between copies (`traffic.replica_ring_s`, on the wires really used)."""
     copies, domain = len(binding.devices), part.domain
     if copies == 1:
         return 0.0
-    node = site.node[binding.devices[:, :, 0]]
+    node = domain_state.node[binding.devices[:, :, 0]]
     near = (node == node[:1]).all(axis=0)
     wire = domain.network_bandwidth_bytes_per_s / domain.devices_per_node
     bandwidth = np.where(near, domain.intra_bandwidth_bytes_per_s, wire)
@@ -163,7 +169,7 @@ def _sync_s(part: Part, site: Site, binding: Binding, costs: StageCosts) -> floa
     return float(np.maximum(0.0, ring - costs.backward_s).max())
 
 
-def balanced(part: Part, site: Site, placements: Sequence[Ints]) -> list[Binding]:
+def balanced(part: Part, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
     """Bind each placement [R, S, T] with the microbatches that end its copies as early as possible together.
 
     Each copy's time for 1, 2, … microbatches is the one `paces` gives, so that no other shares are faster.
@@ -172,11 +178,11 @@ def balanced(part: Part, site: Site, placements: Sequence[Ints]) -> list[Binding
         Binding(devices, equal_shares(part.assignment.microbatches, len(devices))) for devices in placements
     ]
     open_rows = [
-        k for k, devices in enumerate(placements) if len(devices) > 1 and group_speed(site, devices).all()
+        k for k, devices in enumerate(placements) if len(devices) > 1 and group_speed(domain_state, devices).all()
     ]
     if open_rows:
         # All in one go: the recurrence takes its time by microbatches, hardly by copies.
-        tables = _copy_tables_s(part, [_stage_times(part, site, bindings[k]) for k in open_rows])
+        tables = _copy_tables_s(part, [_stage_times(part, domain_state, bindings[k]) for k in open_rows])
         for k, table in zip(open_rows, tables, strict=True):
             bindings[k] = Binding(placements[k], _shares(table, part.assignment.microbatches))
     return bindings

@@ -13,8 +13,8 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.assignment import Degrees, Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, balanced, equal_shares, group_speed, holds
+from strata.training.hi_ppo.domain_state import DomainState
 from strata.training.hi_ppo.placement import fresh, gathered, swap
-from strata.training.hi_ppo.site import Site
 
 RESTART_S = 20.0
 """Assumed: to stop at a step's end and connect the processes anew when a device changes its place."""
@@ -30,64 +30,64 @@ class Candidate:
     is_legal: bool = True
 
 
-def candidates(part: Part, site: Site, current: Binding | None) -> tuple[Candidate, ...]:
+def candidates(part: Part, domain_state: DomainState, current: Binding | None) -> tuple[Candidate, ...]:
     """Return what can be done, each binding once. Only KEEP may be illegal: where what it runs on is gone."""
-    found: list[Candidate] = []
+    menu: list[Candidate] = []
     if current is not None:
-        found.append(Candidate("keep", current, 0.0, holds(part, site, current)))
-    proposals = list(_proposals(part, site, current))
-    bindings = _shared(part, site, [devices for _, devices in proposals])
+        menu.append(Candidate("keep", current, 0.0, holds(part, domain_state, current)))
+    proposals = list(_proposals(part, domain_state, current))
+    bindings = _shared(part, domain_state, [devices for _, devices in proposals])
     for (name, _), binding in zip(proposals, bindings, strict=True):
-        if holds(part, site, binding) and not any(binding.same_as(other.binding) for other in found):
-            found.append(Candidate(name, binding, downtime_s(part, site, current, binding)))
-    return tuple(found)
+        if holds(part, domain_state, binding) and not any(binding.same_as(other.binding) for other in menu):
+            menu.append(Candidate(name, binding, downtime_s(part, domain_state, current, binding)))
+    return tuple(menu)
 
 
-def _shared(part: Part, site: Site, placements: Sequence[Ints]) -> list[Binding]:
+def _shared(part: Part, domain_state: DomainState, placements: Sequence[Ints]) -> list[Binding]:
     # Another domain works on the same microbatches of the same copies: its shares are not ours to change.
     if part.assignment.is_whole:
-        return balanced(part, site, placements)
+        return balanced(part, domain_state, placements)
     total = part.assignment.microbatches
     return [Binding(devices, equal_shares(total, len(devices))) for devices in placements]
 
 
-def _proposals(part: Part, site: Site, current: Binding | None) -> Iterator[tuple[str, Ints]]:
+def _proposals(part: Part, domain_state: DomainState, current: Binding | None) -> Iterator[tuple[str, Ints]]:
     assignment = part.assignment
     if current is not None:
-        yield from _repairs(part, site, current)
+        yield from _repairs(part, domain_state, current)
     degrees, planned = assignment.degrees, assignment.pipeline.replicas
-    usable = _usable(part, site, degrees, planned)
+    usable = _usable(part, domain_state, degrees, planned)
     counts = dict.fromkeys((planned, *((planned - 1, planned - 2) if assignment.is_whole else ())))
     for copies in counts:
         for name, is_tight in (("fresh-tight", True), ("fresh-fast", False)):
             if (
                 copies > 0
-                and (placed := fresh(site, usable, degrees, copies=copies, is_tight=is_tight)) is not None
+                and (placed := fresh(domain_state, usable, degrees, copies=copies, is_tight=is_tight)) is not None
             ):
                 yield name, placed
-    yield from _narrower(part, site)
+    yield from _narrower(part, domain_state)
 
 
-def _repairs(part: Part, site: Site, current: Binding) -> Iterator[tuple[str, Ints]]:
+def _repairs(part: Part, domain_state: DomainState, current: Binding) -> Iterator[tuple[str, Ints]]:
     devices, is_whole = current.devices, part.assignment.is_whole
-    usable = _usable(part, site, current.degrees, len(devices))
-    speed = _group_speed(site, devices, usable)
+    usable = _usable(part, domain_state, current.degrees, len(devices))
+    speed = _group_speed(domain_state, devices, usable)
     weak = [(int(r), int(s)) for r, s in np.argwhere(speed < speed.max())[np.argsort(speed[speed < speed.max()])]]
     gone = [(r, s) for r, s in weak if speed[r, s] == 0]
     if is_whole:
         yield "rebalance", devices
-        yield "regroup", gathered(site, devices)
+        yield "regroup", gathered(domain_state, devices)
     if weak:
-        swapped = swap(site, devices, usable, weak)
-        yield "swap-worst", swap(site, devices, usable, gone or weak[:1])
+        swapped = swap(domain_state, devices, usable, weak)
+        yield "swap-worst", swap(domain_state, devices, usable, gone or weak[:1])
         yield "swap-all", swapped
         if is_whole:
-            yield "swap-regroup", gathered(site, swapped)
+            yield "swap-regroup", gathered(domain_state, swapped)
     if not is_whole:
         return
     # What is gone and has no spare takes its copy with it; what then is free can still replace what is slow.
-    repaired = swap(site, devices, usable, gone)
-    pace = _group_speed(site, repaired, usable).min(axis=1)
+    repaired = swap(domain_state, devices, usable, gone)
+    pace = _group_speed(domain_state, repaired, usable).min(axis=1)
     for name, kept in (
         ("drop-gone", pace > 0),
         ("drop-slowest", (pace > 0) & (np.arange(len(pace)) != pace.argmin())),
@@ -96,13 +96,13 @@ def _repairs(part: Part, site: Site, current: Binding) -> Iterator[tuple[str, In
         if not kept.all() and kept.any() and pace.max() > 0:
             rest = repaired[kept]
             yield name, rest
-            slow = _group_speed(site, rest, usable)
+            slow = _group_speed(domain_state, rest, usable)
             again = [(int(r), int(s)) for r, s in np.argwhere(slow < slow.max())]
             if again:
-                yield name + "-swap", gathered(site, swap(site, rest, usable, again))
+                yield name + "-swap", gathered(domain_state, swap(domain_state, rest, usable, again))
 
 
-def _narrower(part: Part, site: Site) -> Iterator[tuple[str, Ints]]:
+def _narrower(part: Part, domain_state: DomainState) -> Iterator[tuple[str, Ints]]:
     """Yield groups of half and a quarter of the devices, and as many copies as that frees where those are ours."""
     assignment = part.assignment
     planned = assignment.pipeline.replicas
@@ -111,28 +111,28 @@ def _narrower(part: Part, site: Site) -> Iterator[tuple[str, Ints]]:
             return
         degrees = tuple(ranks // divisor for ranks in assignment.degrees)
         most = min(divisor * planned, assignment.microbatches) if assignment.is_whole else planned
-        usable = _usable(part, site, degrees, most)
+        usable = _usable(part, domain_state, degrees, most)
         for copies in range(most, planned - 1, -1):
-            placed = fresh(site, usable, degrees, copies=copies, is_tight=False)
+            placed = fresh(domain_state, usable, degrees, copies=copies, is_tight=False)
             if placed is not None:
                 yield f"tensor-parallel-{max(degrees)}", placed
                 break
 
 
-def _usable(part: Part, site: Site, degrees: Degrees, copies: int) -> Bools:
+def _usable(part: Part, domain_state: DomainState, degrees: Degrees, copies: int) -> Bools:
     """Return [D]: devices that answer, are not taken, and have the memory of the largest stage."""
     most = -(-part.assignment.microbatches // copies)
     need = part.need_bytes(degrees, copies, most).max()
-    return np.asarray((site.speed > 0) & (site.free_memory_bytes * part.memory_share >= need))
+    return np.asarray((domain_state.speed > 0) & (domain_state.free_memory_bytes * part.memory_share >= need))
 
 
-def _group_speed(site: Site, devices: Ints, usable: Bools) -> Floats:
+def _group_speed(domain_state: DomainState, devices: Ints, usable: Bools) -> Floats:
     """Return [R, S], 0 for a group with a device that cannot be used."""
     there = np.append(usable, True)[devices].all(axis=-1)
-    return np.where(there, group_speed(site, devices), 0.0)
+    return np.where(there, group_speed(domain_state, devices), 0.0)
 
 
-def downtime_s(part: Part, site: Site, before: Binding | None, after: Binding) -> float:
+def downtime_s(part: Part, domain_state: DomainState, before: Binding | None, after: Binding) -> float:
     """Return how long training stands still: a restart, and the node that loads most over its network card.
 
     A device that keeps its stage, shard and degree loads nothing; under ZeRO only if its copy and their number
@@ -142,14 +142,20 @@ def downtime_s(part: Part, site: Site, before: Binding | None, after: Binding) -
     if before is not None and np.array_equal(before.devices, after.devices):
         return 0.0
     has_zero = part.assignment.plan.zero_stage > 0
-    held = _roles(before, len(site.health), has_zero) if before is not None else np.full(len(site.health), NOBODY)
-    role = _roles(after, len(site.health), has_zero)
+    held = (
+        _roles(before, len(domain_state.health), has_zero)
+        if before is not None
+        else np.full(len(domain_state.health), NOBODY)
+    )
+    role = _roles(after, len(domain_state.health), has_zero)
     load = part.costs(after.degrees, len(after.devices)).load_bytes
-    stage = np.zeros(len(site.health), dtype=np.int64)
+    stage = np.zeros(len(domain_state.health), dtype=np.int64)
     place = after.devices != NOBODY
     stage[after.devices[place]] = np.nonzero(place)[1]
     moved = np.where((role != NOBODY) & (role != held), load[stage], 0.0)
-    return RESTART_S + float(np.bincount(site.node, moved).max()) / part.domain.network_bandwidth_bytes_per_s
+    return (
+        RESTART_S + float(np.bincount(domain_state.node, moved).max()) / part.domain.network_bandwidth_bytes_per_s
+    )
 
 
 def _roles(binding: Binding, devices: int, has_zero: bool) -> Ints:
@@ -159,7 +165,7 @@ def _roles(binding: Binding, devices: int, has_zero: bool) -> Ints:
     number = (stage * 4096 + rank) * 4096 + degree
     if has_zero:
         number = (number * 4096 + copy) * 4096 + len(binding.devices)
-    found = np.full(devices, NOBODY)
+    ranks = np.full(devices, NOBODY)
     place = binding.devices != NOBODY
-    found[binding.devices[place]] = np.broadcast_to(number, binding.devices.shape)[place]
-    return found
+    ranks[binding.devices[place]] = np.broadcast_to(number, binding.devices.shape)[place]
+    return ranks

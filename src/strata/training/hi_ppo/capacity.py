@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.fleet import Fleet
+from strata.training.hi_ppo.domain_state import DomainState
 from strata.training.hi_ppo.local_agent import LocalDecision
 from strata.training.hi_ppo.placement import node_groups
-from strata.training.hi_ppo.site import Site
 from strata.workload.job import TrainingJob
 
 
@@ -31,24 +31,26 @@ class Capacity:
 
 
 def capacity(
-    site: Site, answer: LocalDecision | None, *, job: TrainingJob, ranks: int = 1, queue: int = 0
+    domain_state: DomainState, answer: LocalDecision | None, *, job: TrainingJob, ranks: int = 1, queue: int = 0
 ) -> Capacity:
-    """Return what `site` delivers. ranks: devices a group takes; without a binding the mean speed counts."""
+    """Return what a domain delivers. ranks: devices a group takes; without a binding the mean speed counts."""
     headroom = 1 - job.limits.memory_headroom
-    usable = (site.speed > 0) & (site.free_memory_bytes >= headroom * site.domain.accelerator.memory_bytes)
-    count = node_groups(site, usable, ranks).size
-    speed, used = float(site.speed[usable].mean()) if usable.any() else 0.0, 0
+    usable = (domain_state.speed > 0) & (
+        domain_state.free_memory_bytes >= headroom * domain_state.domain.accelerator.memory_bytes
+    )
+    count = node_groups(domain_state, usable, ranks).size
+    speed, used = float(domain_state.speed[usable].mean()) if usable.any() else 0.0, 0
     if answer is not None and answer.binding is not None:
         used = len(answer.binding.used)
         ranks = max(answer.binding.degrees)
-        count = max(used, node_groups(site, usable, ranks).size)
+        count = max(used, node_groups(domain_state, usable, ranks).size)
         # A step on fewer devices takes longer, which is no fault of the devices.
         speed = min(1.0, answer.throughput * answer.planned_devices / used)
     return Capacity(
-        domain=site.domain.name,
+        domain=domain_state.domain.name,
         usable_devices=count,
         free_devices=count - used,
-        lost_devices=int(site.is_lost.sum()),
+        lost_devices=int(domain_state.is_lost.sum()),
         speed=speed,
         queue=queue,
     )

@@ -16,8 +16,8 @@ from strata.simulate.analytic import StepModel
 from strata.training.hi_ppo.assignment import Part, assignments
 from strata.training.hi_ppo.binding import Binding
 from strata.training.hi_ppo.capacity import Capacity, capacity, delivered
-from strata.training.hi_ppo.local_agent import Case, LocalDecision, decide, needs_global
-from strata.training.hi_ppo.site import Site
+from strata.training.hi_ppo.domain_state import DomainState
+from strata.training.hi_ppo.local_agent import LocalCase, LocalDecision, decide, needs_global
 from strata.training.replan.rules import Rule
 from strata.units import show_bandwidth
 from strata.workload.job import TrainingJob
@@ -29,7 +29,7 @@ is asked; answers a plan of that fleet, or None where none fits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchedulingState:
     """What holds since the last decisions.
 
     iteration, links, throughput: when the last global decision was made, and what links in use and domains
@@ -50,7 +50,7 @@ class Response:
     woken: why the global agent was asked, empty where the local agents answered alone.
     """
 
-    standing: Standing
+    state: SchedulingState
     local: Mapping[str, LocalDecision]
     capacity: tuple[Capacity, ...]
     woken: tuple[Reason, ...]
@@ -72,32 +72,34 @@ class Coordinator:
 
     def respond(
         self,
-        standing: Standing,
+        state: SchedulingState,
         job: TrainingJob,
         *,
         fleet: Fleet,
-        sites: Mapping[str, Site],
+        domain_states: Mapping[str, DomainState],
         iteration: int,
         queues: Mapping[str, int] | None = None,
     ) -> Response:
         """Answer one event. `fleet` holds nominal domains and links as they are now; a domain that is not in it,
         or has no site, has vanished.
         """
-        here = fleet.only(sites)
-        gone = tuple(_vanished(standing.plan, here))
-        local = {} if standing.plan is None or gone else self._bind(standing.plan, standing, job, here, sites)
-        woken = (*gone, *self._wakes(standing, here, local, iteration, is_gone=bool(gone)))
-        plan, waiting = standing.plan, queues or {}
+        here = fleet.only(domain_states)
+        gone = tuple(_vanished(state.plan, here))
+        local = {} if state.plan is None or gone else self._bind(state.plan, state, job, here, domain_states)
+        woken = (*gone, *self._wakes(state, here, local, iteration, is_gone=bool(gone)))
+        plan, waiting = state.plan, queues or {}
         if woken:
-            plan, local = self._global(standing, job, here, sites, local, woken)
+            plan, local = self._global(state, job, here, domain_states, local, woken)
         seen = tuple(
-            capacity(sites[domain.name], local.get(domain.name), job=job, queue=waiting.get(domain.name, 0))
+            capacity(
+                domain_states[domain.name], local.get(domain.name), job=job, queue=waiting.get(domain.name, 0)
+            )
             for domain in here.domains
         )
         bindings = {name: answer.binding for name, answer in local.items() if answer.binding is not None}
         if not woken:
-            return Response(replace(standing, bindings=bindings), local, seen, woken)
-        after = Standing(
+            return Response(replace(state, bindings=bindings), local, seen, woken)
+        after = SchedulingState(
             plan,
             bindings,
             iteration,
@@ -107,35 +109,40 @@ class Coordinator:
         return Response(after, local, seen, woken)
 
     def _bind(
-        self, plan: TrainingPlan, standing: Standing, job: TrainingJob, fleet: Fleet, sites: Mapping[str, Site]
+        self,
+        plan: TrainingPlan,
+        state: SchedulingState,
+        job: TrainingJob,
+        fleet: Fleet,
+        domain_states: Mapping[str, DomainState],
     ) -> dict[str, LocalDecision]:
         """Let every domain of a plan decide; a binding is carried over where the domain's part is the same."""
-        model, mine = StepModel(fleet, job), assignments(plan)
-        before = assignments(standing.plan) if standing.plan is not None else {}
+        model, assigned = StepModel(fleet, job), assignments(plan)
+        before = assignments(state.plan) if state.plan is not None else {}
         cases = []
-        for name, part in mine.items():
+        for name, part in assigned.items():
             is_same = name in before and before[name].work == part.work
-            current = standing.bindings.get(name) if is_same else None
-            cases.append(Case(Part(model, part), sites[name], current))
-        return dict(zip(mine, decide(cases, self.choose), strict=True))
+            current = state.bindings.get(name) if is_same else None
+            cases.append(LocalCase(Part(model, part), domain_states[name], current))
+        return dict(zip(assigned, decide(cases, self.choose), strict=True))
 
     def _wakes(
         self,
-        standing: Standing,
+        state: SchedulingState,
         fleet: Fleet,
         local: Mapping[str, LocalDecision],
         iteration: int,
         *,
         is_gone: bool,
     ) -> Iterator[Reason]:
-        if standing.plan is None:
+        if state.plan is None:
             yield Reason("no-plan-yet")
             return
         if is_gone:
             return
-        if iteration - standing.iteration >= self.every:
-            yield Reason("interval-over", data={"iterations": iteration - standing.iteration})
-        for pair, then in standing.links.items():
+        if iteration - state.iteration >= self.every:
+            yield Reason("interval-over", data={"iterations": iteration - state.iteration})
+        for pair, then in state.links.items():
             now = _bandwidth(fleet, pair)
             if abs(now - then) > self.link_change * then:
                 ends = {"source": pair[0], "dest": pair[1]}
@@ -143,24 +150,26 @@ class Coordinator:
                     "links-changed", data={**ends, "now": show_bandwidth(now), "then": show_bandwidth(then)}
                 )
         for name, answer in local.items():
-            since = standing.throughput.get(name, 1.0)
+            since = state.throughput.get(name, 1.0)
             reason = needs_global(answer, since=since, most_fall=self.most_fall)
             if reason is not None:
                 yield replace(reason, subject=name)
 
     def _global(
         self,
-        standing: Standing,
+        state: SchedulingState,
         job: TrainingJob,
         fleet: Fleet,
-        sites: Mapping[str, Site],
+        domain_states: Mapping[str, DomainState],
         local: Mapping[str, LocalDecision],
         woken: tuple[Reason, ...],
     ) -> tuple[TrainingPlan | None, dict[str, LocalDecision]]:
         """Ask for plans until one is found that every domain can hold; each refusal shrinks what is offered."""
         can_go_on = bool(local) and all(answer.binding is not None for answer in local.values())
-        current = standing.plan if can_go_on else None
-        offered = {name: capacity(site, local.get(name), job=job) for name, site in sites.items()}
+        current = state.plan if can_go_on else None
+        offered = {
+            name: capacity(domain_state, local.get(name), job=job) for name, domain_state in domain_states.items()
+        }
         while True:
             seen = delivered(fleet, offered)
             plan = self.replan(seen, current, woken)
@@ -168,13 +177,13 @@ class Coordinator:
                 # Where nothing better fits, what still runs goes on.
                 return current, dict(local) if current is not None else {}
             assert {domain.name for domain in seen.domains}.issuperset(plan.domains), "a plan of what was offered"
-            found = self._bind(plan, standing, job, fleet, sites)
-            refused = [name for name, answer in found.items() if answer.binding is None]
+            decisions = self._bind(plan, state, job, fleet, domain_states)
+            refused = [name for name, answer in decisions.items() if answer.binding is None]
             if not refused:
-                return plan, found
+                return plan, decisions
             parts = assignments(plan)
             for name in refused:
-                less = capacity(sites[name], None, job=job, ranks=max(parts[name].degrees))
+                less = capacity(domain_states[name], None, job=job, ranks=max(parts[name].degrees))
                 # The same offer again would be refused again: the domain is left out.
                 same = less.usable_devices >= offered[name].usable_devices
                 offered[name] = replace(less, usable_devices=0) if same else less
@@ -192,8 +201,8 @@ def _links_in_use(plan: TrainingPlan | None) -> list[Pair]:
     if plan is None:
         return []
     pairs = [pair for pipeline in plan.pipelines for pair in pairwise(pipeline.domains)]
-    for one, other in combinations(plan.pipelines, 2):
-        pairs += [(a, b) for a in one.domains for b in other.domains]
+    for former, other in combinations(plan.pipelines, 2):
+        pairs += [(a, b) for a in former.domains for b in other.domains]
     return list(dict.fromkeys(way for a, b in pairs for way in ((a, b), (b, a))))
 
 

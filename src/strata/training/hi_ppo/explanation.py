@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.decision import Reason
 from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
-from strata.training.hi_ppo.policy import Policy
+from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.replan.options import HORIZONS, SPANS, Options
 
 TOLD: Final = 5
@@ -57,7 +57,7 @@ class Explanation:
 
 
 def explain(
-    policy: Policy, options: Options, names: Sequence[str], *, pick: int, reasons: Sequence[Reason] = ()
+    policy: HiPpoPolicy, options: Options, names: Sequence[str], *, pick: int, reasons: Sequence[Reason] = ()
 ) -> Explanation:
     """Explain the decision of the only row of `options`; `names` are those of its options."""
     assert len(options) == 1
@@ -90,7 +90,7 @@ def explain(
     )
 
 
-def _runner_up(policy: Policy, options: Options, pick: int) -> tuple[int | None, float | None]:
+def _runner_up(policy: HiPpoPolicy, options: Options, pick: int) -> tuple[int | None, float | None]:
     """Return the best of the others, and the lead over it: in logits, or in value where the safe rule decides."""
     worth = options.value[0, :, 0] if policy.session is None else policy.logits(options)[0]
     others = np.where(options.legal[0], worth, -np.inf)
@@ -101,12 +101,12 @@ def _runner_up(policy: Policy, options: Options, pick: int) -> tuple[int | None,
     return best, float(worth[pick] - worth[best])
 
 
-def _tipped(policy: Policy, options: Options, pick: int, runner_up: int, lead: float) -> dict[str, float]:
+def _tipped(policy: HiPpoPolicy, options: Options, pick: int, runner_up: int, lead: float) -> dict[str, float]:
     seen, context = features(options)
     count = len(FEATURES)
-    asked = np.repeat(seen, count, axis=0)
-    asked[np.arange(count), pick, np.arange(count)] = seen[0, runner_up]
-    logits = policy.scores(asked, np.repeat(context, count, axis=0), np.repeat(options.legal, count, axis=0))
+    repeated = np.repeat(seen, count, axis=0)
+    repeated[np.arange(count), pick, np.arange(count)] = seen[0, runner_up]
+    logits = policy.scores(repeated, np.repeat(context, count, axis=0), np.repeat(options.legal, count, axis=0))
     share = lead - (logits[:, pick] - logits[:, runner_up])
     order = np.argsort(-np.abs(share), kind="stable")[:TOLD]
     return {FEATURES[k]: float(share[k]) for k in order if share[k] != 0.0}

@@ -18,7 +18,7 @@ from strata.clock import Clock
 from strata.decision import Reason
 from strata.simulate.report import StepReport
 from strata.training.hi_ppo.explanation import Explanation, explain
-from strata.training.hi_ppo.policy import Policy, safe_policy
+from strata.training.hi_ppo.policy import HiPpoPolicy, safe_policy
 from strata.training.plan import explain as words
 from strata.training.plan.exact.pareto import vector
 from strata.training.plan.exact.problem import Problem
@@ -85,7 +85,7 @@ class GlobalDecision:
 def decide(
     problem: Problem,
     *,
-    policy: Policy,
+    policy: HiPpoPolicy,
     clock: Clock,
     in_use: InUse | None = None,
     outlook: Outlook | None = None,
@@ -127,7 +127,9 @@ def decide(
     return GlobalDecision(scored, pick, ranked, explanation, reasons, clock() - started, scales)
 
 
-def answers(problem: Problem, items: Sequence[Evaluated], weights: Floats, *, policy: Policy) -> list[Evaluated]:
+def answers(
+    problem: Problem, items: Sequence[Evaluated], weights: Floats, *, policy: HiPpoPolicy
+) -> list[Evaluated]:
     """Return the policy's plan for each preference [B, 3] of (time, utilisation, money), repeated ones once."""
     scales = scales_of(items)
     parts = []

@@ -17,9 +17,9 @@ from strata.decision import Alternative, Reason
 from strata.training.hi_ppo.assignment import Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, pace, paces, planned_binding
 from strata.training.hi_ppo.candidates import Candidate, candidates
+from strata.training.hi_ppo.domain_state import DomainState, nominal_state
 from strata.training.hi_ppo.guard import guard
 from strata.training.hi_ppo.outlook import chances, expected
-from strata.training.hi_ppo.site import Site, nominal_site
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
 from strata.training.replan.rules import Rule
 
@@ -27,11 +27,11 @@ _STEPS: Final = max(HORIZONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class LocalCase:
     """One domain that asks: its part of the plan, its devices now, and the binding in use (None: none yet)."""
 
     part: Part
-    site: Site
+    domain_state: DomainState
     current: Binding | None = None
 
 
@@ -55,20 +55,20 @@ class LocalDecision:
     reasons: tuple[Reason, ...]
 
 
-def decide(cases: Sequence[Case], choose: Rule) -> list[LocalDecision]:
+def decide(cases: Sequence[LocalCase], choose: Rule) -> list[LocalDecision]:
     """Return a decision for each case. What `choose` picks passes the guard; it never sees a hopeless case."""
-    menus = [candidates(case.part, case.site, case.current) for case in cases]
-    asked = [i for i, menu in enumerate(menus) if any(candidate.is_legal for candidate in menu)]
-    found = [_cannot_hold(case) for case in cases]
-    if asked:
-        options = local_options([cases[i] for i in asked], [menus[i] for i in asked])
+    menus = [candidates(case.part, case.domain_state, case.current) for case in cases]
+    open_cases = [i for i, menu in enumerate(menus) if any(candidate.is_legal for candidate in menu)]
+    decisions = [_cannot_hold(case) for case in cases]
+    if open_cases:
+        options = local_options([cases[i] for i in open_cases], [menus[i] for i in open_cases])
         picks, refused = guard(options, choose(options))
-        for row, i in enumerate(asked):
-            found[i] = _decision(cases[i], menus[i], options, row, int(picks[row]), refused[row])
-    return found
+        for row, i in enumerate(open_cases):
+            decisions[i] = _decision(cases[i], menus[i], options, row, int(picks[row]), refused[row])
+    return decisions
 
 
-def local_options(cases: Sequence[Case], menus: Sequence[Sequence[Candidate]]) -> Options:
+def local_options(cases: Sequence[LocalCase], menus: Sequence[Sequence[Candidate]]) -> Options:
     """Return the options of B cases, padded to the longest menu.
 
     value: throughput over the planned one. cost: the intervals a switch stands still, times what the candidate
@@ -80,13 +80,13 @@ def local_options(cases: Sequence[Case], menus: Sequence[Sequence[Candidate]]) -
     links, legal = np.ones((rows, count, len(LINK_FEATURES))), np.zeros((rows, count), dtype=bool)
     for row, (case, menu) in enumerate(zip(cases, menus, strict=True)):
         planned_s = planned_step_s(case.part)
-        features = _device_features(case.site)
-        now = paces(case.part, case.site, [candidate.binding for candidate in menu])
+        features = _device_features(case.domain_state)
+        now = paces(case.part, case.domain_state, [candidate.binding for candidate in menu])
         for column, candidate in enumerate(menu):
-            value[row, column] = expected(case.site, candidate.binding, now[column], planned_s=planned_s)
-            cost[row, column] = candidate.downtime_s / case.site.interval_s * value[row, column, 0]
-            mine = features[:, candidate.binding.used]
-            links[row, column] = mine[0].min(), mine[1].min(), mine[2].mean(), mine[2].min()
+            value[row, column] = expected(case.domain_state, candidate.binding, now[column], planned_s=planned_s)
+            cost[row, column] = candidate.downtime_s / case.domain_state.interval_s * value[row, column, 0]
+            used = features[:, candidate.binding.used]
+            links[row, column] = used[0].min(), used[1].min(), used[2].mean(), used[2].min()
             legal[row, column] = candidate.is_legal
     return Options(
         value=value,
@@ -101,7 +101,7 @@ def local_options(cases: Sequence[Case], menus: Sequence[Sequence[Candidate]]) -
 
 def planned_step_s(part: Part) -> float:
     """Return the step time of the planned binding on good, free devices."""
-    return pace(part, nominal_site(part.domain), planned_binding(part.assignment)).step_s
+    return pace(part, nominal_state(part.domain), planned_binding(part.assignment)).step_s
 
 
 def needs_global(decision: LocalDecision, *, since: float, most_fall: float) -> Reason | None:
@@ -117,16 +117,16 @@ def needs_global(decision: LocalDecision, *, since: float, most_fall: float) -> 
     return None
 
 
-def _device_features(site: Site) -> Floats:
+def _device_features(domain_state: DomainState) -> Floats:
     """Return [3, D]: speed now, expected in 8 intervals, chance of the same state an interval later."""
-    ahead = chances(site.chain, site.interval_s)
-    later = (ahead[-1] @ np.asarray(site.chain.factors))[site.health] * (1 - site.load)
-    stay = np.diagonal(ahead[HORIZONS.index(1)])[site.health]
-    return np.stack([site.speed, later, stay])
+    ahead = chances(domain_state.chain, domain_state.interval_s)
+    later = (ahead[-1] @ np.asarray(domain_state.chain.factors))[domain_state.health] * (1 - domain_state.load)
+    stay = np.diagonal(ahead[HORIZONS.index(1)])[domain_state.health]
+    return np.stack([domain_state.speed, later, stay])
 
 
 def _decision(
-    case: Case, menu: Sequence[Candidate], options: Options, row: int, pick: int, refused: Reason | None
+    case: LocalCase, menu: Sequence[Candidate], options: Options, row: int, pick: int, refused: Reason | None
 ) -> LocalDecision:
     chosen, values = menu[pick], options.value[row, : len(menu), 0]
     gain = options.summed_gain()[row, :, -2] - options.cost[row]  # over 8 intervals
@@ -141,13 +141,13 @@ def _decision(
         for i, candidate in enumerate(menu)
     )
     can_keep, had_one = menu[0].is_legal, case.current is not None
-    said = Reason(
+    reason = Reason(
         "kept-binding" if pick == int(options.current[row]) else "rebound",
-        case.site.domain.name,
+        case.domain_state.domain.name,
         {"name": chosen.name, "throughput": float(values[pick]), "downtime_s": chosen.downtime_s,
          "considered": len(menu)},
     )  # fmt: skip
-    reasons = (said,) if refused is None else (said, refused)
+    reasons = (reason,) if refused is None else (reason, refused)
     return LocalDecision(
         binding=chosen.binding,
         name=chosen.name,
@@ -160,23 +160,23 @@ def _decision(
     )
 
 
-def _device_gone(case: Case) -> Reason:
+def _device_gone(case: LocalCase) -> Reason:
     """Return which devices of the binding in use are lost, taken, or short of memory."""
     assert case.current is not None
     used, stage = case.current.used, np.nonzero(case.current.devices != NOBODY)[1]
     most = int(case.current.microbatches.max())
     need = case.part.need_bytes(case.current.degrees, len(case.current.devices), most)[stage]
-    short = case.site.free_memory_bytes[used] * case.part.memory_share < need
-    gone = used[short | (case.site.speed[used] == 0)]
-    return Reason("device-gone", case.site.domain.name, {"devices": ", ".join(map(str, gone.tolist()))})
+    short = case.domain_state.free_memory_bytes[used] * case.part.memory_share < need
+    gone = used[short | (case.domain_state.speed[used] == 0)]
+    return Reason("device-gone", case.domain_state.domain.name, {"devices": ", ".join(map(str, gone.tolist()))})
 
 
-def _cannot_hold(case: Case) -> LocalDecision:
-    assignment, site = case.part.assignment, case.site
-    have = int((site.speed > 0).sum())
+def _cannot_hold(case: LocalCase) -> LocalDecision:
+    assignment, domain_state = case.part.assignment, case.domain_state
+    have = int((domain_state.speed > 0).sum())
     reason = Reason(
         "cannot-hold",
-        site.domain.name,
+        domain_state.domain.name,
         {"have": have, "need": assignment.num_devices, "ranks": max(assignment.degrees)},
     )
     return LocalDecision(

@@ -13,7 +13,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.fleet.dynamics.regimes import Regimes
 from strata.training.hi_ppo.binding import NOBODY, Binding, Pace, group_speed
-from strata.training.hi_ppo.site import GOOD, Site
+from strata.training.hi_ppo.domain_state import GOOD, DomainState
 from strata.training.replan.options import HORIZONS
 
 
@@ -23,7 +23,7 @@ def chances(chain: Regimes, interval_s: float) -> Floats:
     return np.stack([chain.transition(steps * interval_s) for steps in HORIZONS])
 
 
-def expected(site: Site, binding: Binding, now: Pace, *, planned_s: float) -> Floats:
+def expected(domain_state: DomainState, binding: Binding, now: Pace, *, planned_s: float) -> Floats:
     """Return the step rate over the planned one (1 / `planned_s`) at each of HORIZONS, [5]; `now` is its pace.
 
     A copy ends at C + M x, x the time of a microbatch on its slowest group; C is held as it is now. So the step
@@ -32,30 +32,35 @@ def expected(site: Site, binding: Binding, now: Pace, *, planned_s: float) -> Fl
     """
     if not np.isfinite(now.step_s):
         return np.zeros(len(HORIZONS))
-    cap, caps, states = _caps(site, binding, now, planned_s)
-    found = np.full(len(HORIZONS), planned_s / now.step_s)
+    cap, caps, states = _caps(domain_state, binding, now, planned_s)
+    expected = np.full(len(HORIZONS), planned_s / now.step_s)
     if len(states):
-        found[1:] = [_least(cap, caps, chance[states]) for chance in chances(site.chain, site.interval_s)[1:]]
-    return found
+        expected[1:] = [
+            _least(cap, caps, chance[states])
+            for chance in chances(domain_state.chain, domain_state.interval_s)[1:]
+        ]
+    return expected
 
 
-def _caps(site: Site, binding: Binding, now: Pace, planned_s: float) -> tuple[float, Floats, Floats]:
+def _caps(
+    domain_state: DomainState, binding: Binding, now: Pace, planned_s: float
+) -> tuple[float, Floats, Floats]:
     """Return the rate the good devices allow, and [Q, K] what each other device allows in each state, and [Q]."""
     devices = binding.devices
     used = devices != NOBODY
-    is_off = used & (np.append(site.health, GOOD)[devices] != GOOD)
+    is_off = used & (np.append(domain_state.health, GOOD)[devices] != GOOD)
     share = binding.microbatches[:, None].astype(np.float64)
-    fixed = now.copy_s - (share * now.work_s / group_speed(site, devices)).max(axis=1)
-    free = np.append(1 - site.load, np.inf)
+    fixed = now.copy_s - (share * now.work_s / group_speed(domain_state, devices)).max(axis=1)
+    free = np.append(1 - domain_state.load, np.inf)
     good = np.where(is_off, np.inf, free[devices]).min(axis=-1)  # [R, S] slowest good device of each group
     slowest_s = (fixed[:, None] + share * now.work_s / good).max() + now.after_s
     copy, stage, _ = np.nonzero(is_off)
     off = devices[is_off]
-    factors = np.asarray(site.chain.factors)
+    factors = np.asarray(domain_state.chain.factors)
     with np.errstate(divide="ignore"):
         each_s = now.work_s[stage][:, None] / (factors * free[off][:, None])
     end_s = fixed[copy][:, None] + binding.microbatches[copy][:, None] * each_s + now.after_s
-    return planned_s / float(slowest_s), planned_s / end_s, site.health[off]
+    return planned_s / float(slowest_s), planned_s / end_s, domain_state.health[off]
 
 
 def _least(cap: float, caps: Floats, chance: Floats) -> float:

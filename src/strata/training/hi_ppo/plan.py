@@ -6,7 +6,7 @@ from strata.clock import Clock
 from strata.decision import Decision, Reason, Trust
 from strata.fleet.fleet import Fleet
 from strata.training.hi_ppo.global_agent import InUse, decide
-from strata.training.hi_ppo.policy import Policy
+from strata.training.hi_ppo.policy import HiPpoPolicy
 from strata.training.plan import explain, relax
 from strata.training.plan.exact.search import SearchResult
 from strata.training.plan.planner import alternatives, problem_of
@@ -16,7 +16,7 @@ from strata.workload.job import TrainingJob
 
 
 def plan_hi_ppo(
-    fleet: Fleet, job: TrainingJob, *, policy: Policy, clock: Clock, in_use: InUse | None = None
+    fleet: Fleet, job: TrainingJob, *, policy: HiPpoPolicy, clock: Clock, in_use: InUse | None = None
 ) -> TrainingPlanReport:
     """Return the policy's plan of a job, ranked before the other candidates.
 
@@ -25,31 +25,31 @@ def plan_hi_ppo(
     started = clock()
     problem = problem_of(fleet, job)
     made = decide(problem, policy=policy, clock=clock, in_use=in_use)
-    found = SearchResult(branches=len(made.items), evaluated=len(made.items))
+    result = SearchResult(branches=len(made.items), evaluated=len(made.items))
     for item in made.ranked:
-        found.by_set.setdefault(item.domain_set, item)
+        result.by_set.setdefault(item.domain_set, item)
     # One row a set of domains, the policy's choice first.
-    plans = tuple(found.by_set.values())
+    plans = tuple(result.by_set.values())
     reasons: list[Reason] = [*made.reasons, *problem.excluded]
     if plans:
-        reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
+        reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
     else:
         deadline = clock() + 10.0
         reasons += relax.smallest(problem, refusal=None, clock=clock, deadline=deadline)
     whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
-        alternatives=alternatives(problem, plans[:10], found),
+        alternatives=alternatives(problem, plans[:10], result),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
         inputs_digest=whole_digest,
         seed=0,
         elapsed_s=clock() - started,
     )
-    told = {
+    details = {
         "file": policy.file,
         "trained_at": policy.record.get("trained_at"),
         "seed": policy.record.get("seed"),
         "explanation": None if made.explanation is None else made.explanation.to_dict(),
     }
-    return TrainingPlanReport(problem, digests, decision, plans, found, made.scales, told)
+    return TrainingPlanReport(problem, digests, decision, plans, result, made.scales, details)

@@ -30,7 +30,7 @@ _MOST_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class HiPpoPolicy:
     """A scorer and what it was trained on; without a session it is the safe rule.
 
     record: see `record.py`; {} where the file has none. notes: why the safe rule stands in, where it does.
@@ -80,12 +80,12 @@ def _rows(options: Options, keep: Any) -> Options:
     )  # fmt: skip
 
 
-def safe_policy(note: Reason | None = None) -> Policy:
+def safe_policy(note: Reason | None = None) -> HiPpoPolicy:
     """Return the safe rule as a policy: what stands in where a policy cannot be used."""
-    return Policy("", notes=() if note is None else (note,))
+    return HiPpoPolicy("", notes=() if note is None else (note,))
 
 
-def load_policy(path: str | Path | None = None) -> Policy:
+def load_policy(path: str | Path | None = None) -> HiPpoPolicy:
     """Load a policy file, the bundled one by default.
 
     A file made for other features is answered with the safe rule and a note. Raises UsageError for a missing
@@ -108,10 +108,10 @@ def load_policy(path: str | Path | None = None) -> Policy:
     record = _record(file)
     if made_for != metadata():
         other = made_for.get("strata_policy_version", "none")
-        return Policy(
+        return HiPpoPolicy(
             str(file), record, None, (Reason("policy-version", "", {"found": other, "wanted": VERSION}),)
         )
-    return Policy(str(file), record, session)
+    return HiPpoPolicy(str(file), record, session)
 
 
 def other_seeds() -> list[Path]:

@@ -101,5 +101,5 @@ def counted(numbers: Array, size: int) -> Array:
     """Return how often each of 0 ... size - 1 is among whole numbers [n]."""
     if isinstance(numbers, np.ndarray):
         return np.bincount(numbers, minlength=size)
-    found = numbers.new_zeros(size)
-    return found.index_add_(0, numbers, numbers.new_ones(len(numbers)))
+    counts = numbers.new_zeros(size)
+    return counts.index_add_(0, numbers, numbers.new_ones(len(numbers)))

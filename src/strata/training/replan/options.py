@@ -25,7 +25,7 @@ SPANS: Final = (1, 2, 4, 8, 16)
 
 _AHEAD: Final = np.arange(max(SPANS))
 SPAN_SUMS: Final[Floats] = np.array(
-    [[np.interp(_AHEAD[:span], HORIZONS, one).sum() for span in SPANS] for one in np.eye(len(HORIZONS))]
+    [[np.interp(_AHEAD[:span], HORIZONS, unit).sum() for span in SPANS] for unit in np.eye(len(HORIZONS))]
 )
 """[5, 5]: value at HORIZONS @ SPAN_SUMS is its sum over SPANS, linear between horizons and held after the last."""
 
@@ -88,12 +88,12 @@ def joined(parts: Sequence[Options], most: int) -> Options:
     def padded(name: str) -> Array:
         arrays = [getattr(part, name) for part in parts]
         first, rows = arrays[0], sum(len(array) for array in arrays)
-        found = xp.zeros((rows, most, *first.shape[2:]), dtype=first.dtype, device=first.device)
+        padded_array = xp.zeros((rows, most, *first.shape[2:]), dtype=first.dtype, device=first.device)
         start = 0
         for array in arrays:
-            found[start : start + len(array), : array.shape[1]] = array
+            padded_array[start : start + len(array), : array.shape[1]] = array
             start += len(array)
-        return found
+        return padded_array
 
     return Options(
         value=padded("value"),

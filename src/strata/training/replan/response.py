@@ -124,11 +124,11 @@ class PlanResponse:
     def step_s(self, factors: Floats, *, slow: Any = 1.0) -> Floats:
         """Return the step times [..., P] when the pairs have these shares of their bandwidth, [..., pairs]."""
         padded = np.concatenate([factors, np.ones((*factors.shape[:-1], 1))], axis=-1)
-        found = step_s(
+        times = step_s(
             self.compute_s, self.hidden_s, self.serial_s, self.steady_s, self.wait_s, self.lag_s,
             1 / padded[..., self.pair], slow=slow,
         )  # fmt: skip
-        return np.asarray(found)
+        return np.asarray(times)
 
 
 def _slower(model: StepModel, factor: float) -> StepModel:
@@ -146,21 +146,21 @@ class _Terms:
 
 
 def _terms(model: StepModel, plan: TrainingPlan) -> _Terms:
-    numbers, found = pair_numbers(len(model.fleet.domains)), _Terms()
+    numbers, terms = pair_numbers(len(model.fleet.domains)), _Terms()
     times = [model.times(plan, pipeline) for pipeline in plan.pipelines]
     if len(times) == 1:
-        _add_pipeline(found, model.fleet, numbers, plan, plan.pipelines[0], times[0])
-        return found
-    _add_sum(found, model, numbers, plan)
-    found.hidden_s = min(min(item.backward_s) for item in times) / plan.local_steps
+        _add_pipeline(terms, model.fleet, numbers, plan, plan.pipelines[0], times[0])
+        return terms
+    _add_sum(terms, model, numbers, plan)
+    terms.hidden_s = min(min(item.backward_s) for item in times) / plan.local_steps
     slowest = max(range(len(times)), key=lambda i: _period_s(times[i]) * plan.pipelines[i].microbatches)
     inside = _Terms()
     _add_pipeline(inside, model.fleet, numbers, plan, plan.pipelines[slowest], times[slowest])
     # Two terms of the formula would be maxima: the pipeline's counts only where its wires are what it waits for.
     waits = max((float(row[1]) for row in inside.links.values()), default=0.0) + inside.lag_s > inside.hidden_s
     for number, (serial, steady, wait) in inside.links.items():
-        found.links[number] += eta(plan.local_steps) * np.array([serial + waits * steady, 0.0, wait])
-    return found
+        terms.links[number] += eta(plan.local_steps) * np.array([serial + waits * steady, 0.0, wait])
+    return terms
 
 
 def _period_s(times: PipelineTimes) -> float:
@@ -168,7 +168,7 @@ def _period_s(times: PipelineTimes) -> float:
 
 
 def _add_pipeline(
-    found: _Terms, fleet: Fleet, numbers: Ints, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes
+    terms: _Terms, fleet: Fleet, numbers: Ints, plan: TrainingPlan, pipeline: Pipeline, times: PipelineTimes
 ) -> None:
     again, stages = pipeline.microbatches - 1, pipeline.stages
     work = np.add(times.forward_s, times.backward_s)
@@ -186,14 +186,14 @@ def _add_pipeline(
             steady, lag = both_s / ahead, latency_s / ahead
             least_idle = min(least_idle, work.max() - float(work[i] + work[i + 1]) / ahead)
         number = int(numbers[fleet.index(stages[i].domain), fleet.index(stages[i + 1].domain)])
-        row = found.links[number]
+        row = terms.links[number]
         row += (both_s, 0.0, latency_s)
         row[1] = max(row[1], again * steady)
-        found.lag_s = max(found.lag_s, again * lag)
-    found.hidden_s = again * float(min(work.max(), least_idle))
+        terms.lag_s = max(terms.lag_s, again * lag)
+    terms.hidden_s = again * float(min(work.max(), least_idle))
 
 
-def _add_sum(found: _Terms, model: StepModel, numbers: Ints, plan: TrainingPlan) -> None:
+def _add_sum(terms: _Terms, model: StepModel, numbers: Ints, plan: TrainingPlan) -> None:
     """Add the gradient sum between pipelines: the bytes each link carries, scaled to the time of the sum."""
     across, fleet = model.all_reduce(plan), model.fleet
     assert across is not None
@@ -212,5 +212,5 @@ def _add_sum(found: _Terms, model: StepModel, numbers: Ints, plan: TrainingPlan)
     lag_s = min(hops * longest, across.time_s)
     scale = (across.time_s - lag_s) / max(rows.values())
     for number, wire_s in rows.items():
-        found.links[number] += np.array([0.0, wire_s * scale / plan.local_steps, 0.0])
-    found.lag_s = lag_s / plan.local_steps
+        terms.links[number] += np.array([0.0, wire_s * scale / plan.local_steps, 0.0])
+    terms.lag_s = lag_s / plan.local_steps

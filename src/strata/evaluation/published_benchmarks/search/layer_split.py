@@ -122,13 +122,13 @@ class Splitter:
             trial = (first[active][:, None, :] + moves[None]).reshape(-1, moves.shape[1])
             times = self.iteration_s(part, trial).reshape(len(active), len(moves))
             best = times.argmin(axis=1)
-            found = times[np.arange(len(active)), best]
-            better = found < time[active] * (1 - 1e-12)
-            active, best, found = active[better], best[better], found[better]
+            least = times[np.arange(len(active)), best]
+            better = least < time[active] * (1 - 1e-12)
+            active, best, least = active[better], best[better], least[better]
             if not len(active):
                 break
             first[active] += moves[best]
-            time[active] = found
+            time[active] = least
         return time, first
 
     def _sends(self, kinds: Ints, size_first: Ints, size_last: Ints) -> Array:

@@ -293,15 +293,15 @@ def _degrees(samples: int) -> list[int]:
 
 def _steps(kinds: tuple[int, ...], num_kinds: int, longest: int) -> set[tuple[int, ...]]:
     """Return the sequences one change away: another kind, a stage more, a stage less, two swapped; and itself."""
-    S, found = len(kinds), {kinds}
+    S, sequences = len(kinds), {kinds}
     for i in range(S + 1):
         for k in range(num_kinds):
-            found.add((*kinds[:i], k, *kinds[i:]))
+            sequences.add((*kinds[:i], k, *kinds[i:]))
             if i < S:
-                found.add((*kinds[:i], k, *kinds[i + 1 :]))
-        found.add((*kinds[:i], *kinds[i + 1 :]))
+                sequences.add((*kinds[:i], k, *kinds[i + 1 :]))
+        sequences.add((*kinds[:i], *kinds[i + 1 :]))
     for i, j in itertools.combinations(range(S), 2):
         swapped = list(kinds)
         swapped[i], swapped[j] = swapped[j], swapped[i]
-        found.add(tuple(swapped))
-    return {sequence for sequence in found if 0 < len(sequence) <= longest}
+        sequences.add(tuple(swapped))
+    return {sequence for sequence in sequences if 0 < len(sequence) <= longest}

@@ -155,7 +155,7 @@ class KindTable:
 
 def _kinds(scorer: FormulaScorer, pools: QuotaPools, mbs: int) -> list[StageKind]:
     """Return every kind that has a profile, tables and a zone large enough; pure kinds first."""
-    model, found = scorer.model, []
+    model, kinds = scorer.model, []
     for home in dict.fromkeys(r for r, _ in pools.names):
         choices: list[list[StagePart | None]] = []
         for r, gpu in pools.names:
@@ -178,8 +178,8 @@ def _kinds(scorer: FormulaScorer, pools: QuotaPools, mbs: int) -> list[StageKind
         for combination in itertools.product(*choices):
             parts = tuple(part for part in combination if part is not None)
             if parts and _connected(scorer, pools, home, parts):
-                found.append(StageKind(home, parts))
-    return sorted(found, key=lambda kind: len(kind.parts))
+                kinds.append(StageKind(home, parts))
+    return sorted(kinds, key=lambda kind: len(kind.parts))
 
 
 def _connected(scorer: FormulaScorer, pools: QuotaPools, home: str, parts: tuple[StagePart, ...]) -> bool:
@@ -232,15 +232,15 @@ class Rings:
     def _curves(self, kind: StageKind) -> tuple[BandwidthCurve, ...]:
         """Return the curves of which a ring of this kind needs one: between parts if mixed, else between zones."""
         pools = self._table.pools
-        found: dict[BandwidthCurve, None] = {}
+        curves: dict[BandwidthCurve, None] = {}
         gpus = [part.gpu for part in kind.parts]
         meetings = itertools.permutations(gpus, 2) if len(gpus) > 1 else [(gpus[0], gpus[0])]
         for g1, g2 in meetings:
             for a, b in itertools.product(pools.zones[kind.region, g1], pools.zones[kind.region, g2]):
                 curve = self._table.scorer.file.curves.get((End(a, g1, 1), End(b, g2, 1)))
                 if curve is not None:
-                    found[curve] = None
-        return tuple(found)
+                    curves[curve] = None
+        return tuple(curves)
 
 
 def _ring_s(curves: tuple[BandwidthCurve, ...], num_bytes: Array, replicas: int) -> Array:
