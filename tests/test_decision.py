@@ -111,7 +111,7 @@ SAMPLES = {
     "devices-unhealthy": {"unwell": 7, "total": 8, "limit": 0.5, "need": 2},
     "fraction-busy": {"need": "16GiB", "share": 0.3, "most": "8GiB", "most_share": 0.5},
     "room-for-fewer": {"room": 1, "pods": 2, "level": "rack"},
-    "claim-unreadable": {"why": "ai.compute/devices: 'many' is no whole number"},
+    "claim-unreadable": {"why": "ai.compute/devices: 'many' is not a whole number"},
     "recreated": {"profile": "pytorch-nvidia"},
     "release-refused": {"why": "spec.template: field is immutable"},
     "gang-runs": {"pods": 2, "devices": 4, "model": "A100-SXM4-80GB", "nodes": 1},

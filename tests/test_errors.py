@@ -51,7 +51,7 @@ def test_a_library_that_is_here_is_returned():
 def test_a_library_that_is_not_here_is_named_with_its_extra(module):
     with pytest.raises(MissingPart, match="needs no_such_library, which is not installed") as caught:
         need(module, extra="train")
-    assert caught.value.hint == "pip install 'strata-compute[train]'"
+    assert caught.value.hint == "pip install -e '.[train]', in a clone of strata"
 
 
 @pytest.mark.parametrize("broken", ["import no_such_dependency", "raise ImportError('libcudart.so: not found')"])

@@ -34,7 +34,6 @@ from strata.errors import UsageError
         ("$1.20", "usd", 1.2),
         ("-$1.20", "usd", -1.2),
         ("1.20 USD", "usd", 1.2),
-        (2.5, "usd_per_hour", 2.5),
         ("$2.50/h", "usd_per_hour", 2.5),
         ("$0.02/GB", "usd_per_byte", 2e-11),
         ("0.02USD/GiB", "usd_per_byte", 0.02 / 2**30),

@@ -144,6 +144,11 @@ def _shortened(name: object) -> str:
     return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}... ({len(text)} characters)"
 
 
+def install(extra: str) -> str:
+    """Return the command that installs an extra: from a clone, since no package index has strata yet."""
+    return f"pip install -e '.[{extra}]', in a clone of strata"
+
+
 def need(module: str, *, extra: str) -> ModuleType:
     """Import an optional library, or say how to install it.
 
@@ -155,6 +160,4 @@ def need(module: str, *, extra: str) -> ModuleType:
     except ImportError as error:
         is_absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == library
         trouble = "which is not installed" if is_absent else f"which does not load: {error}"
-        raise MissingPart(
-            f"this command needs {library}, {trouble}", hint=f"pip install 'strata-compute[{extra}]'"
-        ) from error
+        raise MissingPart(f"this command needs {library}, {trouble}", hint=install(extra)) from error

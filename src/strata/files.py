@@ -6,7 +6,6 @@ pydantic models live only here and in the rooms' `schema.py`; inside, everything
 from __future__ import annotations
 
 import contextlib
-import difflib
 import gzip
 import json
 import os
@@ -23,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from strata import units
 from strata.errors import BadFile, Fault, UsageError
+from strata.names import closest
 
 API_VERSION: Final = "strata/v1alpha1"
 MAX_BYTES: Final = 16 * 2**20
@@ -88,8 +88,8 @@ class Document:
         where = self._keys_of(item)
         if item["type"] == "extra_forbidden":
             known = sorted(_known_keys(model, where[:-1]))
-            close = difflib.get_close_matches(str(where[-1]), known, n=1)
-            meant = f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"
+            close = closest(str(where[-1]), known)
+            meant = f" (did you mean {close!r}?)" if close else f" (known: {', '.join(known)})"
             return self.fault(where, f"unknown key{meant}")
         message = _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         return self.fault(where, message.replace("Input should", "should", 1))
@@ -190,9 +190,9 @@ def _line_and_column(raw: bytes, offset: int) -> tuple[int, int]:
 
 def _nearby(file: Path) -> str:
     with contextlib.suppress(OSError):
-        close = difflib.get_close_matches(file.name, [p.name for p in file.parent.iterdir()], n=1)
+        close = closest(file.name, [p.name for p in file.parent.iterdir()])
         if close:
-            return f" (did you mean {file.parent / close[0]}?)"
+            return f" (did you mean {file.parent / close}?)"
     return ""
 
 
@@ -343,10 +343,10 @@ def bundled(folder: Path, name: str, *, what: str) -> Path:
     """Return a bundled file by name. Raises UsageError naming the ones there are."""
     names = bundled_names(folder)
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
+        close = closest(name, names)
         raise UsageError(
             f"{name}: no such file, and no bundled {what} (there are: {', '.join(names)})",
-            hint=close[0] if close else None,
+            hint=close if close else None,
         )
     return folder / f"{name}.yaml"
 

@@ -60,7 +60,7 @@ EXAMPLE: Final[dict[str, str]] = {
     "tokens": "4Mi or 2T",
 }
 
-_BARE: Final = ("tokens", "usd", "usd_per_hour")
+_BARE: Final = ("tokens", "usd")
 """The dimensions whose numbers need no unit: there is only one it could be."""
 
 _MAX_LENGTH: Final = 64

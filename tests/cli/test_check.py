@@ -19,7 +19,7 @@ def test_the_base_is_here_and_the_command_exits_0(capsys, monkeypatch):
     real = check._library
     monkeypatch.setattr(check, "_library", lambda name: None if name == "ray" else real(name))
     assert run(["check"]) == 0
-    assert "'strata-compute[train]'" in capsys.readouterr().out
+    assert "'.[train]'" in capsys.readouterr().out
 
 
 def test_every_part_has_a_state_a_use_and_a_way_to_get_it(capsys):
@@ -39,7 +39,7 @@ def test_a_missing_base_part_exits_5_and_a_missing_option_does_not(monkeypatch, 
     assert run(["check"]) == 5
     shown = capsys.readouterr()
     assert "no-such-library  missing" in shown.out
-    assert shown.err == "error: not installed: no-such-library\ntry: pip install strata-compute\n"
+    assert shown.err == "error: not installed: no-such-library\ntry: pip install -e ., in a clone of strata\n"
 
 
 def test_a_folder_of_the_same_name_is_no_library(tmp_path, monkeypatch):

@@ -47,3 +47,10 @@ def test_an_interrupted_demo_shows_the_jobs_until_then(interrupt_search, tmp_pat
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)) == jobs
     assert f"interrupted: {jobs} of 3 jobs" in captured.err
+
+
+def test_an_interrupted_bench_of_planning_shows_the_fleets_until_then(interrupt_search, capsys):
+    interrupt_search(4)
+    assert run(["bench", "planning", "--job", "opt-350m", "--time-limit", "1", "-o", "json"]) == 130
+    captured = capsys.readouterr()
+    assert f"interrupted: {len(json.loads(captured.out)['rows'])} rows" in captured.err

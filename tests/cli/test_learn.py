@@ -101,7 +101,7 @@ def test_training_without_torch_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert run(["learn", "train", "--out", str(tmp_path)]) == 5
-    assert "pip install 'strata-compute[train]'" in capsys.readouterr().err
+    assert "pip install -e '.[train]'" in capsys.readouterr().err
 
 
 @pytest.mark.real("torch")

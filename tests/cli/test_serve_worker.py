@@ -21,7 +21,7 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(monkeypatc
     monkeypatch.setattr(importlib, "import_module", import_module)
     assert run(MUST) == 5
     extra = "train" if absent == "torch" else "serve"
-    assert f"try: pip install 'strata-compute[{extra}]'" in capsys.readouterr().err
+    assert f"try: pip install -e '.[{extra}]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bind", ["8000", "127.0.0.1", ":8000", "127.0.0.1:x", "127.0.0.1:70000"])

@@ -67,7 +67,7 @@ def test_without_ray_several_workers_name_the_extra(tmp_path: Path, monkeypatch:
         ray_workers(Scorer(width=8), lambda *_: None, workers=2, width=8),
     ):
         pass
-    assert error.value.hint == "pip install 'strata-compute[train]'"
+    assert error.value.hint == "pip install -e '.[train]', in a clone of strata"
 
 
 @pytest.mark.real("torch")

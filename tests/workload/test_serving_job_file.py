@@ -77,7 +77,7 @@ def test_a_rate_is_read_with_or_without_its_unit(written, text, per_s):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("output: 128", "output: 128, rate: 28/y", "5:36: demand.rate: '28/y' is no rate"),
+        ("output: 128", "output: 128, rate: 28/y", "5:36: demand.rate: '28/y' is not a rate"),
         ("output: 128", "output: 128, rate: -1", "demand.rate: should be greater than or equal to 0"),
         ("output: 128", "output: 128, rate: nan/s", "demand.rate: should be a finite number"),
         ("output: 128", "output: 128, batches: 3", "demand.batches: unknown key (did you mean 'batch'?)"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import emit, output_option, progress, rows
+from strata.errors import install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def cluster(decisions: int, seed: int, output: str) -> None:
     from strata.evaluation.bench import cluster as body
 
     if not body.is_server_installed():
-        click.echo("without HTTP: pip install 'strata-compute[cluster]' brings its server", err=True)
+        click.echo(f"without HTTP, whose server is not installed: {install('cluster')}", err=True)
     data = body.measure(decisions=decisions, seed=seed, progress=progress)
     emit(data, output, lambda console: _show(console, data))
 

@@ -8,6 +8,7 @@ import click
 
 from strata.cli.output import emit, output_option, progress, rows
 from strata.cli.parameters import Finite
+from strata.errors import INTERRUPTED
 from strata.units import show_time
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--job", default="llama-3.1-70b", show_default=True, help="A job file, or a bundled job's name.")
 @click.option("--time-limit", default=30.0, show_default=True, type=Finite(min=0), help="Seconds each.")
 @output_option
-def planning(seed: int, job: str, time_limit: float, output: str) -> None:
+def planning(seed: int, job: str, time_limit: float, output: str) -> int:
     """Time the planner on bundled fleets and on random ones of 4 to 32 domains.
 
     search_s is CPU time of the whole call, from the fleet and the job to the ranked answer; gap is how much
@@ -28,8 +29,11 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> None:
     """
     from strata.evaluation.bench.planning import measure
 
-    data = measure(job, seed=seed, time_limit_s=time_limit, progress=progress)
+    data, is_interrupted = measure(job, seed=seed, time_limit_s=time_limit, progress=progress)
     emit(data, output, lambda console: _show(console, data))
+    if is_interrupted:
+        click.echo(f"interrupted: {len(data['rows'])} rows", err=True)
+    return INTERRUPTED if is_interrupted else 0
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:

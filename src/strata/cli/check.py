@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from strata.cli.output import emit, output_option, rows, terminal_width
-from strata.errors import MissingPart, StrataError
+from strata.errors import MissingPart, StrataError, install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,18 +70,18 @@ def check(output: str) -> None:
     emit([asdict(part) for part in parts], output, lambda console: _show(console, parts))
     absent = [part.name for part in parts if part.state == "missing"]
     if absent:
-        raise MissingPart(f"not installed: {', '.join(absent)}", hint="pip install strata-compute")
+        raise MissingPart(f"not installed: {', '.join(absent)}", hint="pip install -e ., in a clone of strata")
 
 
 def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterator[Part]:
     """Yield every part, found or not. `root` is where the file system starts."""
     yield _part("Python", platform.python_version(), "everything", "", base=True)
     for name, used_for in _BASE.items():
-        yield _part(name, _library(name), used_for, "pip install strata-compute", base=True)
+        yield _part(name, _library(name), used_for, "pip install -e ., in a clone of strata", base=True)
     for name, used_for in _TRAIN.items():
-        yield _part(name, _library(name), used_for, "pip install 'strata-compute[train]'")
+        yield _part(name, _library(name), used_for, install("train"))
     for name, used_for in _SERVE.items():
-        yield _part(name, _library(name), used_for, "pip install 'strata-compute[serve]'")
+        yield _part(name, _library(name), used_for, install("serve"))
     path = environment.get("PATH", "")
     compiler = next(filter(None, (shutil.which(name, path=path) for name in ("cc", "gcc", "clang"))), None)
     yield _part("C compiler", compiler, "building the memory-quota library", "apt-get install gcc, or your own")

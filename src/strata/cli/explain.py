@@ -9,6 +9,7 @@ import click
 
 from strata.cli.output import emit, output_option, rows
 from strata.errors import UsageError
+from strata.names import closest
 from strata.units import show_bytes, show_time
 
 if TYPE_CHECKING:
@@ -125,11 +126,9 @@ def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[
     names = [item["name"] for item in data["fleet"]["domains"]]
     excluded = [reason for reason in data["reasons"] if reason["subject"] == domain]
     if domain not in names and not excluded:
-        import difflib
-
-        close = difflib.get_close_matches(domain, names, n=1)
+        close = closest(domain, names)
         raise UsageError(
-            f"no domain {domain!r} in this plan", hint=f"--why-not {close[0] if close else ' | '.join(names)}"
+            f"no domain {domain!r} in this plan", hint=f"--why-not {close if close else ' | '.join(names)}"
         )
     answer: dict[str, Any] = {"domain": domain, "used": False, "reasons": excluded, "best_with": None}
     if data["plans"] and domain in data["plans"][0]["domains"]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from strata.errors import BadFile, UsageError
+from strata.names import closest
 
 if TYPE_CHECKING:
     from strata.files import Document, FileModel
@@ -100,8 +100,8 @@ def kind_of(document: Document) -> str:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.5)
-    return f"no kind {name!r} (" + (f"did you mean {close[0]!r}?)" if close else f"known: {', '.join(KINDS)})")
+    close = closest(name, KINDS, cutoff=0.5)
+    return f"no kind {name!r} (" + (f"did you mean {close!r}?)" if close else f"known: {', '.join(KINDS)})")
 
 
 def _imported(name: str) -> Any:

@@ -44,7 +44,7 @@ def emit(data: Any, output: str, table: Callable[[Console], None]) -> None:
 def console(*, err: bool = False) -> Console:
     """Return a rich console for stdout (or stderr); 80 columns where there is no terminal.
 
-    No markup: a name may hold brackets, and `strata-compute[train]` must not lose its extra.
+    No markup: a name may hold brackets, and `.[train]` must not lose its extra.
     """
     from rich.console import Console
 

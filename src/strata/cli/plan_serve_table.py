@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from strata.cli.output import rows
+from strata.names import closest
 from strata.units import show_count, show_time
 
 if TYPE_CHECKING:
@@ -142,13 +143,11 @@ def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
     known = {node["id"] for node in nodes} | {node["domain"] for node in nodes}
     items = [item for item in data["unused"] if name == item["domain"] or name in item["nodes"]]
     if name not in known and not items:
-        import difflib
-
         from strata.errors import UsageError
 
-        close = difflib.get_close_matches(name, sorted(known), n=1)
+        close = closest(name, sorted(known))
         raise UsageError(
-            f"no domain and no node {name!r} in this answer", hint=f"--why-not {close[0]}" if close else None
+            f"no domain and no node {name!r} in this answer", hint=f"--why-not {close}" if close else None
         )
     used = [
         f"pipeline {number}, {stage['node']}: layers {stage['first']} to {stage['end'] - 1}"

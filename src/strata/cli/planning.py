@@ -16,9 +16,11 @@ REMEMBERED: Final = 200
 
 
 def time_limit_s(text: str) -> float:
-    """Read `--time-limit`: a time, or a bare number of seconds. Raises UsageError."""
-    is_number = text.replace(".", "", 1).isdigit()
-    limit_s = float(text) if is_number else units.parse(text, "time")
+    """Read `--time-limit`, a time with its unit. Raises UsageError."""
+    try:
+        limit_s = units.parse(text, "time")
+    except UsageError as error:
+        raise UsageError(f"--time-limit: {error}", hint="--time-limit 30s") from None
     if limit_s < 0:
         raise UsageError(f"--time-limit {text} is negative", hint="30s, or 2min")
     return limit_s

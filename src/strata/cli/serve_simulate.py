@@ -11,6 +11,7 @@ import click
 from strata.cli.output import emit, output_option, progress, rows
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import Infeasible, UsageError
+from strata.names import closest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,7 +179,6 @@ def _check_options(context: click.Context, trace: str | None) -> None:
 
 def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
     """Return the seed's defaults with the job's strategies and what was given."""
-    import difflib
     from dataclasses import fields
 
     from strata.serving.live.config import SchedulerConfig
@@ -188,10 +188,10 @@ def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if key not in defaults or not equals:
-            close = difflib.get_close_matches(key, defaults, n=1)
+            close = closest(key, defaults)
             raise UsageError(
                 f"--config {pair}: settings are {', '.join(defaults)}",
-                hint=f"--config {(close or ['KEY'])[0]}=VALUE",
+                hint=f"--config {close or 'KEY'}=VALUE",
             )
         if isinstance(defaults[key], str):
             if text not in (known := ("auto", "dp", "greedy" if key == "allocation_strategy" else "rr")):

@@ -7,7 +7,6 @@ them; the `_measured` columns were read off real devices. Interconnect figures s
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -15,6 +14,7 @@ from importlib import resources
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.accelerator import Accelerator
+from strata.names import closest
 
 
 @cache
@@ -41,8 +41,8 @@ def accelerator(name: str) -> Accelerator:
             f"accelerator {name!r} is ambiguous: it may be {', '.join(candidates)}",
             hint="name one of them",
         )
-    close = difflib.get_close_matches(key, _by_key(), n=1)
-    meant = f" (did you mean {_by_key()[close[0]].name!r}?)" if close else ""
+    close = closest(key, _by_key())
+    meant = f" (did you mean {_by_key()[close].name!r}?)" if close else ""
     raise UsageError(
         f"no accelerator {name!r} in the catalogue{meant}",
         hint="`strata gpus` lists them; an accelerator can be given inline in a fleet file with trust: assumed",

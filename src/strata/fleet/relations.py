@@ -6,7 +6,6 @@ reported at once. A shape it does not know is passed over: that is the models' t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from strata.errors import Fault, UsageError
 from strata.files import Document
 from strata.fleet import catalogue
 from strata.fleet.fleet import Pair
+from strata.names import closest
 
 Place = tuple[str | int, ...]
 
@@ -83,8 +83,8 @@ def _link_faults(
             yield document.fault(where, f"links {source!r} to itself")
         for end in dict.fromkeys((source, dest)):
             if end not in names:
-                close = difflib.get_close_matches(end, names, n=1)
-                meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+                close = closest(end, names)
+                meant = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
                 key = next((key for key in ("source", "dest") if link.get(key) == end), "between")
                 yield document.fault((*where, key), f"no domain is named {end!r} ({meant})")
 

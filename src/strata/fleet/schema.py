@@ -43,7 +43,14 @@ _NETWORK_LATENCY_S: Final = 10e-6
 FileT = TypeVar("FileT", bound=FileModel)
 
 
+MAX_DEVICES: Final = 100_000
+"""Accelerators of a domain: the largest sites there are have as many; the search grows with their number."""
+
+
 def _some(count: int) -> int:
+    if count > MAX_DEVICES:
+        text = f"{count} accelerators are more than strata plans for in a domain; the most is {MAX_DEVICES:,}"
+        raise PydanticCustomError("too_many_accelerators", "{text}", {"text": text})
     if count == 0:
         raise PydanticCustomError("no_accelerators", "has no accelerators")
     if count < 0:
@@ -76,7 +83,7 @@ class DomainEntry(FileModel):
     name: Name
     accelerator: Name
     num_gpus: Count
-    gpus_per_node: Annotated[int, Field(strict=True, gt=0)] | None = None
+    gpus_per_node: Count | None = None
     intra_bandwidth: PositiveBandwidth | None = None
     intra_latency: Latency = _INTRA_LATENCY_S
     network_bandwidth: PositiveBandwidth | None = None

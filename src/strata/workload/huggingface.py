@@ -7,7 +7,6 @@ text model. Quantisation is ignored: training does not use it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 from strata.decision import Trust
 from strata.errors import BadFile, Fault, UsageError
 from strata.files import read_json
+from strata.names import closest
 from strata.workload.model import Experts, LatentAttention, ModelSpec
 
 _FOLDER: Final = Path(__file__).parent / "models"
@@ -103,6 +103,9 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
 _UNKNOWN: Final = _Family(tied=None)
 
 
+_GUESS: Final = "sizes are never guessed"
+
+
 class _Keys:
     """The keys of one config, read with their aliases; faults are collected, not raised."""
 
@@ -126,7 +129,7 @@ class _Keys:
                 return default
             aliases = _ALIASES.get(key, ())
             also = f" (also read as {', '.join(aliases)})" if aliases else ""
-            self.fault(key, f"required key is missing{also}; sizes are never guessed")
+            self.fault(key, f"required key is missing{also}; {_GUESS}")
             return 1
         value = self.data[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -160,10 +163,10 @@ def model(source: str | Path, *, base: Path | None = None) -> ModelSpec:
         if text.casefold() in model_names():
             return model_from_config(_FOLDER / f"{text.casefold()}.json")
         if not path.exists():
-            close = difflib.get_close_matches(text.casefold(), model_names(), n=1, cutoff=0.5)
+            close = closest(text.casefold(), model_names(), cutoff=0.5)
             raise UsageError(
                 f"{text}: no such file, and no model that ships with strata",
-                hint=f"did you mean {close[0]!r}?" if close else "`strata model` lists the names",
+                hint=f"did you mean {close!r}?" if close else "`strata model` lists the names",
             )
     return model_from_config(path)
 
@@ -184,8 +187,17 @@ def model_from_config(path: str | Path) -> ModelSpec:
     keys = _Keys(config, str(file), where)
     spec = _spec(name, keys, nested=bool(where))
     if keys.faults:
-        raise BadFile(keys.faults)
+        raise BadFile([unsupported] if (unsupported := _unsupported(keys)) else keys.faults)
     return spec
+
+
+def _unsupported(keys: _Keys) -> Fault | None:
+    """Return the one fault of a model of a type that is not known and that has not all of llama's keys."""
+    kind = keys.data.get("model_type")
+    if not isinstance(kind, str) or kind in _FAMILIES or not any(_GUESS in fault.message for fault in keys.faults):
+        return None
+    message = f"model_type {kind!r} is not supported, and its keys are not llama's"
+    return Fault(keys.path, f"{message} (supported: {', '.join(_FAMILIES)})", where="model_type")
 
 
 def _text_model(data: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:

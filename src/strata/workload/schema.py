@@ -48,15 +48,22 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
+MAX_BATCH: Final = 65_536
+"""Sequences of a step: the largest batch published (BERT with LAMB); the cost model steps through microbatches."""
+
+
 def _batch(value: Any) -> int | str:
     """Sequences as they are; a text with `tokens` is checked here and divided once the sequence is known."""
     if isinstance(value, str):
         if "tokens" not in value:
             raise _wrong(f"{value!r} is of what? write 1024 (sequences) or '4Mi tokens'")
         if _tokens(value) < 1:
-            raise _wrong(f"{value!r} is no batch; write 1024 (sequences) or '4Mi tokens'")
+            raise _wrong(f"{value!r} is not a valid batch size; write 1024 (sequences) or '4Mi tokens'")
         return value
-    return _whole(value)
+    batch = _whole(value)
+    if batch > MAX_BATCH:
+        raise _wrong(f"{value!r} is more than strata plans for; a batch has at most {MAX_BATCH:,} sequences")
+    return batch
 
 
 def _tokens(value: str) -> float:
@@ -223,11 +230,16 @@ def _relations(document: Document, file: TrainingJobFile, spec: ModelSpec) -> It
         )
     if isinstance(train.global_batch, str):
         sequences = _tokens(train.global_batch) / train.sequence
-        if sequences != int(sequences):
+        if sequences > MAX_BATCH:
+            yield document.fault(
+                ("train", "global_batch"),
+                f"{train.global_batch!r} is {sequences:,.0f} sequences; a batch has at most {MAX_BATCH:,}",
+            )
+        elif sequences != int(sequences):
             near = [n for n in (math.floor(sequences), math.ceil(sequences)) if n > 0]
             yield document.fault(
                 ("train", "global_batch"),
-                f"{train.global_batch!r} is no whole number of sequences of {train.sequence}; "
+                f"{train.global_batch!r} is not a whole number of sequences of {train.sequence}; "
                 f"write {' or '.join(map(str, near))}",
             )
     if sync.local_steps is not None and "diloco" not in sync.mode:

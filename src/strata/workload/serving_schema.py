@@ -40,7 +40,7 @@ def _rate(value: Any) -> Any:
     try:
         return float(number) * _PER_S[unit.strip() or "s"]
     except (ValueError, KeyError):
-        text = f"{value!r} is no rate; write 28/s, 1700/min or 28"
+        text = f"{value!r} is not a rate; write 28/s, 1700/min or 28"
         raise PydanticCustomError("value", "{text}", {"text": text}) from None
 
 

@@ -8,7 +8,6 @@ devices a pod sees and what a fraction is limited to; library paths and preloads
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -41,6 +40,7 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
 from strata.fleet.slices import LIBRARY, PRELOAD, Slice, slice_environment
+from strata.names import closest
 
 CODE_IMAGE: Final = PREFIX + "code-image"
 """Annotation: an image whose files appear at the profile's `code_mount`."""
@@ -272,8 +272,8 @@ def _numbers(place: PodPlace) -> str:
 
 
 def _meant(said: str, known: str) -> str:
-    close = difflib.get_close_matches(said, known.split(", "), n=1)
-    return f"did you mean {close[0]}?" if close else f"known: {known}"
+    close = closest(said, known.split(", "))
+    return f"did you mean {close}?" if close else f"known: {known}"
 
 
 def _annotate(pod: dict[str, Any], said: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ admission.k8s.io/v1 AdmissionReview; warnings above 256 characters are cut by th
 from __future__ import annotations
 
 import base64
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from strata.cluster.api.pod_form import check_job, check_pod, where_of
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault, UsageError
+from strata.names import closest
 
 _MOST_WARNED: Final = 200
 
@@ -157,8 +157,8 @@ class _Decider:
         profiles = self.profiles()
         profile = profiles.get(name)
         if profile is None:
-            close = difflib.get_close_matches(name, profiles, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(profiles)) or 'none'}"
+            close = closest(name, profiles)
+            meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(profiles)) or 'none'}"
             raise BadFile([Fault(where_of(pod), f"there is no profile {name!a} ({meant})", where=PLACEMENT)])
         if not profile.was_tried:
             self._warn(f"profile {name} was not tried on such a card by those who wrote it")

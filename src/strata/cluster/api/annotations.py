@@ -17,7 +17,6 @@ ai.compute/framework, ai.compute/profile, ai.compute/priority
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from strata.cluster.scheduling.claim import Claim, Substitution, TopologyWish
 from strata.errors import BadFile, Fault, UsageError
 from strata.fleet.acu import NORMS, REFERENCE, Figure, Need, acu, deliverable
 from strata.fleet.catalogue import accelerator
+from strata.names import closest
 
 PREFIX: Final = "ai.compute/"
 FRAMEWORKS: Final = ("pytorch", "paddle", "mindspore", "vllm")
@@ -72,8 +72,8 @@ class _Reader:
     def claim(self, name: str, namespace: str) -> Claim:
         for key in sorted(self.asked):
             if key not in _KEYS and key not in OTHERS:
-                close = difflib.get_close_matches(key, _KEYS, n=1)
-                meant = f"did you mean {PREFIX}{close[0]}?" if close else f"known: {', '.join(_KEYS)}"
+                close = closest(key, _KEYS)
+                meant = f"did you mean {PREFIX}{close}?" if close else f"known: {', '.join(_KEYS)}"
                 self.fault(_shown(key), f"unknown key ({meant})")
         pods = self.read("gang-size", _count(_MOST_PODS), 1)
         devices = self.read("devices", _count(_MOST_DEVICES), None)
@@ -227,7 +227,7 @@ def _percent(text: str) -> float:
 def _count(most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text) or int(text) > most:
-            raise UsageError(f"{text!r} is no whole number from 1 to {most}")
+            raise UsageError(f"{text!r} is not a whole number from 1 to {most}")
         return int(text)
 
     return read
@@ -235,7 +235,7 @@ def _count(most: int) -> Callable[[str], int]:
 
 def _priority(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        raise UsageError(f"{text!r} is no whole number")
+        raise UsageError(f"{text!r} is not a whole number")
     return int(text)
 
 

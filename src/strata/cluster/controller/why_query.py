@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +19,7 @@ from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.explain import explain
 from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import UsageError
+from strata.names import closest
 
 KINDS: Final = (kinds.POD, *kinds.SUSPENDABLE, kinds.COMPUTE_CLAIM)
 
@@ -117,8 +117,8 @@ def _elsewhere(some: Any, name: str, here: Mapping[str, Object]) -> str | None:
     others = sorted({namespace_of(one) for one in some if name_of(one) == name})
     if others:
         return f"--namespace {others[0]}"
-    close = difflib.get_close_matches(name, here, n=1)
-    return f"{close[0]}, which is there" if close else None
+    close = closest(name, here)
+    return f"{close}, which is there" if close else None
 
 
 def grouped(nodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:

@@ -21,34 +21,45 @@ CANDIDATES: Final = 96
 DOMAINS: Final = (4, 8, 10, 16, 32)
 
 
-def measure(job_name: str, *, seed: int, time_limit_s: float, progress: Progress = silent) -> dict[str, Any]:
-    """Plan one job on two bundled fleets and on random ones, each within a time limit."""
+def measure(
+    job_name: str, *, seed: int, time_limit_s: float, progress: Progress = silent
+) -> tuple[dict[str, Any], bool]:
+    """Plan one job on two bundled fleets and on random ones, each within a time limit.
+
+    Returns the rows and whether Ctrl-C cut them short.
+    """
     job = load_job(job_name)
     devices = (accelerator("A100-SXM4-80GB"),)
     fleets = [load_fleet(name) for name in ("seed", "aws10")]
     fleets += [random_fleet(count, devices, np.random.default_rng(seed)) for count in DOMAINS]
     plans: list[dict[str, Any]] = []
-    with progress("planning", total=len(fleets)) as advance:
-        for fleet in fleets:
-            started = time.process_time()
-            answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=time_limit_s)
-            search_s, started = time.process_time() - started, time.process_time()
-            fast = shortlist(Problem.of(fleet, job), most=CANDIDATES)
-            shortlist_s = time.process_time() - started
-            step_s = answer.best.report.step_time_s if answer.best else None
-            plans.append(
-                {
-                    "fleet": fleet.name,
-                    "domains": len(fleet.domains),
-                    "search_s": search_s,
-                    "gap": answer.search.gap if answer.best else None,
-                    "branches": answer.search.branches,
-                    "evaluated": answer.search.evaluated,
-                    "step_time_s": step_s,
-                    "stopped": answer.search.stopped,
-                    "shortlist_s": shortlist_s,
-                    "shortlist_regret": fast[0].report.step_time_s / step_s - 1 if fast and step_s else None,
-                }
-            )
-            advance(len(plans))
-    return {"job": job.name, "rows": plans}
+    is_interrupted = False
+    try:
+        with progress("planning", total=len(fleets)) as advance:
+            for fleet in fleets:
+                started = time.process_time()
+                answer = plan_training(fleet, job, clock=time.perf_counter, time_limit_s=time_limit_s)
+                if answer.search.interrupted:
+                    raise KeyboardInterrupt  # half of a search has no time and no gap to report
+                search_s, started = time.process_time() - started, time.process_time()
+                fast = shortlist(Problem.of(fleet, job), most=CANDIDATES)
+                shortlist_s = time.process_time() - started
+                step_s = answer.best.report.step_time_s if answer.best else None
+                plans.append(
+                    {
+                        "fleet": fleet.name,
+                        "domains": len(fleet.domains),
+                        "search_s": search_s,
+                        "gap": answer.search.gap if answer.best else None,
+                        "branches": answer.search.branches,
+                        "evaluated": answer.search.evaluated,
+                        "step_time_s": step_s,
+                        "stopped": answer.search.stopped,
+                        "shortlist_s": shortlist_s,
+                        "shortlist_regret": fast[0].report.step_time_s / step_s - 1 if fast and step_s else None,
+                    }
+                )
+                advance(len(plans))
+    except KeyboardInterrupt:
+        is_interrupted = True
+    return {"job": job.name, "rows": plans}, is_interrupted

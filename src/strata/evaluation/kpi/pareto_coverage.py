@@ -9,6 +9,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.decision import Trust
+from strata.errors import install
 from strata.evaluation.kpi.fronts import measures, scaled
 from strata.evaluation.kpi.instances import FRONTS, Instance
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
@@ -99,7 +100,7 @@ def _guards(
         for method in methods
     }
     if not nsga2.available():
-        guards["nsga2"] = "not installed: pip install 'strata-compute[dev]'"
+        guards["nsga2"] = f"not installed: {install('dev')}"
     guards["front_size"] = summary(sizes)
     guards["fronts_not_finished"] = unfinished
     guards["share_of_instances_that_reach_it"] = (

@@ -9,6 +9,7 @@ from typing import Any, Final
 from strata.errors import UsageError
 from strata.host.policy import forms, text
 from strata.host.policy.policy import KINDS, MATCHERS, Layer, LayerKind, Match
+from strata.names import did_you_mean
 
 LAYER_KEYS: Final = ("name", "comment", "template", "matches", "kind")
 UNREAD: Final = Match("", None)
@@ -130,7 +131,7 @@ def _match(data: Any, path: str, faults: list[ParseFault]) -> Match | None:
     ((kind, value),) = data.items()
     form = MATCHERS.get(kind)
     if form is None:
-        faults.append(ParseFault(f"{path}.{kind}", f"no such condition{_meant(kind, MATCHERS)}"))
+        faults.append(ParseFault(f"{path}.{kind}", f"no such condition{did_you_mean(kind, MATCHERS)}"))
         return None
     try:
         return Match(kind, form(value))
@@ -150,7 +151,7 @@ def _kind(
     ((name, body),) = said.items()
     made, where = KINDS.get(name), f"{path}.kind.{name}"
     if made is None:
-        faults.append(ParseFault(where, f"no such kind{_meant(name, KINDS)}"))
+        faults.append(ParseFault(where, f"no such kind{did_you_mean(name, KINDS)}"))
         return None
     if not isinstance(body, dict):
         faults.append(ParseFault(where, "should be an object"))
@@ -193,13 +194,6 @@ def _told_twice(data: Mapping[str, Any], path: str, known: Iterable[str], faults
 
 def _doubled(data: Mapping[str, Any]) -> tuple[str, ...]:
     return data.doubled if isinstance(data, text.Object) else ()
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _known(kind: type[LayerKind]) -> Sequence[Field[Any]]:

@@ -6,7 +6,6 @@ is matched against the names the fleet has, never split at its dots.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from strata.errors import BadFile, UsageError
 from strata.files import API_VERSION, Document, FileModel
 from strata.fleet.fleet import Fleet, Pair
 from strata.fleet.schema import DomainEntry, LinkEntry
+from strata.names import closest
 from strata.workload.schema import GoalEntry, LimitsEntry, SyncEntry, TrainEntry, TrainingJobFile
 
 
@@ -186,7 +186,7 @@ def _split(body: str, names: Iterable[str], kind: str) -> tuple[str, str]:
     if found:
         return max(known or found, key=lambda split: len(split[0]))
     name, _, key = body.rpartition(".")
-    if not name or not difflib.get_close_matches(key, _KINDS[kind], n=1):
+    if not name or not closest(key, _KINDS[kind]):
         name = body
     wanted = "two domains are" if kind == "link" else "domain is"
     if kind == "link":
@@ -204,10 +204,10 @@ def _key(name: str, keys: Mapping[str, Key]) -> Key:
 
 def _meant(name: str, known: Iterable[str], *, rest: bool = True) -> str:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = closest(name, names)
     more = ", ..." if len(names) > _SHOWN else ""
     if close:
-        return f" (did you mean {close[0]!r}?)"
+        return f" (did you mean {close!r}?)"
     return f" (known: {', '.join(names[:_SHOWN])}{more})" if rest else ""
 
 

@@ -133,7 +133,7 @@ def _job_value(job: TrainingJob, key: str, value: Any) -> Any:
         case "global_batch", str():
             sequences = units.parse(value, "tokens") / job.sequence_length
             if sequences != int(sequences):
-                raise UsageError(f"{value!r} is no whole number of sequences of {job.sequence_length} tokens")
+                raise UsageError(f"{value!r} is not a whole number of sequences of {job.sequence_length} tokens")
             return int(sequences)
         case "recompute", _:
             return tuple(Recompute) if value == "auto" else (Recompute(value),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from strata.host.policy.codec import LAYER_KEYS, UnknownKey
 from strata.host.policy.lint.finding import LintFinding, Place, found
 from strata.host.policy.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, LayerKind, Open, Sized
+from strata.names import closest
 
 LONG_SLICE_US: Final = 1_000_000
 """No policy of the field has a slice of a second; the kernel ejects a scheduler that lets a task wait 30 s."""
@@ -56,8 +56,8 @@ def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterat
     if where:
         yield found("key-ignored", path, key=key, where=where)
         return
-    close = difflib.get_close_matches(key, known, n=1)
-    meant = f"; did you mean {close[0]}?" if close else ""
+    close = closest(key, known)
+    meant = f"; did you mean {close}?" if close else ""
     yield found("key-unknown", path, key=key, meant=meant)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from strata.errors import install
 from strata.training.plan.baselines import (
     home_domain,
     ideal_domain,
@@ -41,5 +42,5 @@ BASELINES: Final[dict[str, Baseline]] = {
 def absent(name: str) -> str:
     """Return why a baseline found no plan: what it needs is not installed, or nothing legal came out."""
     if name == "nsga2" and not nsga2.available():
-        return "needs pymoo (pip install 'strata-compute[dev]')"
+        return f"needs pymoo ({install('dev')})"
     return "no plan of this rule fits"
