@@ -183,7 +183,7 @@ def test_two_readings_of_a_name_are_told_apart_by_their_links():
         ("job.minimise=time", "unknown key 'minimise' (did you mean 'minimize'?)"),
         ("job.minimize=speed", "should be 'time', 'cost', 'reward' or 'tchebycheff'"),
         ("job.sequence=8192", "'sequence' is what the layer table was computed from"),
-        ("job.global_batch=5000 tokens", "no whole number of sequences of 4096 tokens"),
+        ("job.global_batch=5000 tokens", "not a whole number of sequences of 4096 tokens"),
         ("job.global_batch=0", "0 is not a whole number from 1"),
         ("job.weights=1,2", "write three numbers"),
         ("job.weights=0,0,0", "all weights are zero"),
