@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from strata.simulate.timeline import Kind, Span, Timeline
+from strata.simulate.timeline import Span, SpanKind, Timeline
 
-KINDS = list(Kind)
+KINDS = list(SpanKind)
 
 
 @st.composite

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 
 from strata.simulate.chrome import chrome_trace, write_trace
-from strata.simulate.timeline import Kind, Span, Timeline
+from strata.simulate.timeline import Span, SpanKind, Timeline
 from tests.simulate.random_timelines import timelines
 
 WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link West>East"
 STEP = Timeline(
     (WEST, LINK, EAST, "other/stage 0 (West)"),
     (
-        Span(WEST, Kind.FORWARD, 0.0, 1.0, microbatch=3, is_critical=True),
-        Span(WEST, Kind.BACKWARD, 4.0, 6.0, microbatch=3, is_critical=True),
-        Span(WEST, Kind.UPDATE, 6.0, 6.5),
-        Span(LINK, Kind.TRANSFER, 1.0, 1.25, "F3", microbatch=3),
-        Span(EAST, Kind.FORWARD, 1.5, 2.0, microbatch=3),
-        Span(EAST, Kind.BACKWARD, 2.0, 3.5, microbatch=3),
-        Span(EAST, Kind.COLLECTIVE, 3.5, 6.0, "sum of copies"),
+        Span(WEST, SpanKind.FORWARD, 0.0, 1.0, microbatch=3, is_critical=True),
+        Span(WEST, SpanKind.BACKWARD, 4.0, 6.0, microbatch=3, is_critical=True),
+        Span(WEST, SpanKind.UPDATE, 6.0, 6.5),
+        Span(LINK, SpanKind.TRANSFER, 1.0, 1.25, "F3", microbatch=3),
+        Span(EAST, SpanKind.FORWARD, 1.5, 2.0, microbatch=3),
+        Span(EAST, SpanKind.BACKWARD, 2.0, 3.5, microbatch=3),
+        Span(EAST, SpanKind.COLLECTIVE, 3.5, 6.0, "sum of copies"),
     ),
 )
 
@@ -134,14 +134,14 @@ def test_arrows_lead_from_the_sender_into_the_receiver():
     ],
 )
 def test_other_pipelines_copies_jobs_and_steps_are_sent_nothing(first, second):
-    spans = (Span(first, Kind.FORWARD, 0, 1, microbatch=0), Span(second, Kind.FORWARD, 1, 2, microbatch=0))
+    spans = (Span(first, SpanKind.FORWARD, 0, 1, microbatch=0), Span(second, SpanKind.FORWARD, 1, 2, microbatch=0))
     assert not of(chrome_trace(Timeline((first, second), spans)), "s")
 
 
 def test_a_stage_that_starts_over_sends_once():
     lanes = ("a/stage 0 (x) copy 1", "a/stage 1 (y) copy 1")
     times = ((lanes[0], 0, 1), (lanes[0], 2, 3), (lanes[1], 3, 4))
-    spans = tuple(Span(lane, Kind.FORWARD, start, end, microbatch=0) for lane, start, end in times)
+    spans = tuple(Span(lane, SpanKind.FORWARD, start, end, microbatch=0) for lane, start, end in times)
     (arrow,) = of(chrome_trace(Timeline(lanes, spans)), "s")
     assert arrow["ts"] == pytest.approx(3e6, abs=1e-2)
 

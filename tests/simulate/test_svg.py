@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from strata.simulate.svg import svg, write_svg
-from strata.simulate.timeline import Kind, Span, Timeline
+from strata.simulate.timeline import Span, SpanKind, Timeline
 from tests.simulate.random_timelines import timelines
 
 GOLDEN = Path(__file__).parent / "golden" / "two_stages.svg"
@@ -16,17 +16,17 @@ WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link W
 STEP = Timeline(
     (WEST, LINK, EAST),
     (
-        Span(WEST, Kind.FORWARD, 0.0, 1.0, microbatch=0, is_critical=True),
-        Span(WEST, Kind.FORWARD, 1.0, 2.0, microbatch=1),
-        Span(WEST, Kind.BACKWARD, 6.0, 8.0, microbatch=0),
-        Span(WEST, Kind.BACKWARD, 8.0, 10.0, microbatch=1, is_critical=True),
-        Span(LINK, Kind.TRANSFER, 1.0, 1.5, "F0", 0, is_critical=True),
-        Span(LINK, Kind.TRANSFER, 2.0, 2.5, "F1", 1),
-        Span(EAST, Kind.FORWARD, 2.0, 3.0, microbatch=0, is_critical=True),
-        Span(EAST, Kind.BACKWARD, 3.0, 5.0, microbatch=0),
-        Span(EAST, Kind.FORWARD, 5.0, 6.0, microbatch=1),
-        Span(EAST, Kind.BACKWARD, 6.0, 8.0, microbatch=1, is_critical=True),
-        Span(EAST, Kind.UPDATE, 8.0, 9.5),
+        Span(WEST, SpanKind.FORWARD, 0.0, 1.0, microbatch=0, is_critical=True),
+        Span(WEST, SpanKind.FORWARD, 1.0, 2.0, microbatch=1),
+        Span(WEST, SpanKind.BACKWARD, 6.0, 8.0, microbatch=0),
+        Span(WEST, SpanKind.BACKWARD, 8.0, 10.0, microbatch=1, is_critical=True),
+        Span(LINK, SpanKind.TRANSFER, 1.0, 1.5, "F0", 0, is_critical=True),
+        Span(LINK, SpanKind.TRANSFER, 2.0, 2.5, "F1", 1),
+        Span(EAST, SpanKind.FORWARD, 2.0, 3.0, microbatch=0, is_critical=True),
+        Span(EAST, SpanKind.BACKWARD, 3.0, 5.0, microbatch=0),
+        Span(EAST, SpanKind.FORWARD, 5.0, 6.0, microbatch=1),
+        Span(EAST, SpanKind.BACKWARD, 6.0, 8.0, microbatch=1, is_critical=True),
+        Span(EAST, SpanKind.UPDATE, 8.0, 9.5),
     ),
 )
 
@@ -35,7 +35,7 @@ def texts(picture):
     return [element.text for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
 
 
-def many(*, lanes, microbatches, kinds=(Kind.FORWARD, Kind.BACKWARD), gap_s=0.1):
+def many(*, lanes, microbatches, kinds=(SpanKind.FORWARD, SpanKind.BACKWARD), gap_s=0.1):
     names = tuple(f"job/stage {i} (domain)" for i in range(lanes))
     spans = []
     for name in names:
@@ -69,7 +69,7 @@ def test_the_time_axis_says_its_unit_and_round_numbers():
     ("end_s", "unit"), [(5e-9, "ns"), (5e-6, "us"), (0.9, "ms"), (599.0, "s"), (3e3, "min"), (1e5, "h")]
 )
 def test_the_unit_fits_the_length_of_the_step(end_s, unit):
-    picture = svg(Timeline(("a",), (Span("a", Kind.FORWARD, 0.0, end_s),)), title="t")
+    picture = svg(Timeline(("a",), (Span("a", SpanKind.FORWARD, 0.0, end_s),)), title="t")
     assert f"time [{unit}]" in texts(picture)
 
 
@@ -77,13 +77,13 @@ def test_kinds_differ_in_letter_and_pattern_not_only_in_colour():
     picture = svg(STEP, title="t")
     patterns = re.findall(r"<pattern.*?</pattern>", picture)
     without_colour = {re.sub(r'id="[^"]*"|#\w+', "", pattern) for pattern in patterns}
-    assert len(without_colour) == len(patterns) == len(Kind)
+    assert len(without_colour) == len(patterns) == len(SpanKind)
     assert {"F", "B", "T", "U"} <= set(texts(picture))
 
 
 def test_names_cannot_break_the_picture():
     lane = "a<&>\"'\x00/stage 0 (<script>\x07)"
-    timeline = Timeline((lane,), (Span(lane, Kind.FORWARD, 0.0, 1.0, "<a&b>"),))
+    timeline = Timeline((lane,), (Span(lane, SpanKind.FORWARD, 0.0, 1.0, "<a&b>"),))
     picture = svg(timeline, title="<a&b> \ud800")
     picture.encode()
     assert "<script" not in picture
@@ -105,7 +105,9 @@ def test_any_timeline_is_a_well_formed_picture_without_negative_sizes(timeline):
 def test_nothing_to_draw_is_said():
     assert "nothing happened" in texts(svg(Timeline((), ()), title="t"))
     assert "nothing happened" in texts(svg(Timeline((WEST,), ()), title="t"))
-    assert "nothing happened" in texts(svg(Timeline((WEST,), (Span(WEST, Kind.FORWARD, 0.0, 0.0),)), title="t"))
+    assert "nothing happened" in texts(
+        svg(Timeline((WEST,), (Span(WEST, SpanKind.FORWARD, 0.0, 0.0),)), title="t")
+    )
 
 
 def test_a_thousand_microbatches_become_shares_of_time():
@@ -117,7 +119,7 @@ def test_a_thousand_microbatches_become_shares_of_time():
     assert texts(picture).count("idle 0%") == 2
 
 
-@pytest.mark.parametrize("kinds", [(Kind.FORWARD, Kind.BACKWARD), tuple(Kind)])
+@pytest.mark.parametrize("kinds", [(SpanKind.FORWARD, SpanKind.BACKWARD), tuple(SpanKind)])
 @pytest.mark.parametrize(("lanes", "microbatches"), [(8, 60), (100, 9), (150, 200)])
 def test_the_file_stays_under_a_megabyte(kinds, lanes, microbatches):
     picture = svg(many(lanes=lanes, microbatches=microbatches, kinds=kinds), title="t" * 100, width=4000)
@@ -127,7 +129,7 @@ def test_the_file_stays_under_a_megabyte(kinds, lanes, microbatches):
 
 def test_several_jobs_stand_under_their_names():
     lanes = ("a/stage 0 (x)", "b/stage 0 (x)")
-    picture = svg(Timeline(lanes, (Span(lanes[0], Kind.FORWARD, 0.0, 1.0),)), title="t")
+    picture = svg(Timeline(lanes, (Span(lanes[0], SpanKind.FORWARD, 0.0, 1.0),)), title="t")
     said = texts(picture)
     assert said.index("a") < said.index("b")
     assert "a" not in texts(svg(Timeline(lanes[:1], ()), title="t"))

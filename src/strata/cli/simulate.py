@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from strata.cli.simulate_backends import Simulated
     from strata.cli.simulate_inputs import Loaded
-    from strata.simulate.events.work import Circumstances
+    from strata.simulate.events.work import Conditions
     from strata.simulate.timeline import Timeline
 
 Data = dict[str, Any]
@@ -77,7 +77,7 @@ def simulate(
         jobs = load(plans)
     with progress("simulating"):
         if backend == "events":
-            happenings = _circumstances(jobs, jitter, fail, checkpoint_steps, restart)
+            happenings = _conditions(jobs, jitter, fail, checkpoint_steps, restart)
             answer = by_events(jobs, happenings, seed=seed, steps=steps)
         elif backend == "astra":
             answer = by_astra(jobs, links)
@@ -111,24 +111,26 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
         raise UsageError("ASTRA-sim leaves no timeline", hint="--backend events")
 
 
-def _circumstances(
+def _conditions(
     jobs: list[Loaded], jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str
-) -> Circumstances:
+) -> Conditions:
     from strata import units
     from strata.fleet.dynamics import Uniform
     from strata.fleet.schema import load_dynamics
     from strata.simulate.events.failure import parse_failure
-    from strata.simulate.events.work import Circumstances, Weather
+    from strata.simulate.events.work import Conditions, LinkVariation
 
     restart_s = units.parse(restart, "time")
     if restart_s < 0:
         raise UsageError(f"--restart {restart} is negative", hint="--restart 2min")
-    dynamics, weather = load_dynamics(jobs[0].fleet), None
+    dynamics, link_variation = load_dynamics(jobs[0].fleet), None
     if dynamics is not None:
         interval_s = jobs[0].model.reports([jobs[0].plan])[0].step_time_s
-        weather = Weather(interval_s, Uniform(dynamics.bandwidth_fluctuation), Uniform(dynamics.latency_jitter))
+        link_variation = LinkVariation(
+            interval_s, Uniform(dynamics.bandwidth_fluctuation), Uniform(dynamics.latency_jitter)
+        )
     failures = tuple(parse_failure(text, jobs[0].model.fleet) for text in fail)
-    return Circumstances(_share(jitter), weather, failures, checkpoint_steps, restart_s)
+    return Conditions(_share(jitter), link_variation, failures, checkpoint_steps, restart_s)
 
 
 def _share(text: str) -> float:

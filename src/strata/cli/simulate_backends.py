@@ -14,7 +14,7 @@ from strata.cli.simulate_inputs import Loaded
 from strata.errors import StrataError, UsageError
 
 if TYPE_CHECKING:
-    from strata.simulate.events.work import Circumstances
+    from strata.simulate.events.work import Conditions
     from strata.simulate.report import StepReport
     from strata.simulate.timeline import Timeline
 
@@ -29,7 +29,7 @@ class Simulated:
 
 
 def by_events(
-    jobs: list[Loaded], circumstances: Circumstances | None = None, *, seed: int = 0, steps: int = 1
+    jobs: list[Loaded], conditions: Conditions | None = None, *, seed: int = 0, steps: int = 1
 ) -> Simulated:
     """Run all jobs together."""
     import numpy as np
@@ -38,9 +38,7 @@ def by_events(
     from strata.simulate.events.work import AS_PLANNED, Job
 
     running = [Job(job.name, job.model, job.plan) for job in jobs]
-    outcome = simulate(
-        running, rng=np.random.default_rng(seed), steps=steps, circumstances=circumstances or AS_PLANNED
-    )
+    outcome = simulate(running, rng=np.random.default_rng(seed), steps=steps, conditions=conditions or AS_PLANNED)
     return Simulated(list(outcome.reports), outcome.timeline)
 
 

@@ -123,9 +123,9 @@ def acu(card: Accelerator) -> AcuVector:
     values: dict[Figure, float | None] = {}
     trust: dict[Figure, Trust] = {}
     for figure in FIGURES:
-        known, one = deliverable(card, figure), deliverable(unit, figure)
-        assert one is not None, "the reference card has every figure"
-        values[figure] = None if known is None else 100 * known[0] / one[0]
+        known, reference = deliverable(card, figure), deliverable(unit, figure)
+        assert reference is not None, "the reference card has every figure"
+        values[figure] = None if known is None else 100 * known[0] / reference[0]
         if known is not None:
             trust[figure] = known[1]
     return AcuVector(**values, trust=trust)

@@ -32,8 +32,8 @@ def accelerator(name: str) -> Accelerator:
     card, as SkyPilot has it. Raises UsageError.
     """
     key = _key(name)
-    if (found := _by_key().get(key)) is not None:
-        return found
+    if (card := _by_key().get(key)) is not None:
+        return card
     # A beginning that only one card shares is still refused: an L40 is no L40S.
     candidates = dict.fromkeys(card.name for other, card in _by_key().items() if key and other.startswith(key))
     if len(candidates) > 1:

@@ -104,7 +104,7 @@ def weight(fault: str) -> float:
 def of_faults(faults: Iterable[str]) -> Health:
     """Return the health of a device that has these faults."""
     weights = {fault: weight(fault) for fault in faults}
-    return Health(math.prod(weights.values()), tuple(sorted(weights, key=lambda one: (weights[one], one))))
+    return Health(math.prod(weights.values()), tuple(sorted(weights, key=lambda fault: (weights[fault], fault))))
 
 
 def score(now: Reading, before: Reading | None = None) -> Health:
@@ -192,12 +192,12 @@ def slow(samples: Iterable[Sample], now_s: float, *, window_s: float = WINDOW_S)
         rates[sample.model, sample.uuid].append((sample.at_s, sample.rate))
         if sample.power_w is not None and math.isfinite(sample.power_w) and sample.power_w > 0:
             per_watt[sample.model, sample.uuid].append((sample.at_s, sample.rate / sample.power_w))
-    found = [*_outliers(per_watt, "rate-per-watt", window_s), *_outliers(rates, "rate", window_s)]
+    outliers = [*_outliers(per_watt, "rate-per-watt", window_s), *_outliers(rates, "rate", window_s)]
     worst: dict[str, Slow] = {}
-    for one in found:
-        if one.uuid not in worst or one.share <= worst[one.uuid].share:
-            worst[one.uuid] = one
-    return tuple(sorted(worst.values(), key=lambda one: (one.share, one.uuid)))
+    for device in outliers:
+        if device.uuid not in worst or device.share <= worst[device.uuid].share:
+            worst[device.uuid] = device
+    return tuple(sorted(worst.values(), key=lambda device: (device.share, device.uuid)))
 
 
 def _outliers(
@@ -210,7 +210,7 @@ def _outliers(
         times = [at for at, _ in series]
         if len(series) >= MIN_SAMPLES and max(times) - min(times) >= COVERED * window_s:
             cohorts[model][uuid] = statistics.median(value for _, value in series)
-    found = []
+    devices = []
     for model, medians in cohorts.items():
         middle = statistics.median(medians.values())
         if len(medians) < MIN_COHORT or middle <= 0:
@@ -219,5 +219,5 @@ def _outliers(
         for uuid, value in medians.items():
             below = middle - value
             if below > SLOWER * middle and below > OUTLYING * spread:
-                found.append(Slow(uuid, model, what, value / middle, below / spread if spread > 0 else math.inf))
-    return found
+                devices.append(Slow(uuid, model, what, value / middle, below / spread if spread > 0 else math.inf))
+    return devices

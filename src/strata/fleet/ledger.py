@@ -80,7 +80,7 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
     owners = struct.unpack_from(f"<{slots}Q", data, _OWNERS_AT)
     spaces = struct.unpack_from(f"<{slots}I", data, _NAMESPACES_AT)
     here = _namespace()
-    found = []
+    uses = []
     for number in range(ROWS if slots else 0):
         key, limit, ordinal, vendor, cores = _ROW.unpack_from(data, _ROWS_AT + number * _ROW_SIZE)
         if key == 0:
@@ -90,21 +90,21 @@ def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
         holders = [
             Holder(owners[slot] >> 2 & 0x3FFFFF, held[slot], spaces[slot] in (0, here)) for slot in sorted(lives)
         ]
-        found.append(
+        uses.append(
             DeviceUse(
                 name,
                 ordinal,
                 _VENDORS[vendor] if vendor < len(_VENDORS) else f"vendor {vendor}",
                 limit or None,
                 cores / 100 if cores else None,
-                sum(one.used_bytes for one in holders),
-                tuple(sorted(holders, key=lambda one: one.pid)),
+                sum(holder.used_bytes for holder in holders),
+                tuple(sorted(holders, key=lambda holder: holder.pid)),
                 sum(used for slot, used in enumerate(held) if owners[slot] and slot not in lives),
             )
         )
-    if not found and limits is not None:
-        found.append(DeviceUse(name, limits.device, "", limits.memory_bytes, limits.cores_share, 0, ()))
-    return found
+    if not uses and limits is not None:
+        uses.append(DeviceUse(name, limits.device, "", limits.memory_bytes, limits.cores_share, 0, ()))
+    return uses
 
 
 def count_processes(path: Path) -> int:

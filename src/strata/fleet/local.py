@@ -73,8 +73,8 @@ def probe(root: Path = Path("/sys")) -> Machine:
         for folder in sorted((root / "devices/system/node").glob("node[0-9]*"))
     }
     links = sorted((root / "bus/pci/devices").glob("*"))
-    found = [_device(link) for link in links if _ADDRESS.fullmatch(link.name)]
-    return Machine(dict(sorted(cpus.items())), {one.address: one for one in found})
+    devices = [_device(link) for link in links if _ADDRESS.fullmatch(link.name)]
+    return Machine(dict(sorted(cpus.items())), {device.address: device for device in devices})
 
 
 def distance(a: PciDevice, b: PciDevice) -> Distance:

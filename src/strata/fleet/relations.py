@@ -42,10 +42,10 @@ def relations(document: Document, *, seed: bool) -> Iterator[Fault]:
 
 
 def _entries(document: Document, where: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    found = document.data
+    entries = document.data
     for key in where:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    for index, entry in enumerate(found if isinstance(found, list) else []):
+        entries = entries.get(key) if isinstance(entries, Mapping) else None
+    for index, entry in enumerate(entries if isinstance(entries, list) else []):
         if isinstance(entry, Mapping):
             yield (*where, index), entry
 

@@ -47,18 +47,18 @@ def slice_environment(
     """
     env: dict[str, str] = {}
     by_device = {None: slices} if isinstance(slices, Slice) else {**slices}
-    for device, one in by_device.items():
+    for device, limits in by_device.items():
         if device is not None and not 0 <= device < _MOST_DEVICES:
             raise UsageError(f"device {device} is not from 0 to {_MOST_DEVICES - 1}")
         end = "" if device is None else f"_{device}"
-        if one.memory_bytes is not None:
-            if one.memory_bytes <= 0:
-                raise UsageError(f"a limit of {one.memory_bytes} bytes leaves nothing", hint="16Gi")
-            env[f"{MEMORY}{end}"] = str(one.memory_bytes)
-        if one.cores_share is not None:
-            if not 0 < one.cores_share <= 1:
-                raise UsageError(f"{one.cores_share} is no share of the cores", hint="0.3")
-            env[f"{CORES}{end}"] = str(max(1, round(100 * one.cores_share)))
+        if limits.memory_bytes is not None:
+            if limits.memory_bytes <= 0:
+                raise UsageError(f"a limit of {limits.memory_bytes} bytes leaves nothing", hint="16Gi")
+            env[f"{MEMORY}{end}"] = str(limits.memory_bytes)
+        if limits.cores_share is not None:
+            if not 0 < limits.cores_share <= 1:
+                raise UsageError(f"{limits.cores_share} is no share of the cores", hint="0.3")
+            env[f"{CORES}{end}"] = str(max(1, round(100 * limits.cores_share)))
     if env:
         env[PRELOAD] = library
         if ledger:

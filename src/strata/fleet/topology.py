@@ -78,12 +78,12 @@ def _search(bandwidth: Floats, count: int) -> tuple[list[int], bool]:
     low, high, is_exact, clique = 0, len(levels) - 1, True, list(range(count))
     while low < high:
         middle = (low + high + 1) // 2
-        found, is_proven = _clique(_neighbours(bandwidth >= levels[middle]), count)
+        members, is_proven = _clique(_neighbours(bandwidth >= levels[middle]), count)
         is_exact &= is_proven
-        if found is None:
+        if members is None:
             high = middle - 1
         else:
-            low, clique = middle, found
+            low, clique = middle, members
     joined = np.where(bandwidth >= levels[low], bandwidth, -np.inf)
     np.fill_diagonal(joined, -np.inf)
     chosen, is_proven = _heaviest(joined, clique)
@@ -108,12 +108,12 @@ def _clique(neighbours: list[int], count: int) -> tuple[list[int] | None, bool]:
             lowest = candidates & -candidates
             device = lowest.bit_length() - 1
             candidates ^= lowest
-            if found := extend([*chosen, device], candidates & neighbours[device]):
-                return found
+            if clique := extend([*chosen, device], candidates & neighbours[device]):
+                return clique
         return None
 
-    found = extend([], (1 << len(neighbours)) - 1)
-    return found, found is not None or visits < _MAX_VISITS
+    clique = extend([], (1 << len(neighbours)) - 1)
+    return clique, clique is not None or visits < _MAX_VISITS
 
 
 def _heaviest(joined: Floats, clique: list[int]) -> tuple[list[int], bool]:

@@ -163,9 +163,9 @@ class StepModel:
         pipeline_s = _pipelines_s(pieces, [item.local() for item in times] if free_wan else times, exact=exact)
         start = 0
         for plan in plans:
-            mine = slice(start, start + len(plan.pipelines))
-            yield plan, times[mine], pipeline_s[mine]
-            start = mine.stop
+            own_rows = slice(start, start + len(plan.pipelines))
+            yield plan, times[own_rows], pipeline_s[own_rows]
+            start = own_rows.stop
 
     def all_reduce(self, plan: TrainingPlan) -> AllReduce | None:
         """Return the gradient sum between pipelines, None for a plan of one pipeline."""
@@ -275,11 +275,11 @@ class StepModel:
         return total, usd
 
     def _stages(self, plan: TrainingPlan, times: Sequence[PipelineTimes]) -> tuple[StageReport, ...]:
-        found = []
+        reports = []
         for pipeline, item in zip(plan.pipelines, times, strict=True):
             for stage, forward, backward in zip(pipeline.stages, item.forward_s, item.backward_s, strict=True):
                 domain = self.fleet.domain(stage.domain)
-                found.append(
+                reports.append(
                     StageReport(
                         stage.domain,
                         domain.accelerator.name,
@@ -293,7 +293,7 @@ class StepModel:
                         self.memory_limit_bytes(domain),
                     )
                 )
-        return tuple(found)
+        return tuple(reports)
 
     def _trust(self, plan: TrainingPlan) -> Trust:
         grades = [self._stage_layers(plan, s).trust for p in plan.pipelines for s in p.stages]
@@ -313,18 +313,18 @@ def _pipelines_s(
         chunks = plan.virtual_stages if plan.schedule is Schedule.INTERLEAVED else 0
         together = exact and not chunks and len(pipeline.stages) > 1
         groups[together, 0 if together else len(pipeline.stages), chunks].append(index)
-    found = np.zeros(len(pieces))
+    step_s = np.zeros(len(pieces))
     for (together, length, chunks), members in groups.items():
         counts = np.array([pieces[i][1].microbatches for i in members])
         if together:
-            found[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members])
+            step_s[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members])
         elif chunks:
-            found[members] = screening.interleaved_s(stack([times[i] for i in members]), counts, chunks)
+            step_s[members] = screening.interleaved_s(stack([times[i] for i in members]), counts, chunks)
         elif exact and length == 1:
-            found[members] = counts * np.array([times[i].forward_s[0] + times[i].backward_s[0] for i in members])
+            step_s[members] = counts * np.array([times[i].forward_s[0] + times[i].backward_s[0] for i in members])
         else:
-            found[members] = screening.lower_bound_s(stack([times[i] for i in members]), counts)
-    return found
+            step_s[members] = screening.lower_bound_s(stack([times[i] for i in members]), counts)
+    return step_s
 
 
 def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]) -> Floats:
@@ -332,7 +332,7 @@ def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]
     counts = np.array([pipeline.microbatches for pipeline in pipelines])
     longest = max(len(pipeline.stages) for pipeline in pipelines)
     rows = max(1, BATCH_CELLS // longest)
-    found, order = np.zeros(len(pipelines)), np.argsort(counts, kind="stable")
+    step_s, order = np.zeros(len(pipelines)), np.argsort(counts, kind="stable")
     for chunk in (order[first : first + rows] for first in range(0, len(order), rows)):
         width = max(len(pipelines[i].stages) for i in chunk)
         warmup = np.zeros((len(chunk), width), dtype=np.int64)
@@ -340,8 +340,8 @@ def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]
             depth = [stage.warmup for stage in pipelines[i].stages]
             ahead = range(depth[0] + width - len(depth), depth[0], -1)
             warmup[row] = [*ahead, *depth]
-        found[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup)
-    return found
+        step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup)
+    return step_s
 
 
 def stack(times: Sequence[PipelineTimes]) -> StageTimes:
@@ -368,14 +368,14 @@ Share = tuple[str, float, float]
 def _shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
     """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
     total = float(before[-1])
-    found: list[Share] = []
+    shares: list[Share] = []
     for stage in pipeline.stages:
         first = float(before[stage.first_layer]) / total
         last = float(before[stage.first_layer + stage.num_layers]) / total
-        if found and found[-1][0] == stage.domain:
-            first = found.pop()[1]
-        found.append((stage.domain, first, last))
-    return tuple(found)
+        if shares and shares[-1][0] == stage.domain:
+            first = shares.pop()[1]
+        shares.append((stage.domain, first, last))
+    return tuple(shares)
 
 
 def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from strata.errors import UsageError
 from strata.simulate.analytic import PipelineTimes, StepModel
 from strata.simulate.collective import eta
-from strata.simulate.timeline import Kind, Span, Timeline
+from strata.simulate.timeline import Span, SpanKind, Timeline
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
 
@@ -42,14 +42,14 @@ def plan_timeline(model: StepModel, plan: TrainingPlan, *, job: str) -> Timeline
     for drawn, end_s, _ in pipelines:
         by_lane = drawn.by_lane()
         lanes += drawn.lanes
-        for lane, mine in by_lane.items():
-            spans += mine if drawn is slowest else (replace(span, is_critical=False) for span in mine)
-            if any(span.kind is Kind.FORWARD for span in mine):
+        for lane, lane_spans in by_lane.items():
+            spans += lane_spans if drawn is slowest else (replace(span, is_critical=False) for span in lane_spans)
+            if any(span.kind is SpanKind.FORWARD for span in lane_spans):
                 is_critical = drawn is slowest and lane == drawn.lanes[0]
                 last = (
-                    (Kind.COLLECTIVE, drawn.end_s, end_s, "sum of copies"),
-                    (Kind.COLLECTIVE, done_s, summed_s, "sum of pipelines"),
-                    (Kind.UPDATE, summed_s, summed_s + update_s, ""),
+                    (SpanKind.COLLECTIVE, drawn.end_s, end_s, "sum of copies"),
+                    (SpanKind.COLLECTIVE, done_s, summed_s, "sum of pipelines"),
+                    (SpanKind.UPDATE, summed_s, summed_s + update_s, ""),
                 )
                 spans += (
                     Span(lane, kind, start, end, label, is_critical=is_critical)
@@ -95,7 +95,7 @@ class _Run:
             self.back.append(_Lane(f"{prefix}link {dest}>{source}{where}"))
         self.spans: list[Span] = []
         self.waited_for: list[int] = []
-        self.arrived: dict[tuple[Kind, int, int], tuple[float, int]] = {}
+        self.arrived: dict[tuple[SpanKind, int, int], tuple[float, int]] = {}
 
     def timeline(self) -> Timeline:
         todo = [self._order(stage.warmup) for stage in self.pipeline.stages]
@@ -112,23 +112,23 @@ class _Run:
         self._mark_critical()
         return self._drawn()
 
-    def _order(self, warmup: int) -> list[tuple[Kind, int]]:
+    def _order(self, warmup: int) -> list[tuple[SpanKind, int]]:
         """Return what a stage does in turn: `warmup` forwards, then one forward and one backward, to the end."""
         count = self.pipeline.microbatches
         warmup = min(warmup, count)
-        order = [(Kind.FORWARD, m) for m in range(warmup)]
+        order = [(SpanKind.FORWARD, m) for m in range(warmup)]
         for m in range(count):
             if warmup + m < count:
-                order.append((Kind.FORWARD, warmup + m))
-            order.append((Kind.BACKWARD, m))
+                order.append((SpanKind.FORWARD, warmup + m))
+            order.append((SpanKind.BACKWARD, m))
         return order
 
-    def _can_start(self, i: int, kind: Kind, m: int) -> bool:
-        is_end = i == (0 if kind is Kind.FORWARD else len(self.stages) - 1)
+    def _can_start(self, i: int, kind: SpanKind, m: int) -> bool:
+        is_end = i == (0 if kind is SpanKind.FORWARD else len(self.stages) - 1)
         return is_end or (kind, i, m) in self.arrived
 
-    def _work(self, i: int, kind: Kind, m: int) -> None:
-        is_forward = kind is Kind.FORWARD
+    def _work(self, i: int, kind: SpanKind, m: int) -> None:
+        is_forward = kind is SpanKind.FORWARD
         arrival = self.arrived.get((kind, i, m), (0.0, -1))
         busy_s = (self.times.forward_s if is_forward else self.times.backward_s)[i]
         end_s, span = self._append(self.stages[i], kind, m, arrival, busy_s)
@@ -137,16 +137,22 @@ class _Run:
             cut = min(i, to)
             hop = (self.times.there if is_forward else self.times.back)[cut]
             link = (self.there if is_forward else self.back)[cut]
-            sent_s, message = self._append(link, Kind.TRANSFER, m, (end_s, span), hop.serial_s, kind)
+            sent_s, message = self._append(link, SpanKind.TRANSFER, m, (end_s, span), hop.serial_s, kind)
             self.arrived[kind, to, m] = (sent_s + hop.latency_s, message)
 
     def _append(
-        self, lane: _Lane, kind: Kind, m: int, ready: tuple[float, int], busy_s: float, of: Kind | None = None
+        self,
+        lane: _Lane,
+        kind: SpanKind,
+        m: int,
+        ready: tuple[float, int],
+        busy_s: float,
+        of: SpanKind | None = None,
     ) -> tuple[float, int]:
         """Do one thing as soon as the lane is free and what it needs is `ready`; return its end and its number."""
         ready_s, cause = ready
         start_s = max(lane.free_s, ready_s)
-        label = "" if of is None else f"{'F' if of is Kind.FORWARD else 'B'}{m}"
+        label = "" if of is None else f"{'F' if of is SpanKind.FORWARD else 'B'}{m}"
         self.waited_for.append(cause if ready_s > lane.free_s else lane.last)
         self.spans.append(Span(lane.name, kind, start_s, start_s + busy_s, label, m))
         lane.free_s, lane.last = start_s + busy_s, len(self.spans) - 1

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.files import write_text
-from strata.simulate.timeline import Kind, Span, Timeline, gaps, is_stage, job_and_name
+from strata.simulate.timeline import Span, SpanKind, Timeline, gaps, is_stage, job_and_name
 
 Event = dict[str, Any]
 
 NAMES: Final = {
-    Kind.FORWARD: "F",
-    Kind.BACKWARD: "B",
-    Kind.WEIGHT: "W",
-    Kind.UPDATE: "UPDATE",
-    Kind.TRANSFER: "WAN transfer",
-    Kind.COLLECTIVE: "collective",
-    Kind.FAILURE: "failure",
+    SpanKind.FORWARD: "F",
+    SpanKind.BACKWARD: "B",
+    SpanKind.WEIGHT: "W",
+    SpanKind.UPDATE: "UPDATE",
+    SpanKind.TRANSFER: "WAN transfer",
+    SpanKind.COLLECTIVE: "collective",
+    SpanKind.FAILURE: "failure",
 }
 BUBBLE: Final = "bubble"
 
@@ -84,7 +84,7 @@ def _between(start_s: float, end_s: float, pid: int, tid: int) -> Event:
 def _complete(span: Span, pid: int, tid: int) -> Event:
     category, args = NAMES[span.kind], Event()
     event = {"name": category, "cat": category, **_between(span.start_s, span.end_s, pid, tid), "args": args}
-    if span.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT):
+    if span.kind in (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT):
         event["name"] = span.label or (f"{category}{span.microbatch}" if span.microbatch >= 0 else category)
     elif span.label:
         event["name"] = f"{category} {span.label}"
@@ -108,15 +108,15 @@ def _bubble(start_s: float, end_s: float, pid: int, tid: int) -> Event:
 
 def _arrows(spans: Iterable[Span], thread: dict[str, tuple[int, int]]) -> Iterator[Event]:
     """Yield an arrow from each stage that sent a microbatch to the next stage that worked on it."""
-    journeys: dict[tuple[str, Kind, int], list[tuple[int, Span]]] = defaultdict(list)
+    journeys: dict[tuple[str, SpanKind, int], list[tuple[int, Span]]] = defaultdict(list)
     for span in spans:
         stage = _STAGE.fullmatch(span.lane)
-        if stage and span.microbatch >= 0 and span.kind in (Kind.FORWARD, Kind.BACKWARD):
+        if stage and span.microbatch >= 0 and span.kind in (SpanKind.FORWARD, SpanKind.BACKWARD):
             # Pipelines of one job, and copies of one pipeline, number their microbatches alike.
             journeys[stage[1] + stage[3], span.kind, span.microbatch].append((int(stage[2]), span))
     flow = 0
     for (_, kind, _), journey in journeys.items():
-        for sender, receiver in _sent(journey, to_next=1 if kind is Kind.FORWARD else -1):
+        for sender, receiver in _sent(journey, to_next=1 if kind is SpanKind.FORWARD else -1):
             flow += 1
             common = {"name": NAMES[kind], "cat": "message", "id": flow}
             # An arrow belongs to the span it lies in: one nanosecond before the end is still inside.

@@ -175,11 +175,11 @@ def _nearest_neighbours(message_s: Floats) -> Ints:
 
 
 def _exchanges(order: Ints) -> Ints:
-    one, other = np.triu_indices(len(order), k=1)
-    found = np.tile(order, (len(one) + 1, 1))
-    row = np.arange(1, len(one) + 1)
-    found[row, one], found[row, other] = order[other], order[one]
-    return found
+    left, right = np.triu_indices(len(order), k=1)
+    swapped = np.tile(order, (len(left) + 1, 1))
+    row = np.arange(1, len(left) + 1)
+    swapped[row, left], swapped[row, right] = order[right], order[left]
+    return swapped
 
 
 def eta(local_steps: float, *, sensitivity: float = 1.0) -> float:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.simulate.timeline import Kind, Span
+from strata.simulate.timeline import Span, SpanKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Mixture:
     """Which share of the time from `start_s` until the next one begins went to which kind."""
 
     start_s: float
-    shares: dict[Kind, float]
+    shares: dict[SpanKind, float]
 
 
 def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[Mixture]:
@@ -25,7 +25,7 @@ def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[
     as many of the one as of the other, also where two microbatches make a rhythm.
     """
     size = 4 * math.ceil(len(spans) / most / 4)
-    found: list[Mixture] = []
+    grouped: list[Mixture] = []
     group: list[Span] = []
     for i, span in enumerate(spans):
         group.append(span)
@@ -33,11 +33,13 @@ def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[
         is_last = after_s - span.end_s > longest_gap_s
         if is_last or len(group) == size:
             start_s, end_s = group[0].start_s, span.end_s if is_last else after_s
-            busy: dict[Kind, float] = defaultdict(float)
-            for one in group:
-                busy[one.kind] += (one.end_s - one.start_s) / (end_s - start_s) if end_s > start_s else 0.0
-            found.append(Mixture(start_s, dict(busy)))
+            busy: dict[SpanKind, float] = defaultdict(float)
+            for member in group:
+                busy[member.kind] += (
+                    (member.end_s - member.start_s) / (end_s - start_s) if end_s > start_s else 0.0
+                )
+            grouped.append(Mixture(start_s, dict(busy)))
             group = []
         if is_last:
-            found.append(Mixture(span.end_s, {}))
-    return found
+            grouped.append(Mixture(span.end_s, {}))
+    return grouped

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 from strata import units
 from strata.files import write_text
 from strata.simulate.mixture import mixtures
-from strata.simulate.timeline import Kind, Span, Timeline, gaps, is_stage, job_and_name
+from strata.simulate.timeline import Span, SpanKind, Timeline, gaps, is_stage, job_and_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class _Look:
 
 
 _LOOKS: Final = {
-    Kind.FORWARD: _Look("F", "forward", "#56B4E9"),
-    Kind.BACKWARD: _Look("B", "backward", "#E69F00", '<path d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5"/>'),
-    Kind.WEIGHT: _Look("W", "weight gradients", "#F0E442", '<path d="M0 0L6 6M0 6L6 0"/>'),
-    Kind.UPDATE: _Look("U", "update", "#009E73", '<path d="M3 0V6"/>'),
-    Kind.TRANSFER: _Look("T", "transfer", "#CC79A7", '<circle cx="3" cy="3" r="1" fill="#000"/>'),
-    Kind.COLLECTIVE: _Look("C", "collective", "#0072B2", '<path stroke="#fff" d="M0 3H6"/>'),
-    Kind.FAILURE: _Look("X", "failure", "#D55E00", '<path d="M0 0L6 6M0 6L6 0M3 0V6"/>'),
+    SpanKind.FORWARD: _Look("F", "forward", "#56B4E9"),
+    SpanKind.BACKWARD: _Look("B", "backward", "#E69F00", '<path d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5"/>'),
+    SpanKind.WEIGHT: _Look("W", "weight gradients", "#F0E442", '<path d="M0 0L6 6M0 6L6 0"/>'),
+    SpanKind.UPDATE: _Look("U", "update", "#009E73", '<path d="M3 0V6"/>'),
+    SpanKind.TRANSFER: _Look("T", "transfer", "#CC79A7", '<circle cx="3" cy="3" r="1" fill="#000"/>'),
+    SpanKind.COLLECTIVE: _Look("C", "collective", "#0072B2", '<path stroke="#fff" d="M0 3H6"/>'),
+    SpanKind.FAILURE: _Look("X", "failure", "#D55E00", '<path d="M0 0L6 6M0 6L6 0M3 0V6"/>'),
 }
 
 _STYLE: Final = """
@@ -143,7 +143,7 @@ class _Picture:
                 f'<title id="strata-title">{_safe(self.title)}</title>',
                 f'<desc id="strata-desc">{_safe(desc)}</desc>',
                 f"<style>{_STYLE}</style>",
-                f"<defs>{''.join(_pattern(kind) for kind in Kind)}</defs>",
+                f"<defs>{''.join(_pattern(kind) for kind in SpanKind)}</defs>",
                 '<rect class="paper" width="100%" height="100%"/>',
                 *self.body,
                 "</svg>\n",
@@ -251,7 +251,7 @@ class _Picture:
         parts = mixtures(spans, most=self.num_slices, longest_gap_s=self.end_s / self.num_slices)
         levels = [0.0] * len(parts)
         areas = []
-        for kind in [kind for kind in Kind if any(kind in part.shares for part in parts)]:
+        for kind in [kind for kind in SpanKind if any(kind in part.shares for part in parts)]:
             path, last = [f"M{_n(self.left)} {_n(top + height)}"], 0.0
             for i, part in enumerate(parts):
                 levels[i] += part.shares.get(kind, 0.0)
@@ -290,7 +290,7 @@ def _letters(span: Span) -> str:
     return _fitting(span.label, _MAX_LABEL) or _LOOKS[span.kind].letter + number
 
 
-def _pattern(kind: Kind) -> str:
+def _pattern(kind: SpanKind) -> str:
     look = _LOOKS[kind]
     return (
         f'<pattern id="strata-{kind}" width="6" height="6" patternUnits="userSpaceOnUse">'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class SpanKind(StrEnum):
     """What a lane is doing in a span; a lane without a span idles."""
 
     FORWARD = "forward"
@@ -28,7 +28,7 @@ class Span:
     """
 
     lane: str
-    kind: Kind
+    kind: SpanKind
     start_s: float
     end_s: float
     label: str = ""
@@ -50,10 +50,10 @@ class Timeline:
 
     def by_lane(self) -> dict[str, list[Span]]:
         """Return the spans of each lane, lanes without any included."""
-        found: dict[str, list[Span]] = {lane: [] for lane in self.lanes}
+        by_lane: dict[str, list[Span]] = {lane: [] for lane in self.lanes}
         for span in self.spans:
-            found[span.lane].append(span)
-        return found
+            by_lane[span.lane].append(span)
+        return by_lane
 
 
 def job_and_name(lane: str) -> tuple[str, str]:
@@ -64,16 +64,18 @@ def job_and_name(lane: str) -> tuple[str, str]:
 
 def is_stage(spans: Sequence[Span]) -> bool:
     """Whether a lane of these spans computes, so that its gaps are a pipeline's bubbles."""
-    return any(span.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT, Kind.UPDATE) for span in spans)
+    return any(
+        span.kind in (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.WEIGHT, SpanKind.UPDATE) for span in spans
+    )
 
 
 def gaps(spans: Sequence[Span], end_s: float) -> list[tuple[float, float]]:
     """Return when a lane idles between 0 and `end_s`, as (start, end) in seconds; `spans` by time."""
-    found, free_s = [], 0.0
+    gaps, free_s = [], 0.0
     for span in spans:
         if span.start_s > free_s:
-            found.append((free_s, span.start_s))
+            gaps.append((free_s, span.start_s))
         free_s = max(free_s, span.end_s)
     if end_s > free_s:
-        found.append((free_s, end_s))
-    return found
+        gaps.append((free_s, end_s))
+    return gaps

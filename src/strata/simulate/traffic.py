@@ -44,7 +44,7 @@ def wan_hop(fleet: Fleet, source: str, dest: str, message_bytes: float, *, copie
 
 def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> list[tuple[Hop, Hop]]:
     """Return the forward and backward hop of every cut of a pipeline; one message size per cut."""
-    stages, found = pipeline.stages, []
+    stages, hops = pipeline.stages, []
     in_domain = Counter(stage.domain for stage in stages)
     placed: Counter[str] = Counter()
     for here, there, size in zip(stages, stages[1:], message_bytes, strict=False):
@@ -52,14 +52,14 @@ def hops(fleet: Fleet, pipeline: Pipeline, message_bytes: Sequence[float]) -> li
         if here.domain == there.domain:
             hop = _inner_hop(fleet.domain(here.domain), here.tensor_parallel, placed[here.domain],
                              in_domain[here.domain], size)  # fmt: skip
-            found.append((hop, hop))
+            hops.append((hop, hop))
         else:
             copies = pipeline.replicas
-            found.append((
+            hops.append((
                 wan_hop(fleet, here.domain, there.domain, size, copies=copies, ranks=here.tensor_parallel),
                 wan_hop(fleet, there.domain, here.domain, size, copies=copies, ranks=there.tensor_parallel),
             ))  # fmt: skip
-    return found
+    return hops
 
 
 def _inner_hop(domain: Domain, ranks: int, position: int, stages: int, message_bytes: float) -> Hop:
@@ -91,8 +91,8 @@ def replica_wire(domain: Domain, *, replicas: int, copy_devices: int) -> tuple[f
 
 def links_used(fleet: Fleet, pipeline: Pipeline) -> list[Link]:
     """Return the wide-area links the pipeline's activations and gradients cross."""
-    found = []
+    links = []
     for here, there in pairwise(pipeline.stages):
         if here.domain != there.domain:
-            found += [fleet.links[here.domain, there.domain], fleet.links[there.domain, here.domain]]
-    return found
+            links += [fleet.links[here.domain, there.domain], fleet.links[there.domain, here.domain]]
+    return links

@@ -26,7 +26,7 @@ NODE_DEVICES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class JobTrace:
     """Run times [s] and sizes [GPUs] of the GPU jobs of one trace."""
 
     median_s: float
@@ -78,23 +78,23 @@ def _sigma(median_s: float, mean_s: float) -> float:
     return low
 
 
-def _openb() -> Trace:
+def _openb() -> JobTrace:
     """p10, p50, p90 = 74, 545, 6260 s: sigma is half the distance of the outer two in normal quantiles."""
     sigma = math.log(6260 / 74) / (2 * 1.2815515655446004)
-    return Trace(545.0, 545.0 * math.exp(sigma**2 / 2), 1.0, (6989 + 2 * 16 + 4 * 15 + 8 * 44) / 7064)
+    return JobTrace(545.0, 545.0 * math.exp(sigma**2 / 2), 1.0, (6989 + 2 * 16 + 4 * 15 + 8 * 44) / 7064)
 
 
 TRACES: Final = {
-    "seren": Trace(122.0, 1414.0, 1.0, 5.68),
-    "kalos": Trace(124.0, 1260.0, 1.0, 26.8),
-    "philly": Trace(874.0, 18006.0, 1.0, 1.93),
-    "helios": Trace(206.0, 6652.0, 1.0, 3.72),
-    "pai": Trace(481.0, 4787.0, 0.5, 0.68),
+    "seren": JobTrace(122.0, 1414.0, 1.0, 5.68),
+    "kalos": JobTrace(124.0, 1260.0, 1.0, 26.8),
+    "philly": JobTrace(874.0, 18006.0, 1.0, 1.93),
+    "helios": JobTrace(206.0, 6652.0, 1.0, 3.72),
+    "pai": JobTrace(481.0, 4787.0, 0.5, 0.68),
     "openb": _openb(),
 }
 
 
-def sample(trace: Trace, rng: np.random.Generator, n: int, *, least_s: float = 0.0) -> tuple[Floats, Floats]:
+def sample(trace: JobTrace, rng: np.random.Generator, n: int, *, least_s: float = 0.0) -> tuple[Floats, Floats]:
     """Return run times [s] and sizes [nodes] of n jobs; the two are drawn independently, which is assumed."""
     return trace.run_time_s(rng.random(n), least_s=least_s), trace.nodes(rng.random(n))
 

@@ -283,8 +283,17 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
 
 def _refuse_unlike_llama(keys: _Keys) -> None:
     kind, known = keys.data.get("model_type"), ", ".join(_FAMILIES)
-    told = ("expert", "ssm", "mamba", "linear_attn", "linear_num", "kv_lora_rank", "shared_kv", "per_layer_input")
-    odd = next((key for key in keys.data if any(part in key for part in told) and keys.data[key]), None)
+    foreign = (
+        "expert",
+        "ssm",
+        "mamba",
+        "linear_attn",
+        "linear_num",
+        "kv_lora_rank",
+        "shared_kv",
+        "per_layer_input",
+    )
+    odd = next((key for key in keys.data if any(part in key for part in foreign) and keys.data[key]), None)
     types = keys.data.get("layer_types")
     if (
         odd is None

@@ -47,7 +47,7 @@ FORMATS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RequestTrace:
     """A trace that was read once and found good. `num_failed`: its requests that generated nothing; left out."""
 
     path: str
@@ -71,7 +71,7 @@ class Trace:
                 yield Request((at_s - self.start_s) / speed, prompt_tokens, output_tokens)
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(path: str | Path) -> RequestTrace:
     """Read a trace to its end without keeping it; `.gz` too. Raises BadFile with its first faults, UsageError."""
     kind, faults = _format(str(path)), list[Fault]()
     count = failed = prompts = outputs = 0
@@ -88,7 +88,7 @@ def read_trace(path: str | Path) -> Trace:
         raise BadFile(faults)
     if not count:
         raise BadFile([Fault(str(path), "no request of it generated a token")])
-    return Trace(str(path), kind, count, failed, start_s, end_s, prompts, outputs)
+    return RequestTrace(str(path), kind, count, failed, start_s, end_s, prompts, outputs)
 
 
 @contextmanager
@@ -136,13 +136,13 @@ def _rows(path: str, kind: Format, faults: list[Fault]) -> Iterator[tuple[float,
                 continue
             try:
                 at_s = kind.seconds(fields[time])
-                found = at_s, int(fields[prompt]), int(fields[output])
-                is_good = before_s <= at_s < math.inf and found[1] >= (found[2] > 0) and found[2] >= 0
+                row = at_s, int(fields[prompt]), int(fields[output])
+                is_good = before_s <= at_s < math.inf and row[1] >= (row[2] > 0) and row[2] >= 0
             except ValueError:
                 is_good = False
             if is_good:
                 before_s = at_s
-                yield found
+                yield row
             else:
                 faults.append(_fault(path, kind, line, dict(zip(names, fields, strict=True)), before_s))
 

@@ -142,8 +142,8 @@ def requests(
             yield from map(Request, chunk, prompt, output)
             continue
         which = rng.integers(prompts.count, size=len(chunk)).tolist()
-        for at_s, more, out, one in zip(chunk, prompt, output, which, strict=True):
-            yield Request(at_s, prompts.tokens + more, out, prompts.blocks(one))
+        for at_s, more, out, prompt_index in zip(chunk, prompt, output, which, strict=True):
+            yield Request(at_s, prompts.tokens + more, out, prompts.blocks(prompt_index))
 
 
 def until(stream: Iterator[Request], end_s: float) -> Iterator[Request]:

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 def slugs(names: Iterable[str]) -> list[str]:
     """Return names that are safe in a file name, a label and a shell, and different where the names are."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "domain"
         number, other = 1, slug
-        while other in found:
+        while other in unique:
             number += 1
             other = f"{slug}-{number}"
-        found.append(other)
-    return found
+        unique.append(other)
+    return unique
 
 
 def comment(lines: Iterable[str]) -> str:

@@ -119,16 +119,16 @@ def serving_job_from_document(document: Document, base: Path) -> ServingJob:
         faults.extend(error.faults)
     spec = model_at(document, base, faults)
     if not faults and spec is not None:
-        longest, asked = spec.max_sequence_length, file.demand.prompt + file.demand.output
-        if longest is not None and asked > longest:
+        longest, needed = spec.max_sequence_length, file.demand.prompt + file.demand.output
+        if longest is not None and needed > longest:
             message = (
-                f"{spec.name} has learned positions for {longest} tokens only, and prompt and output are {asked}"
+                f"{spec.name} has learned positions for {longest} tokens only, and prompt and output are {needed}"
             )
             faults.append(document.fault(("demand", "prompt"), message))
-        if file.demand.longest is not None and not asked <= file.demand.longest <= (
+        if file.demand.longest is not None and not needed <= file.demand.longest <= (
             spec.context_limit or math.inf
         ):
-            message = f"should be between {asked}, the mean prompt and output, and the model's limit"
+            message = f"should be between {needed}, the mean prompt and output, and the model's limit"
             if spec.context_limit:
                 message += f" of {spec.context_limit} tokens"
             faults.append(document.fault(("demand", "longest"), message))

@@ -1,4 +1,4 @@
-"""Failures and weather cost what hand arithmetic says."""
+"""Failures and link variation cost what hand arithmetic says."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from strata.fleet.dynamics import Replay, Uniform
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.failure import parse_failure
 from strata.simulate.events.run import simulate
-from strata.simulate.events.work import Circumstances, DeviceFailure, Job, LinkFailure, Weather
-from strata.simulate.timeline import Kind
+from strata.simulate.events.work import Conditions, DeviceFailure, Job, LinkFailure, LinkVariation
+from strata.simulate.timeline import SpanKind
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job
 
@@ -20,8 +20,8 @@ STEP_S = MODEL.reports([PLAN])[0].step_time_s
 
 def run(*failures, steps=1, seed=0, jobs=1, **more):
     running = [Job(f"job{i}", MODEL, PLAN) for i in range(jobs)]
-    circumstances = Circumstances(failures=failures, **more)
-    return simulate(running, rng=np.random.default_rng(seed), steps=steps, circumstances=circumstances)
+    conditions = Conditions(failures=failures, **more)
+    return simulate(running, rng=np.random.default_rng(seed), steps=steps, conditions=conditions)
 
 
 def total_s(*failures, steps=1, **more):
@@ -51,7 +51,7 @@ def test_steps_run_again_send_their_bytes_again():
 
 
 def test_the_failure_is_drawn_on_every_stage():
-    spans = [s for s in run(DeviceFailure("b", 1.0), restart_s=50.0).timeline.spans if s.kind is Kind.FAILURE]
+    spans = [s for s in run(DeviceFailure("b", 1.0), restart_s=50.0).timeline.spans if s.kind is SpanKind.FAILURE]
     assert [(span.start_s, span.end_s) for span in spans] == [(1.0, 51.0)] * 2
 
 
@@ -79,13 +79,13 @@ def test_a_cable_cut_while_nobody_sends_costs_nothing():
 def test_links_at_half_their_bandwidth_take_twice_the_serialisation():
     hop = MODEL.times(PLAN, PLAN.pipelines[0]).there[0]
     half = Replay(np.array([0.0]), np.full((1, len(MODEL.fleet.links)), 0.5))
-    assert total_s(weather=Weather(1.0, bandwidth=half)) == pytest.approx(STEP_S + 2 * hop.serial_s)
-    assert total_s(weather=Weather(1.0, latency=half)) == pytest.approx(STEP_S - hop.latency_s)
+    assert total_s(link_variation=LinkVariation(1.0, bandwidth=half)) == pytest.approx(STEP_S + 2 * hop.serial_s)
+    assert total_s(link_variation=LinkVariation(1.0, latency=half)) == pytest.approx(STEP_S - hop.latency_s)
 
 
 def test_weather_is_the_same_for_a_seed_whatever_runs():
-    weather = Weather(0.5, Uniform(0.5), Uniform(0.5))
-    first, again, other = (run(seed=seed, weather=weather) for seed in (3, 3, 4))
+    link_variation = LinkVariation(0.5, Uniform(0.5), Uniform(0.5))
+    first, again, other = (run(seed=seed, link_variation=link_variation) for seed in (3, 3, 4))
     assert first == again
     assert first.reports != other.reports
 
@@ -121,4 +121,4 @@ def test_the_critical_path_leads_through_the_failure_back_to_the_first_step():
     failure = DeviceFailure("b", 1.5 * STEP_S)
     chain = [s for s in run(failure, steps=3, restart_s=50.0).timeline.spans if s.is_critical]
     assert min(span.start_s for span in chain) == 0
-    assert Kind.FAILURE in {span.kind for span in chain}
+    assert SpanKind.FAILURE in {span.kind for span in chain}

@@ -14,8 +14,8 @@ from strata.fleet.fleet import Link
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.order import in_turn, interleaved
 from strata.simulate.events.run import simulate
-from strata.simulate.events.work import Circumstances, Job
-from strata.simulate.timeline import Kind
+from strata.simulate.events.work import Conditions, Job
+from strata.simulate.timeline import SpanKind
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -121,8 +121,8 @@ def test_a_straggler_of_one_stage_slows_the_step_as_if_its_layers_were_longer():
 
 def test_a_seed_is_one_run_and_another_seed_another():
     model, plan = two_domains(), across(replicas=2)
-    jittery = Circumstances(jitter=0.05)
-    first, again, other = (run(model, plan, seed=seed, circumstances=jittery) for seed in (1, 1, 2))
+    jittery = Conditions(jitter=0.05)
+    first, again, other = (run(model, plan, seed=seed, conditions=jittery) for seed in (1, 1, 2))
     assert first == again
     assert first.reports[0].step_time_s != other.reports[0].step_time_s
 
@@ -130,7 +130,7 @@ def test_a_seed_is_one_run_and_another_seed_another():
 def test_jitter_keeps_the_mean_of_a_lone_stage():
     model = two_domains()
     plan = TrainingPlan((Pipeline((Stage("a", 0, 10, 2),), 1, 400),), 1)
-    noisy = step_s(model, plan, circumstances=Circumstances(jitter=0.1), steps=3)
+    noisy = step_s(model, plan, conditions=Conditions(jitter=0.1), steps=3)
     assert noisy == pytest.approx(step_s(model, plan), rel=0.02)
 
 
@@ -143,7 +143,7 @@ def test_two_jobs_on_one_link_are_slower_than_one_alone():
 
 def test_copies_share_the_link_whether_they_are_simulated_together_or_apart():
     model, plan = two_domains(gbps=0.5), across(replicas=4)
-    apart = step_s(model, plan, circumstances=Circumstances(jitter=1e-13))
+    apart = step_s(model, plan, conditions=Conditions(jitter=1e-13))
     assert apart == pytest.approx(step_s(model, plan), rel=1e-9)
 
 
@@ -162,8 +162,8 @@ def test_the_critical_path_is_a_chain_from_the_start_to_the_end():
 def test_lanes_never_hold_two_things_at_once():
     model = StepModel(fleet(domain("a"), domain("b"), domain("c"), gbps=1), job())
     plans = (across(replicas=2), across(domains=("c", "b")))
-    for circumstances in (Circumstances(), Circumstances(jitter=0.1)):
-        timeline = run(model, *plans, circumstances=circumstances).timeline
+    for conditions in (Conditions(), Conditions(jitter=0.1)):
+        timeline = run(model, *plans, conditions=conditions).timeline
         for spans in timeline.by_lane().values():
             assert all(a.end_s <= b.start_s + 1e-12 for a, b in pairwise(spans))
-        assert {span.kind for span in timeline.spans} >= {Kind.FORWARD, Kind.TRANSFER, Kind.UPDATE}
+        assert {span.kind for span in timeline.spans} >= {SpanKind.FORWARD, SpanKind.TRANSFER, SpanKind.UPDATE}

@@ -12,7 +12,7 @@ import numpy as np
 from strata.fleet.schema import load_fleet
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.run import simulate as run
-from strata.simulate.events.work import Circumstances, Job
+from strata.simulate.events.work import Conditions, Job
 from strata.simulate.pipeline import StageTimes, classic_warmup, recurrence_s
 from strata.simulate.screening import one_f_one_b_s
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -100,7 +100,7 @@ def _events(name: str, *, jitter: float) -> dict[str, Any]:
     job = Job("step", StepModel(load_fleet("aws10"), load_job("llama-3.1-8b")), plan)
 
     def work() -> int:
-        return run([job], rng=np.random.default_rng(0), circumstances=Circumstances(jitter)).num_events
+        return run([job], rng=np.random.default_rng(0), conditions=Conditions(jitter)).num_events
 
     num_events, wall_s = work(), _seconds(work, time.perf_counter)
     return {"name": name, "events_per_s": num_events / wall_s, "wall_s": wall_s, "peer_s": _ASTRA_STEP_S}

@@ -124,7 +124,7 @@ def _regimes(grid: Grid, end_s: float, rng: np.random.Generator) -> tuple[tuple[
     return tuple(states)
 
 
-def sizes_of(trace: arrivals.Trace) -> Sizes:
+def sizes_of(trace: arrivals.JobTrace) -> Sizes:
     """Return nodes and run times of a public trace, of jobs that run between LEAST_RUN_S and MOST_RUN_S.
 
     Shorter ones are not training; longer ones, cut off, would make up a trace of a few days on their own.

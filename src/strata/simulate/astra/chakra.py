@@ -95,12 +95,12 @@ def _typed(name: str, value: Value, _kind: str) -> bytes:
 @lru_cache(maxsize=2**12)
 def _varint(value: int) -> bytes:
     value &= 2**64 - 1  # negative numbers are written as 64-bit two's complement
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _key(number: int, wire: int) -> bytes:

@@ -47,13 +47,13 @@ class Binaries:
 
     def of(self, backend: Backend) -> Path:
         """Return the binary of a backend. Raises MissingPart where there is none."""
-        found: Path | None = getattr(self, backend.value)
-        if found is None:
+        binary: Path | None = getattr(self, backend.value)
+        if binary is None:
             raise MissingPart(
                 f"no ASTRA-sim binary of the {backend} backend was found",
                 hint=f"build it, and put its path in {VARIABLES[backend]}",
             )
-        return found
+        return binary
 
 
 def find(environment: Mapping[str, str]) -> Binaries:
@@ -61,26 +61,26 @@ def find(environment: Mapping[str, str]) -> Binaries:
 
     Only looks. Raises MissingPart where a variable names something that cannot be run.
     """
-    found: dict[str, Path] = {}
+    binaries: dict[str, Path] = {}
     if named := environment.get("STRATA_ASTRA_SIM"):
         place = Path(named).expanduser()
         if place.is_dir():
             for backend, name in NAMES.items():
                 if binary := shutil.which(name, path=str(place)):
-                    found[backend.value] = Path(binary)
-            if not found:
+                    binaries[backend.value] = Path(binary)
+            if not binaries:
                 names = " or ".join(NAMES.values())
                 raise MissingPart(f"STRATA_ASTRA_SIM={named}: this folder holds no {names} that can be run")
         else:
-            found[_kind(place).value] = _executable("STRATA_ASTRA_SIM", place)
+            binaries[_kind(place).value] = _executable("STRATA_ASTRA_SIM", place)
     for backend, name in NAMES.items():
         # An empty entry of PATH would be the folder one happens to stand in.
         path = os.pathsep.join(filter(None, environment.get("PATH", "").split(os.pathsep)))
-        if backend.value not in found and path and (binary := shutil.which(name, path=path)):
-            found[backend.value] = Path(binary)
+        if backend.value not in binaries and path and (binary := shutil.which(name, path=path)):
+            binaries[backend.value] = Path(binary)
     if named := environment.get("STRATA_ASTRA_SIM_NS3"):
-        found["ns3"] = _executable("STRATA_ASTRA_SIM_NS3", Path(named).expanduser())
-    return Binaries(**{kind: binary.absolute() for kind, binary in found.items()})
+        binaries["ns3"] = _executable("STRATA_ASTRA_SIM_NS3", Path(named).expanduser())
+    return Binaries(**{kind: binary.absolute() for kind, binary in binaries.items()})
 
 
 def _kind(binary: Path) -> Backend:

@@ -124,14 +124,14 @@ def lower(
     else:
         rank_of, sizes = _grid(plan, work)
     dims, notes = _dimensions(sizes, wires, aggregation, across)
-    asked = model.all_reduce(plan)
-    if asked is not None and asked.algorithm != across:
-        notes.append(f"sums between domains are a {across} here; the analytic model takes {asked.algorithm}")
+    planned_sum = model.all_reduce(plan)
+    if planned_sum is not None and planned_sum.algorithm != across:
+        notes.append(f"sums between domains are a {across} here; the analytic model takes {planned_sum.algorithm}")
     num_ranks = math.prod(dim.size for dim in dims)
-    found, groups = traces(work, rank_of, num_ranks=num_ranks, num_dims=len(dims))
+    rank_traces, groups = traces(work, rank_of, num_ranks=num_ranks, num_dims=len(dims))
     label_of = {rank_of[worker.key]: worker.label for worker in work}
     labels = tuple(label_of.get(rank, "") for rank in range(num_ranks))
-    scenario = Scenario(dims, found, groups, memory_bytes_per_s(model, plan))
+    scenario = Scenario(dims, rank_traces, groups, memory_bytes_per_s(model, plan))
     return Lowered(backend, scenario, labels, (*notes, *common_notes(model, plan)))
 
 
@@ -175,20 +175,20 @@ def _kinds(plan: TrainingPlan) -> list[str]:
 
 def _wires(model: StepModel, plan: TrainingPlan, across: str) -> Wires:
     """Return the links each kind of traffic takes, one entry a use."""
-    found: Wires = {kind: [] for kind in KINDS}
+    wires: Wires = {kind: [] for kind in KINDS}
     for p, pipeline in enumerate(plan.pipelines):
         times = model.times(plan, pipeline)
         for size, *both in zip(message_bytes(model, plan, pipeline), times.there, times.back, strict=True):
             for hop in both:
                 wire = Wire(size / hop.serial_s, hop.latency_s)
-                found["domains" if hop.wan_bytes else "stages"].append(wire)
+                wires["domains" if hop.wan_bytes else "stages"].append(wire)
         if pipeline.replicas > 1:
-            found["copies"] += copy_wires(model, plan, p)
+            wires["copies"] += copy_wires(model, plan, p)
     ring = ring_order(model.fleet, plan)
     pairs = permutations(ring, 2) if across == "direct" else pairwise((*ring, ring[0]))
     for here, there in pairs:
-        found["domains"] += _sum_wires(model, plan, here, there)
-    return found
+        wires["domains"] += _sum_wires(model, plan, here, there)
+    return wires
 
 
 def _across(model: StepModel, plan: TrainingPlan) -> str:
@@ -199,13 +199,13 @@ def _across(model: StepModel, plan: TrainingPlan) -> str:
 
 def copy_wires(model: StepModel, plan: TrainingPlan, p: int) -> list[Wire]:
     """Return the wire of each stage of a pipeline towards its copies, all its devices together."""
-    pipeline, found = plan.pipelines[p], []
+    pipeline, hop_wires = plan.pipelines[p], []
     for stage in pipeline.stages:
         devices = sum(other.tensor_parallel for other in pipeline.stages if other.domain == stage.domain)
         domain = model.fleet.domain(stage.domain)
         bandwidth, latency = replica_wire(domain, replicas=pipeline.replicas, copy_devices=devices)
-        found.append(Wire(bandwidth * stage.tensor_parallel, latency))
-    return found
+        hop_wires.append(Wire(bandwidth * stage.tensor_parallel, latency))
+    return hop_wires
 
 
 def _sum_wires(model: StepModel, plan: TrainingPlan, here: int, there: int) -> list[Wire]:
@@ -219,14 +219,14 @@ def _sum_wires(model: StepModel, plan: TrainingPlan, here: int, there: int) -> l
     for s, (a, b) in enumerate(zip(source.stages, dest.stages, strict=True)):
         if a.domain != b.domain:
             pairs.setdefault((a.domain, b.domain), []).append(gradient_bytes(model, source, s))
-    found = []
+    sum_wires = []
     for (a_name, b_name), sizes in pairs.items():
         link = model.fleet.link(a_name, b_name)
         if link is None:
             raise Refused(Reason("link-missing", "", {"source": a_name, "dest": b_name}))
         share = max(sizes) / (sum(sizes) * source.replicas) if sum(sizes) else 1.0
-        found.append(Wire(link.bandwidth_bytes_per_s * share, link.latency_s))
-    return found
+        sum_wires.append(Wire(link.bandwidth_bytes_per_s * share, link.latency_s))
+    return sum_wires
 
 
 def _grid(plan: TrainingPlan, work: Sequence[Worker]) -> tuple[dict[Key, int], dict[str, int]]:
@@ -248,9 +248,9 @@ def _places(plan: TrainingPlan) -> dict[tuple[int, int], int]:
                 for s, stage in enumerate(pipeline.stages)}  # fmt: skip
     together = {key: [key] for key in stage_of}
 
-    def join(one: tuple[int, int], other: tuple[int, int]) -> None:
-        if together[one] is not together[other]:
-            merged = together[one] + together[other]
+    def join(first: tuple[int, int], other: tuple[int, int]) -> None:
+        if together[first] is not together[other]:
+            merged = together[first] + together[other]
             for key in merged:
                 together[key] = merged
 

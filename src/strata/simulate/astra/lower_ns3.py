@@ -40,7 +40,7 @@ def lower_ns3(
     if largest > MAX_MESSAGE_BYTES:
         raise Refused(Reason("astra-message-too-large", "", {"size": show_bytes(largest)}))
     rank_of = {worker.key: rank for rank, worker in enumerate(work)}
-    found, groups = traces(work, rank_of, num_ranks=len(work), num_dims=1)
+    rank_traces, groups = traces(work, rank_of, num_ranks=len(work), num_dims=1)
     switch = {name: len(work) + index for index, name in enumerate(plan.domains)}
     notes = ["each message costs a round trip: ns-3 waits for the acknowledgement"]
     cables = []
@@ -62,23 +62,23 @@ def lower_ns3(
                 cables.append(Cable(switch[here], switch[there], wire.bandwidth_bytes_per_s, wire.latency_s))
     if unequal:
         notes.append("pipelines have unequal copies: one ring over all of them sums the gradients")
-    network = Network(len(switch), tuple(cables), found, groups, memory_bytes_per_s(model, plan))
+    network = Network(len(switch), tuple(cables), rank_traces, groups, memory_bytes_per_s(model, plan))
     return network, tuple(worker.label for worker in work), (*notes, *common_notes(model, plan))
 
 
 def _inner(model: StepModel, plan: TrainingPlan, name: str) -> list[Wire]:
     """Return what the ranks of a domain have towards each other; their network card where they never meet."""
-    domain, found = model.fleet.domain(name), []
+    domain, leaving = model.fleet.domain(name), []
     for p, pipeline in enumerate(plan.pipelines):
         times = model.times(plan, pipeline)
         sizes = message_bytes(model, plan, pipeline)
         for s, (size, hop) in enumerate(zip(sizes, times.there, strict=True)):
             if not hop.wan_bytes and pipeline.stages[s].domain == name:
-                found.append(Wire(size / hop.serial_s, hop.latency_s))
+                leaving.append(Wire(size / hop.serial_s, hop.latency_s))
         if pipeline.replicas > 1:
             wires = copy_wires(model, plan, p)
-            found += [wire for stage, wire in zip(pipeline.stages, wires, strict=True) if stage.domain == name]
-    if found:
-        return found
+            leaving += [wire for stage, wire in zip(pipeline.stages, wires, strict=True) if stage.domain == name]
+    if leaving:
+        return leaving
     ranks = max(s.tensor_parallel for item in plan.pipelines for s in item.stages if s.domain == name)
     return [Wire(card_bytes_per_s(domain, ranks), domain.network_latency_s)]

@@ -60,13 +60,13 @@ def workers(model: StepModel, plan: TrainingPlan, *, flat: bool = False) -> list
     `flat` makes them one all-reduce over all copies of all pipelines, which unequal numbers of copies can do too.
     """
     ring = ring_order(model.fleet, plan)
-    found = []
+    transfers = []
     for p, pipeline in enumerate(plan.pipelines):
         times = model.times(plan, pipeline)
         sizes = [0, *message_bytes(model, plan, pipeline), 0]
         for copy in range(pipeline.replicas):
             for s, stage in enumerate(pipeline.stages):
-                found.append(
+                transfers.append(
                     Worker(
                         (p, copy, s),
                         stage.domain,
@@ -80,7 +80,7 @@ def workers(model: StepModel, plan: TrainingPlan, *, flat: bool = False) -> list
                         tuple(_sums(model, plan, (p, copy, s), ring, flat=flat)),
                     )
                 )
-    return found
+    return transfers
 
 
 def microseconds(seconds: float) -> int:
@@ -157,12 +157,12 @@ def traces(
     # The whole world is no group: its collectives are ASTRA-sim's own.
     named = [keys for keys in members if len(keys) < num_ranks]
     group_of = {keys: number for number, keys in enumerate(named, 1)}
-    found: list[tuple[Node, ...]] = [(_IDLE,)] * num_ranks  # an empty trace stops ASTRA-sim
+    rank_nodes: list[tuple[Node, ...]] = [(_IDLE,)] * num_ranks  # an empty trace stops ASTRA-sim
     for worker in work:
         builder = _Builder(worker, rank_of, num_dims)
         builder.step(group_of)
-        found[rank_of[worker.key]] = tuple(builder.nodes)
-    return tuple(found), tuple(ranks_of[keys] for keys in named)
+        rank_nodes[rank_of[worker.key]] = tuple(builder.nodes)
+    return tuple(rank_nodes), tuple(ranks_of[keys] for keys in named)
 
 
 _IDLE: Final = Node(0, NodeType.COMP, "idle", duration_us=1)

@@ -138,7 +138,7 @@ def compare(
     A backend that refuses, is missing or fails is a row that says so. keep: a folder for the files and logs of
     all runs, one folder a backend.
     """
-    found = []
+    comparisons = []
     for backend in (Backend.UNAWARE, Backend.AWARE, *([Backend.NS3] if binaries.ns3 else [])):
         try:
             result = simulate_astra(
@@ -147,12 +147,12 @@ def compare(
                 keep=keep / backend.value if keep else None,
             )  # fmt: skip
         except Refused as error:
-            found.append(Comparison(backend, None, str(error), error.reasons))
+            comparisons.append(Comparison(backend, None, str(error), error.reasons))
         except StrataError as error:
-            found.append(Comparison(backend, None, str(error)))
+            comparisons.append(Comparison(backend, None, str(error)))
         else:
-            found.append(Comparison(backend, result))
-    return found
+            comparisons.append(Comparison(backend, result))
+    return comparisons
 
 
 def ranks_csv(results: Iterable[AstraResult]) -> str:

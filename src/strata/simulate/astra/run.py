@@ -80,11 +80,11 @@ def parse(log: str, num_ranks: int, *, name: str = "ASTRA-sim") -> tuple[tuple[i
 
     Raises StrataError where a rank is missing: it waits forever, which ASTRA-sim does not say.
     """
-    found = {
+    finish_of = {
         int(rank): (int(finish), int(exposed) if exposed else None)
         for rank, finish, exposed in _FINISHED.findall(log)
     }
-    missing = [rank for rank in range(num_ranks) if rank not in found]
+    missing = [rank for rank in range(num_ranks) if rank not in finish_of]
     if missing:
         some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
         raise StrataError(
@@ -92,7 +92,7 @@ def parse(log: str, num_ranks: int, *, name: str = "ASTRA-sim") -> tuple[tuple[i
             f"{_tail(log)}",
             hint="strata check, for a build that is known to answer right",
         )
-    ordered = [found[rank] for rank in range(num_ranks)]
+    ordered = [finish_of[rank] for rank in range(num_ranks)]
     return tuple(finish for finish, _ in ordered), tuple(exposed for _, exposed in ordered)
 
 

@@ -40,10 +40,10 @@ def self_check(binary: Path, backend: Backend, environment: Mapping[str, str]) -
         raise  # it does not start, or there is nowhere to run it
     except StrataError as error:
         raise StrataError(f"{binary} does not pass the self-check: {error}", hint=_REBUILD) from None
-    found = max(answer.finish_ns)
-    if abs(found - expected) > tolerance * expected:
+    answer_ns = max(answer.finish_ns)
+    if abs(answer_ns - expected) > tolerance * expected:
         raise StrataError(
-            f"{binary} does not pass the self-check: a known case takes {expected} ns, and it says {found} ns",
+            f"{binary} does not pass the self-check: a known case takes {expected} ns, and it says {answer_ns} ns",
             hint=_REBUILD,
         )
     cache = cache_file(environment)

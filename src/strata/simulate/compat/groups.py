@@ -15,12 +15,12 @@ from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Algorithm, Co
 
 def differing_dimensions(source: int, dest: int, dimensions: Sequence[Dimension]) -> list[int]:
     """Return the dimensions in which two ranks differ; dimension 0 counts fastest."""
-    found = []
+    dimensions_crossed = []
     for index, dimension in enumerate(dimensions):
         if source % dimension.npus != dest % dimension.npus:
-            found.append(index)
+            dimensions_crossed.append(index)
         source, dest = source // dimension.npus, dest // dimension.npus
-    return found
+    return dimensions_crossed
 
 
 def send_ns(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimension]) -> int:

@@ -43,9 +43,9 @@ def collective_ns(
     is known, among them several chunks at once on congestion-aware links other than a ring all_reduce's.
     """
     chunk, count = chunks(collective, size_bytes, math.prod(d.npus for d in dimensions), system)
-    found = _flow_shop_ns(_phases(collective, algorithms, chunk, dimensions, system), count, system)
+    duration_ns = _flow_shop_ns(_phases(collective, algorithms, chunk, dimensions, system), count, system)
     if count == 1 or system.chunks_at_once == 1 or dimensions[0].backend is Backend.UNAWARE:
-        return found
+        return duration_ns
     known = (Collective.ALL_REDUCE, Algorithm.RING, Topology.RING, 1)
     if (collective, algorithms[0], dimensions[0].topology, system.queues) != known:
         raise UsageError(
@@ -53,7 +53,7 @@ def collective_ns(
         )
     ring, steps = dimensions[0], 2 * (dimensions[0].npus - 1)
     wire_ns = steps * count * ring.busy_ns(chunk // ring.npus)
-    return max(found, int(wire_ns + ring.latency_ns) + 2 * system.endpoint_delay_ns)
+    return max(duration_ns, int(wire_ns + ring.latency_ns) + 2 * system.endpoint_delay_ns)
 
 
 def chunks(collective: Collective, size_bytes: int, ranks: int, system: System) -> tuple[int, int]:
@@ -79,14 +79,14 @@ def _phases(
     all_reduce with localBWAware: reduce_scatter up the dimensions, all_reduce in the last, all_gather down.
     Everything else, and all_reduce with baseline, visits each dimension once, all_gather in falling order.
     """
-    found: list[Phase] = []
+    phases: list[Phase] = []
     last = len(dimensions) - 1
 
     def add(what: Collective, index: int, half: Half) -> None:
         nonlocal size_bytes
         dimension = dimensions[index]
         taken = alone_ns(what, algorithms[index], size_bytes=size_bytes, dimension=dimension, system=system)
-        found.append(Phase(index, half, taken))
+        phases.append(Phase(index, half, taken))
         if what is Collective.REDUCE_SCATTER:
             size_bytes //= dimension.npus
         elif what is Collective.ALL_GATHER:
@@ -98,11 +98,11 @@ def _phases(
         add(Collective.ALL_REDUCE, last, "first")
         for index in reversed(range(last)):
             add(Collective.ALL_GATHER, index, "last")
-        return found
+        return phases
     order = range(last + 1)
     for index in reversed(order) if collective is Collective.ALL_GATHER else order:
         add(collective, index, "any")
-    return found
+    return phases
 
 
 def _flow_shop_ns(phases: Sequence[Phase], count: int, system: System) -> int:

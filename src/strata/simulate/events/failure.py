@@ -22,10 +22,10 @@ def parse_failure(text: str, fleet: Fleet) -> DeviceFailure | LinkFailure:
     if kind == "link" and what and at and duration:
         # A domain's name may hold a hyphen itself.
         pairs = [(what[:i], what[i + 1 :]) for i, letter in enumerate(what) if letter == "-"]
-        found = [pair for pair in pairs if pair in fleet.links or pair[::-1] in fleet.links]
-        if not found:
+        matches = [pair for pair in pairs if pair in fleet.links or pair[::-1] in fleet.links]
+        if not matches:
             raise UsageError(f"{text}: {fleet.name} has no link {what!r}", hint=_known(fleet))
-        return LinkFailure(*found[0], _seconds(text, at), _seconds(text, duration))
+        return LinkFailure(*matches[0], _seconds(text, at), _seconds(text, duration))
     raise UsageError(f"cannot read the failure {text!r}", hint=_HINT)
 
 

@@ -15,7 +15,7 @@ from strata.errors import UsageError
 from strata.fleet.fleet import Link, Pair
 from strata.simulate.collective import AllReduce
 from strata.simulate.events.pipeline import Sender, Steps, World, answers
-from strata.simulate.timeline import Kind
+from strata.simulate.timeline import SpanKind
 from strata.workload.plan import Pipeline, TrainingPlan
 
 Wires = dict[tuple[int, int], dict[Pair, float]]
@@ -24,16 +24,16 @@ Wires = dict[tuple[int, int], dict[Pair, float]]
 
 def wires(plan: TrainingPlan, params_before: Floats) -> Wires:
     """Return the links between the pipelines of a plan: each layer is exchanged between those that hold it."""
-    found: Wires = {}
+    wires: Wires = {}
     for r, source in enumerate(plan.pipelines):
         for q, dest in enumerate(plan.pipelines):
-            shares = found.setdefault((r, q), {})
+            shares = wires.setdefault((r, q), {})
             for a, first, last in _held(source, params_before):
                 for b, low, high in _held(dest, params_before):
                     share = min(last, high) - max(first, low)
                     if r != q and share > 0:
                         shares[a, b] = shares.get((a, b), 0.0) + share
-    return found
+    return wires
 
 
 def _held(pipeline: Pipeline, before: Floats) -> Iterator[tuple[str, float, float]]:
@@ -103,7 +103,7 @@ def _part(world: World, sender: Sender, pair: Pair, size_bytes: float, cause: in
     work_s = size_bytes / _link(world, pair).bandwidth_bytes_per_s
     yield world.network.send(pair, work_s, owner=sender, priority=sender.priority)
     lane, span_s = world.record.lane(f"{sender.name}/sum {pair[0]}>{pair[1]}"), (start_s, world.env.now)
-    return world.record.add(lane, Kind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
+    return world.record.add(lane, SpanKind.COLLECTIVE, span_s, cause=cause, label="sum of pipelines")
 
 
 def _link(world: World, pair: Pair) -> Link:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strata.simulate.timeline import Kind
+from strata.simulate.timeline import SpanKind
 
 
 class Work(NamedTuple):
     """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
 
-    kind: Kind
+    kind: SpanKind
     microbatch: int
     chunk: int = 0
 
 
 def in_turn(warmup: int, microbatches: int) -> list[Work]:
     """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
-    forwards = [Work(Kind.FORWARD, m) for m in range(microbatches)]
-    backwards = [Work(Kind.BACKWARD, m) for m in range(microbatches)]
+    forwards = [Work(SpanKind.FORWARD, m) for m in range(microbatches)]
+    backwards = [Work(SpanKind.BACKWARD, m) for m in range(microbatches)]
     return _merge(forwards, backwards, warmup)
 
 
@@ -29,8 +29,8 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     starts with 2 (S - s - 1) + (v - 1) S forwards.
     """
     groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
-    forwards = [Work(Kind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
-    backwards = [Work(Kind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
+    forwards = [Work(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
+    backwards = [Work(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
     return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
 
 

@@ -16,7 +16,7 @@ from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
 from strata.simulate.events.order import Work, in_turn, interleaved
 from strata.simulate.events.record import NOTHING, Record
-from strata.simulate.timeline import Kind
+from strata.simulate.timeline import SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan
@@ -87,21 +87,21 @@ class PipelineRun:
         """Start all processes after the span `cause`; returns the first stage's, which ends last."""
         env = self.world.env
         for i, order in enumerate(self.orders):
-            messages: dict[tuple[Kind, int], list[tuple[Work, Work]]] = {}
+            messages: dict[tuple[SpanKind, int], list[tuple[Work, Work]]] = {}
             for work in order:
                 self._done[i, work] = env.event()
                 to = self._target(i, work)
                 if to is not None:
                     messages.setdefault((work.kind, to[0]), []).append((work, to[1]))
                     self._arrived[to] = env.event()
-            for (kind, to_stage), mine in messages.items():
-                env.process(self._send(i, to_stage, kind, mine))
+            for (kind, to_stage), batches in messages.items():
+                env.process(self._send(i, to_stage, kind, batches))
         stages = [env.process(self._work(i, order, cause)) for i, order in enumerate(self.orders)]
         return stages[0]
 
     def _target(self, stage: int, work: Work) -> tuple[int, Work] | None:
         """Return which stage waits for the result of `work`, and for what; None at either end of the model."""
-        forward = work.kind is Kind.FORWARD
+        forward = work.kind is SpanKind.FORWARD
         to, chunk = stage + (1 if forward else -1), work.chunk
         if not 0 <= to < len(self.orders):
             to, chunk = to % len(self.orders), chunk + (1 if forward else -1)
@@ -110,12 +110,12 @@ class PipelineRun:
     def _work(self, stage: int, order: Sequence[Work], last: int) -> Steps:
         """Do the work of a stage in order, each as soon as what it needs is here; returns the last span."""
         env = self.world.env
-        busy_s = {Kind.FORWARD: self.times.forward_s[stage], Kind.BACKWARD: self.times.backward_s[stage]}
+        busy_s = {SpanKind.FORWARD: self.times.forward_s[stage], SpanKind.BACKWARD: self.times.backward_s[stage]}
         for work in order:
             arrived = self._arrived.get((stage, work))
             if arrived is not None and not arrived.processed:
                 last = yield arrived
-            factor = float(self.traits.factors[stage, work.microbatch, int(work.kind is Kind.BACKWARD)])
+            factor = float(self.traits.factors[stage, work.microbatch, int(work.kind is SpanKind.BACKWARD)])
             start_s, seconds = env.now, busy_s[work.kind] / self.chunks * factor
             if stage == 0 and work is order[-1]:
                 self.last_backward.succeed((seconds, last))
@@ -124,7 +124,7 @@ class PipelineRun:
             self._done[stage, work].succeed(last)
         return last
 
-    def _send(self, stage: int, to: int, kind: Kind, messages: Sequence[tuple[Work, Work]]) -> Steps:
+    def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[Work, Work]]) -> Steps:
         """Send the results of a stage one after another: each holds the link, then travels on its own."""
         env, last = self.world.env, NOTHING
         hop, lane = self._hop(stage, to, kind), self._links.get((stage, to))
@@ -142,8 +142,8 @@ class PipelineRun:
             else:
                 yield self._flow((source, dest), hop, stage)
                 latency_s *= self.world.network.latency_factor((source, dest))
-                label = f"{'F' if kind is Kind.FORWARD else 'B'}{work.microbatch}"
-                last = self._add(lane, Kind.TRANSFER, start_s, last, label=label, microbatch=work.microbatch)
+                label = f"{'F' if kind is SpanKind.FORWARD else 'B'}{work.microbatch}"
+                last = self._add(lane, SpanKind.TRANSFER, start_s, last, label=label, microbatch=work.microbatch)
             self._arrive(self._arrived[to, wanted], latency_s, last)
 
     def _arrive(self, arrived: simpy.Event, latency_s: float, number: int) -> None:
@@ -163,15 +163,15 @@ class PipelineRun:
             limit=work_s / card_s if card_s > work_s else np.inf,
         )  # fmt: skip
 
-    def _hop(self, stage: int, to: int, kind: Kind) -> Hop:
-        hops = self.times.there if kind is Kind.FORWARD else self.times.back
-        if abs(to - stage) == 1 and (to > stage) == (kind is Kind.FORWARD):
+    def _hop(self, stage: int, to: int, kind: SpanKind) -> Hop:
+        hops = self.times.there if kind is SpanKind.FORWARD else self.times.back
+        if abs(to - stage) == 1 and (to > stage) == (kind is SpanKind.FORWARD):
             return hops[min(stage, to)]
         # Back to the first stage for the next chunk; the closed form leaves this wire out, we take the slowest.
         return max(hops, key=lambda hop: hop.serial_s + hop.latency_s, default=NO_HOP)
 
     def _add(
-        self, lane: str, kind: Kind, start_s: float, cause: int, *, label: str = "", microbatch: int = -1
+        self, lane: str, kind: SpanKind, start_s: float, cause: int, *, label: str = "", microbatch: int = -1
     ) -> int:
         if self.sender.is_stopped:
             return NOTHING

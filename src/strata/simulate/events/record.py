@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strata.simulate.timeline import Kind, Span, Timeline
+from strata.simulate.timeline import Span, SpanKind, Timeline
 
 NOTHING = -1
 """The cause of a span that waited for nothing."""
@@ -26,7 +26,7 @@ class Record:
     def add(
         self,
         lane: str,
-        kind: Kind,
+        kind: SpanKind,
         span_s: tuple[float, float],
         *,
         cause: int,

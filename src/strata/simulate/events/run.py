@@ -14,13 +14,13 @@ from strata.simulate.events.network import Network
 from strata.simulate.events.pipeline import Steps, World, answers
 from strata.simulate.events.record import NOTHING, Record
 from strata.simulate.events.step import Step
-from strata.simulate.events.work import AS_PLANNED, Circumstances, DeviceFailure, Job, LinkFailure, Weather
+from strata.simulate.events.work import AS_PLANNED, Conditions, DeviceFailure, Job, LinkFailure, LinkVariation
 from strata.simulate.report import StepReport
-from strata.simulate.timeline import Kind, Timeline
+from strata.simulate.timeline import SpanKind, Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedJobs:
     """What a simulation answers: a report a job, in their order, the timeline, and how many events it took."""
 
     reports: tuple[StepReport, ...]
@@ -33,29 +33,27 @@ def simulate(
     *,
     rng: np.random.Generator,
     steps: int = 1,
-    circumstances: Circumstances = AS_PLANNED,
-) -> Outcome:
+    conditions: Conditions = AS_PLANNED,
+) -> SimulatedJobs:
     """Run `steps` steps of each job, all from time 0 on; the names of the jobs must differ.
 
-    A report's step time is the job's whole time over `steps`, failures included. Without circumstances and
+    A report's step time is the job's whole time over `steps`, failures included. Without conditions and
     contention it is what `StepModel.reports` says, exactly.
     """
     fleet = jobs[0].model.fleet
     env = _Counting()
     world = World(env, fleet, Network(env, fleet.links), Record())
-    weather_rng, *job_rngs = rng.spawn(1 + len(jobs))
-    runs = [
-        JobRun(world, job, circumstances, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)
-    ]
-    if circumstances.weather is not None:
-        env.process(_weather(world, circumstances.weather, weather_rng))
-    for failure in circumstances.failures:
+    link_rng, *job_rngs = rng.spawn(1 + len(jobs))
+    runs = [JobRun(world, job, conditions, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)]
+    if conditions.link_variation is not None:
+        env.process(_vary_links(world, conditions.link_variation, link_rng))
+    for failure in conditions.failures:
         if isinstance(failure, LinkFailure):
             env.process(_cut(world, failure))
         else:
             env.process(_fail(world, failure, runs))
     env.run(until=env.all_of([env.process(run.run()) for run in runs]))
-    return Outcome(tuple(run.report() for run in runs), world.record.timeline(), env.num_events)
+    return SimulatedJobs(tuple(run.report() for run in runs), world.record.timeline(), env.num_events)
 
 
 class _Counting(simpy.Environment):
@@ -72,9 +70,9 @@ class JobRun:
     """Runs the steps of one job, and again from the last checkpoint when a device fails."""
 
     def __init__(
-        self, world: World, job: Job, circumstances: Circumstances, *, steps: int, rng: np.random.Generator
+        self, world: World, job: Job, conditions: Conditions, *, steps: int, rng: np.random.Generator
     ) -> None:
-        self.world, self.job, self.circumstances, self.steps, self.rng = world, job, circumstances, steps, rng
+        self.world, self.job, self.conditions, self.steps, self.rng = world, job, conditions, steps, rng
         self.failed = world.env.event()
         self.started, self.exposed_s, self.end_s, self.last = 0, 0.0, 0.0, NOTHING
 
@@ -82,7 +80,7 @@ class JobRun:
         """Run the job, a process."""
         env, done = self.world.env, 0
         while done < self.steps:
-            step = Step(self.world, self.job, jitter=self.circumstances.jitter, rng=self.rng)
+            step = Step(self.world, self.job, jitter=self.conditions.jitter, rng=self.rng)
             self.started += 1
             finished = env.process(step.run(self.last))
             yield env.any_of([finished, self.failed])
@@ -94,7 +92,7 @@ class JobRun:
                 step.sender.is_stopped = True
                 self.world.network.drop(step.sender)
                 yield env.process(self._restart(step.lanes()))
-                done -= done % self.circumstances.checkpoint_steps
+                done -= done % self.conditions.checkpoint_steps
         self.end_s = env.now
 
     def fail(self) -> None:
@@ -107,9 +105,9 @@ class JobRun:
         env, start_s = self.world.env, self.world.env.now
         while self.failed.triggered:
             self.failed = env.event()
-            yield env.any_of([env.timeout(self.circumstances.restart_s), self.failed])
+            yield env.any_of([env.timeout(self.conditions.restart_s), self.failed])
         add, span_s = self.world.record.add, (start_s, env.now)
-        self.last = min(add(lane, Kind.FAILURE, span_s, cause=self.last, label="restart") for lane in lanes)
+        self.last = min(add(lane, SpanKind.FAILURE, span_s, cause=self.last, label="restart") for lane in lanes)
 
     def report(self) -> StepReport:
         """Return the analytic report with what the simulation changes: time, and what follows from it.
@@ -120,11 +118,11 @@ class JobRun:
         plan, planned = self.job.plan, self.job.model.reports([self.job.plan])[0]
         local_s = (self.end_s - self.exposed_s) / self.steps
         step_s = local_s * eta(plan.local_steps) + self.exposed_s / self.steps / plan.local_steps
-        found = planned.lasting(step_s, times_sent=self.started / self.steps)
-        happened = self.circumstances
-        if happened.jitter or happened.weather or happened.failures:
-            return replace(found, trust=Trust.ASSUMED)
-        return found
+        report = planned.lasting(step_s, times_sent=self.started / self.steps)
+        conditions = self.conditions
+        if conditions.jitter or conditions.link_variation or conditions.failures:
+            return replace(report, trust=Trust.ASSUMED)
+        return report
 
 
 def _fail(world: World, failure: DeviceFailure, runs: Sequence[JobRun]) -> Steps:
@@ -143,9 +141,9 @@ def _cut(world: World, failure: LinkFailure) -> Steps:
             world.network.cut(pair, is_cut=is_cut)
 
 
-def _weather(world: World, weather: Weather, rng: np.random.Generator) -> Steps:
+def _vary_links(world: World, link_variation: LinkVariation, rng: np.random.Generator) -> Steps:
     pairs = list(world.fleet.links)
-    processes = (weather.bandwidth, weather.latency)
+    processes = (link_variation.bandwidth, link_variation.latency)
     states = [process and process.reset(rng, (len(pairs),)) for process in processes]
     while True:
         bandwidth, latency = (
@@ -154,8 +152,8 @@ def _weather(world: World, weather: Weather, rng: np.random.Generator) -> Steps:
         )
         for pair, wide, far in zip(pairs, bandwidth.tolist(), latency.tolist(), strict=True):
             world.network.vary(pair, bandwidth_factor=wide, latency_factor=far)
-        yield world.env.timeout(weather.interval_s)
+        yield world.env.timeout(link_variation.interval_s)
         states = [
-            process and process.step(state, weather.interval_s, rng)
+            process and process.step(state, link_variation.interval_s, rng)
             for process, state in zip(processes, states, strict=True)
         ]

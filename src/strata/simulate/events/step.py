@@ -14,7 +14,7 @@ from strata.simulate.collective import AllReduce
 from strata.simulate.events.gradients import Wires, exchange, wires
 from strata.simulate.events.pipeline import PipelineRun, Sender, Steps, Traits, World, answers
 from strata.simulate.events.work import Job
-from strata.simulate.timeline import Kind
+from strata.simulate.timeline import SpanKind
 
 
 class Step:
@@ -70,11 +70,11 @@ class Step:
             last_sum = yield summed
             self.exposed_s = env.now - done_s
             if self.exposed_s > 1e-9 * done_s:  # a rounding error is no sum
-                self._draw(everywhere, Kind.COLLECTIVE, done_s, last_sum, "sum of pipelines")
+                self._draw(everywhere, SpanKind.COLLECTIVE, done_s, last_sum, "sum of pipelines")
                 last = last_sum
         start_s = env.now
         yield env.timeout(max(times.update_s for times in self.times))
-        return self._draw(everywhere, Kind.UPDATE, start_s, last, "")
+        return self._draw(everywhere, SpanKind.UPDATE, start_s, last, "")
 
     def _pipeline(self, copies: list[PipelineRun], sync_s: float, cause: int) -> Steps:
         """Run the copies of a pipeline and sum their gradients; returns the last span."""
@@ -84,7 +84,7 @@ class Step:
         last, start_s = max(answers(firsts), key=record.end_s), env.now
         if sync_s:
             yield env.timeout(sync_s)
-            last = self._draw(copies, Kind.COLLECTIVE, start_s, last, "sum of copies")
+            last = self._draw(copies, SpanKind.COLLECTIVE, start_s, last, "sum of copies")
         return last
 
     def _sum(self, ready: list[simpy.Process]) -> Steps:
@@ -99,7 +99,7 @@ class Step:
         """Return the lanes of all stages."""
         return [lane for copies in self.runs for copy in copies for lane in copy.lanes]
 
-    def _draw(self, copies: list[PipelineRun], kind: Kind, start_s: float, cause: int, label: str) -> int:
+    def _draw(self, copies: list[PipelineRun], kind: SpanKind, start_s: float, cause: int, label: str) -> int:
         """Record what all stages do from `start_s` until now; returns the span of the first of them."""
         if self.sender.is_stopped:
             return cause

@@ -45,7 +45,7 @@ class LinkFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class LinkVariation:
     """How all links change: factors over their base values, drawn anew every `interval_s`, constant in between."""
 
     interval_s: float
@@ -54,7 +54,7 @@ class Weather:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class Conditions:
     """What makes a simulation differ from the analytic answer; by default nothing but contention does.
 
     jitter: standard deviation of each forward's and backward's time over its mean, log-normal.
@@ -63,10 +63,10 @@ class Circumstances:
     """
 
     jitter: float = 0.0
-    weather: Weather | None = None
+    link_variation: LinkVariation | None = None
     failures: tuple[DeviceFailure | LinkFailure, ...] = ()
     checkpoint_steps: int = 1
     restart_s: float = 0.0
 
 
-AS_PLANNED: Final = Circumstances()
+AS_PLANNED: Final = Conditions()

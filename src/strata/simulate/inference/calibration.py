@@ -133,15 +133,15 @@ class Calibration:
             return last[2]
         known = seen[seen[:, 1] < len(prior.fixed_s)]
         is_usable = len(known) and prior.at(prior.units, prior.context).min() > 0
-        found = _Line(prior, known).solved() if is_usable else Fit(prior)
+        fit = _Line(prior, known).solved() if is_usable else Fit(prior)
         if is_usable:
-            self._fits[key] = seen, prior, found
-        return found
+            self._fits[key] = seen, prior, fit
+        return fit
 
 
 def _is_same(a: Terms, b: Terms) -> bool:
     arrays = zip(a[:3], b[:3], strict=True)
-    return a[3:] == b[3:] and all(np.array_equal(one, other) for one, other in arrays)
+    return a[3:] == b[3:] and all(np.array_equal(x, y) for x, y in arrays)
 
 
 class _Line:

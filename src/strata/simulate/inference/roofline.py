@@ -109,9 +109,9 @@ def _terms(step: Callable[[float, float], Floats], units: float, context: float)
     A step never takes more than its units one by one, so what is left of one unit as the fixed part is not
     negative; but for prompts so long that attention to themselves outweighs everything, hence the floor.
     """
-    one, more = step(1.0, 0.0), max(units, 2.0)
-    slope = np.maximum(0.0, step(more, 0.0) - one) / (more - 1.0)
-    fixed = np.maximum(0.0, one - slope)
+    first, more = step(1.0, 0.0), max(units, 2.0)
+    slope = np.maximum(0.0, step(more, 0.0) - first) / (more - 1.0)
+    fixed = np.maximum(0.0, first - slope)
     empty = step(units, 0.0)
     deeper = np.maximum(0.0, step(units, context) - empty)
     return Terms(fixed, np.maximum(0.0, empty - fixed) / units, deeper / (units * context), units, context)
