@@ -127,7 +127,7 @@ def small_profile(rng: np.random.Generator, fleet: Fleet, count: int) -> LayerPr
 def every_plan(problem: Problem) -> list[tuple[TrainingPlan, StepReport]]:
     """All plans of a problem with their exact reports, by plain enumeration: no bound has a say in it."""
     plans = []
-    for setting in problem.settings:
+    for setting in problem.configs:
         for size in range(1, len(problem.fleet.domains) + 1):
             for order in permutations(range(len(problem.fleet.domains)), size):
                 if has_room_and_links(problem, setting, order):

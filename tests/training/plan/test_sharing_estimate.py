@@ -11,7 +11,7 @@ from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.unit import Units
 from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.pipelines import ChainEstimates
-from strata.training.plan.shortlist.sharings import SharingEstimates
+from strata.training.plan.shortlist.sharings import DataParallelEstimates
 from strata.workload.presets import job_path
 from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
@@ -64,7 +64,7 @@ def test_whether_a_domain_holds_the_model_is_known_before_anything_is_built():
     problem = Problem.of(sites, load_job(str(job_path("llama-3.1-70b"))))
     shards = ShardSpace(problem, tuple(range(len(sizes))))
     chains = ChainSpace(problem, shards.members)
-    shapes = SharingEstimates(problem, shards, ChainEstimates(problem, chains))._shapes
+    shapes = DataParallelEstimates(problem, shards, ChainEstimates(problem, chains))._shapes
     units = Units(problem)
     held = {
         (key, unit): bool(units.inners((unit,), *key)) == bool(table[0, unit].any())

@@ -18,7 +18,7 @@ from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import FIXED_BYTES, StageRoom, state_bytes
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import best_path, best_route
 from strata.training.plan.exact.split import split
 from strata.workload.job import Schedule
@@ -37,7 +37,7 @@ _SCHEDULES: Final = (Schedule.LATENCY_AWARE, Schedule.ONE_F_ONE_B, Schedule.GPIP
 class _Shape:
     """A setting, the domains in pipeline order, and how many layers and stages each of them has."""
 
-    setting: Setting
+    config: ParallelConfig
     order: tuple[int, ...]
     layers: tuple[int, ...]
     stages: tuple[int, ...]
@@ -55,7 +55,7 @@ class Layered:
         """Return at most so many plans that fit memory, of the settings that look fastest."""
         plans: list[TrainingPlan] = []
         for number in self._fastest(layers):
-            plan = self._build(self.problem.settings[number], layers)
+            plan = self._build(self.problem.configs[number], layers)
             if plan is not None:
                 plans.append(plan)
             if len(plans) == most:
@@ -68,19 +68,23 @@ class Layered:
         A setting needs a stage in every domain that holds layers, and room for the state of its weights.
         """
         job, members = self.problem.job, tuple(i for i, count in enumerate(layers) if count)
-        copies, microbatches, message, state_bytes_each, stages, layer_s, ranks = self._table
+        data_parallel, microbatches, message, state_bytes_each, stages, layer_s, ranks = self._table
         held = np.array(layers, dtype=float)[list(members)]
         stages = np.minimum(stages[:, members], held)
         layer_s, ranks = layer_s[:, members], ranks[:, members]
         with np.errstate(divide="ignore", invalid="ignore"):
             slowest = np.ceil(held / stages) * layer_s
             slow, latency = self._sketch(members)
-            load = copies * message
+            load = data_parallel * message
             period = np.maximum(slowest.max(axis=1), load * slow / max(1, len(members) - 1))
             path = (held * layer_s).sum(axis=1) + load * slow + latency
             share = held / len(job.layers) * float(job.layers.params_before[-1]) / stages / ranks
             ring = (
-                2 * (1 - 1 / copies)[:, None] * share * job.element_bytes / self._wire_bytes_per_s[list(members)]
+                2
+                * (1 - 1 / data_parallel)[:, None]
+                * share
+                * job.element_bytes
+                / self._wire_bytes_per_s[list(members)]
             )
             sync = np.maximum(0.0, ring - slowest * 2 / 3).max(axis=1)
             step_s = path + (microbatches - 1) * period + sync
@@ -94,17 +98,17 @@ class Layered:
     def _table(self) -> tuple[Floats, ...]:
         """Copies, microbatches, bytes of a message, state of a parameter [N]; stages, layer time, ranks [N, K]."""
         problem, domains, zero = self.problem, self.problem.fleet.domains, max(self.problem.job.zero_stages)
-        settings = problem.settings
-        sizes = {s.microbatch_size for s in settings}
+        configs = problem.configs
+        sizes = {s.microbatch_size for s in configs}
         message = {size: problem.message_bytes(size) for size in sizes}
         return (
-            np.array([s.copies for s in settings], dtype=float),
-            np.array([problem.microbatches(s) for s in settings], dtype=float),
-            np.array([message[s.microbatch_size] for s in settings]),
-            np.array([state_bytes(problem.job, 1.0, replicas=s.copies, zero_stage=zero) for s in settings]),
-            np.array([[problem.stages(d, s) for d in domains] for s in settings], dtype=float),
-            np.array([problem.effort(s).work_s for s in settings]) / len(problem.job.layers),
-            np.array([[problem.ranks(d, s) for d in domains] for s in settings], dtype=float),
+            np.array([s.data_parallel for s in configs], dtype=float),
+            np.array([problem.microbatches(s) for s in configs], dtype=float),
+            np.array([message[s.microbatch_size] for s in configs]),
+            np.array([state_bytes(problem.job, 1.0, replicas=s.data_parallel, zero_stage=zero) for s in configs]),
+            np.array([[problem.stages(d, s) for d in domains] for s in configs], dtype=float),
+            np.array([problem.compute_cost(s).work_s for s in configs]) / len(problem.job.layers),
+            np.array([[problem.ranks(d, s) for d in domains] for s in configs], dtype=float),
         )
 
     @cached_property
@@ -122,13 +126,13 @@ class Layered:
             )  # fmt: skip
         return self._sketches[members]
 
-    def _build(self, setting: Setting, layers: Counts) -> TrainingPlan | None:
+    def _build(self, config: ParallelConfig, layers: Counts) -> TrainingPlan | None:
         """Return the plan of a setting under the first schedule that fits memory, or None."""
-        problem, shape = self.problem, self._shape(setting, layers)
-        count, total = problem.microbatches(setting), sum(shape.stages)
+        problem, shape = self.problem, self._shape(config, layers)
+        count, total = problem.microbatches(config), sum(shape.stages)
         cut = self._cut(shape)
         assert cut is not None, "every stage has a layer, and memory is not asked"
-        zeros = problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]
+        zeros = problem.job.zero_stages if config.data_parallel > 1 else problem.job.zero_stages[:1]
         for schedule in _SCHEDULES:
             crosses = len(shape.order) > 1
             if schedule not in problem.job.schedules or (schedule is Schedule.LATENCY_AWARE and not crosses):
@@ -150,17 +154,17 @@ class Layered:
                 return replace(self._plan(shape, moved, warmup, schedule), zero_stage=max(zeros))
         return None
 
-    def _shape(self, setting: Setting, layers: Counts) -> _Shape:
-        problem, work_s = self.problem, self.problem.effort(setting).work_s / len(self.problem.job.layers)
+    def _shape(self, config: ParallelConfig, layers: Counts) -> _Shape:
+        problem, work_s = self.problem, self.problem.compute_cost(config).work_s / len(self.problem.job.layers)
         members = tuple(i for i, count in enumerate(layers) if count)
-        stages = {i: min(problem.stages(problem.fleet.domains[i], setting), layers[i]) for i in members}
+        stages = {i: min(problem.stages(problem.fleet.domains[i], config), layers[i]) for i in members}
         order, _ = best_route(
-            problem.pair_costs(setting.microbatch_size), members,
-            message_bytes=problem.message_bytes(setting.microbatch_size), copies=setting.copies,
+            problem.pair_costs(config.microbatch_size), members,
+            message_bytes=problem.message_bytes(config.microbatch_size), data_parallel=config.data_parallel,
             period_s=max(-(-layers[i] // stages[i]) * float(work_s[i]) for i in members),
-            microbatches=problem.microbatches(setting),
+            microbatches=problem.microbatches(config),
         )  # fmt: skip
-        return _Shape(setting, order, tuple(layers[i] for i in order), tuple(stages[i] for i in order))
+        return _Shape(config, order, tuple(layers[i] for i in order), tuple(stages[i] for i in order))
 
     def _cut(self, shape: _Shape, in_flight: Sequence[int] | None = None, zero: int = 0) -> list[int] | None:
         """Return layers a stage [S]; with `in_flight` microbatches [S] such as fit memory, or None."""
@@ -169,10 +173,10 @@ class Layered:
         for i, layers, count in zip(shape.order, shape.layers, shape.stages, strict=True):
             domain = self.problem.fleet.domains[i]
             depths = None if in_flight is None else tuple(in_flight[stage : stage + count])
-            key = (self.problem.kinds[domain.name], shape.setting, first, layers, count, depths, zero)
+            key = (self.problem.kinds[domain.name], shape.config, first, layers, count, depths, zero)
             if key not in self._splits:
                 span = slice(first, first + layers + 1)
-                self._splits[key] = self._split(shape.setting, domain, span, count, depths, zero)
+                self._splits[key] = self._split(shape.config, domain, span, count, depths, zero)
             part = self._splits[key]
             if part is None:
                 return None
@@ -181,19 +185,19 @@ class Layered:
         return order
 
     def _split(
-        self, setting: Setting, domain: Domain, span: slice, stages: int,
+        self, config: ParallelConfig, domain: Domain, span: slice, stages: int,
         in_flight: tuple[int, ...] | None, zero: int,
     ) -> tuple[int, ...] | None:  # fmt: skip
-        ranks = self.problem.ranks(domain, setting)
-        times = self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+        ranks = self.problem.ranks(domain, config)
+        times = self.problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
         assert times is not None, "a domain whose speed is not known takes for ever, and is never chosen"
         work = times.work[span] - times.work[span.start]
         if in_flight is None:
             return split([work] * stages)
         rooms = [
             StageRoom(
-                self.problem.job, tensor_parallel=ranks, replicas=setting.copies,
-                microbatch_size=setting.microbatch_size, recompute=setting.recompute, zero_stage=zero,
+                self.problem.job, tensor_parallel=ranks, replicas=config.data_parallel,
+                microbatch_size=config.microbatch_size, recompute=config.recompute, zero_stage=zero,
                 in_flight=depth, limit_bytes=self.problem.model.memory_limit_bytes(domain),
             )
             for depth in in_flight
@@ -205,8 +209,8 @@ class Layered:
         where = [d for d, count in zip(domains, shape.stages, strict=True) for _ in range(count)]
         stages, first = [], 0
         for domain, layers, depth in zip(where, cut, warmup, strict=True):
-            stages.append(Stage(domain.name, first, layers, self.problem.ranks(domain, shape.setting), depth))
+            stages.append(Stage(domain.name, first, layers, self.problem.ranks(domain, shape.config), depth))
             first += layers
-        setting = shape.setting
-        pipeline = Pipeline(tuple(stages), setting.copies, self.problem.microbatches(setting))
-        return TrainingPlan((pipeline,), setting.microbatch_size, schedule, setting.recompute)
+        config = shape.config
+        pipeline = Pipeline(tuple(stages), config.data_parallel, self.problem.microbatches(config))
+        return TrainingPlan((pipeline,), config.microbatch_size, schedule, config.recompute)

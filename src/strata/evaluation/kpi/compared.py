@@ -66,5 +66,5 @@ def compare(study: Study, instance: Instance) -> Compared | None:
 
 def uniform_data_parallel(study: Study, problem: Problem) -> Evaluated | None:
     """Return the fastest synchronous data-parallel plan that gives every domain the same share."""
-    plans = [data_parallel(problem, setting) for setting in problem.settings]
+    plans = [data_parallel(problem, setting) for setting in problem.configs]
     return best(evaluate(problem, study.context(), [plan for plan in plans if plan is not None]))

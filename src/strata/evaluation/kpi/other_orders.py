@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.pareto import MOST_DOMAINS, vector
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import efficient, efficient_routes
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.objective import within_limits
@@ -28,18 +28,18 @@ def other_orders(problem: Problem, items: Sequence[Evaluated]) -> list[Evaluated
     if not items:
         return []
     known = {item.plan for item in items}
-    shapes: dict[tuple[Setting, tuple[int, ...]], None] = {}
+    shapes: dict[tuple[ParallelConfig, tuple[int, ...]], None] = {}
     for index in efficient(np.array([vector(item.report) for item in items])):
         plan = items[index].plan
-        setting = _setting(problem, plan) if FEWEST <= len(plan.domains) <= MOST_DOMAINS else None
-        if setting is not None:
-            shapes[setting, tuple(sorted(problem.fleet.index(name) for name in plan.domains))] = None
+        config = _config_of(problem, plan) if FEWEST <= len(plan.domains) <= MOST_DOMAINS else None
+        if config is not None:
+            shapes[config, tuple(sorted(problem.fleet.index(name) for name in plan.domains))] = None
     plans: dict[TrainingPlan, None] = {}
-    for setting, members in shapes:
-        load = problem.message_bytes(setting.microbatch_size) * setting.copies
-        for order in efficient_routes(problem.pair_costs(setting.microbatch_size), members, load_bytes=load):
+    for config, members in shapes:
+        load = problem.message_bytes(config.microbatch_size) * config.data_parallel
+        for order in efficient_routes(problem.pair_costs(config.microbatch_size), members, load_bytes=load):
             for way in (order, order[::-1]):
-                built = build_chain(problem, setting, way)
+                built = build_chain(problem, config, way)
                 plans |= {plan: None for plan in built if isinstance(plan, TrainingPlan) and plan not in known}
     fresh = list(plans)
     return [
@@ -49,17 +49,17 @@ def other_orders(problem: Problem, items: Sequence[Evaluated]) -> list[Evaluated
     ]
 
 
-def _setting(problem: Problem, plan: TrainingPlan) -> Setting | None:
+def _config_of(problem: Problem, plan: TrainingPlan) -> ParallelConfig | None:
     """Return the inner shape a single pipeline was built with, None for any other plan."""
     if len(plan.pipelines) != 1:
         return None
     [pipeline] = plan.pipelines
     ranks = max(stage.tensor_parallel for stage in pipeline.stages)
     held = {name: sum(stage.domain == name for stage in pipeline.stages) for name in plan.domains}
-    for setting in problem.settings:
-        shape = (setting.microbatch_size, setting.copies, setting.recompute, setting.tensor_parallel)
+    for config in problem.configs:
+        shape = (config.microbatch_size, config.data_parallel, config.recompute, config.tensor_parallel)
         if shape == (plan.microbatch_size, pipeline.replicas, plan.recompute, ranks) and all(
-            problem.stages(problem.fleet.domain(name), setting) == count for name, count in held.items()
+            problem.stages(problem.fleet.domain(name), config) == count for name, count in held.items()
         ):
-            return setting
+            return config
     return None

@@ -44,9 +44,9 @@ class Genes:
             sharing = self.shards.sharing(_index(row[1], self.ways), _index(row[2], self.groups))
             plan = self.shards.build(sharing)
             return [] if plan is None else [plan]
-        if not self.problem.settings:
+        if not self.problem.configs:
             return []
-        setting = self.problem.settings[_index(row[1], len(self.problem.settings))]
+        setting = self.problem.configs[_index(row[1], len(self.problem.configs))]
         order = np.argsort(row[3:], kind="stable")[: 1 + _index(row[2], self.count)]
         return legal_chain(self.problem, setting, tuple(int(i) for i in order))
 

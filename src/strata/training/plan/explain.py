@@ -28,10 +28,10 @@ def costs(item: Evaluated) -> dict[str, float]:
     }
 
 
-def chosen(problem: Problem, best: Evaluated, found: SearchResult) -> Reason:
+def chosen(problem: Problem, best: Evaluated, search: SearchResult) -> Reason:
     """Return why the chosen plan was chosen."""
     return Reason(
-        "chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": found.branches}
+        "chosen", name(best.plan), {"objective": str(problem.job.objective), "considered": search.branches}
     )
 
 
@@ -39,7 +39,7 @@ def character(problem: Problem, best: Evaluated) -> list[Reason]:
     """Return what sets the pace of the chosen plan: computing, the network, or the bubble."""
     parts = problem.model.details([best.plan])[0].breakdown_s
     total = sum(parts.values())
-    found = [
+    reasons = [
         Reason(token, "", {"share": parts[part] / total})
         for token, part, least in (
             ("compute-bound", "compute", 0.8), ("network-bound", "wan", 0.2), ("bubble-bound", "bubble", 0.2)
@@ -50,8 +50,8 @@ def character(problem: Problem, best: Evaluated) -> list[Reason]:
         from strata.simulate.collective import eta
 
         steps = best.plan.local_steps
-        found.append(Reason("tokens-penalty", "", {"steps": steps, "eta": eta(steps)}))
-    return found
+        reasons.append(Reason("tokens-penalty", "", {"steps": steps, "eta": eta(steps)}))
+    return reasons
 
 
 def single_domain(plans: Sequence[Evaluated]) -> list[Reason]:

@@ -69,8 +69,8 @@ def money(report: StepReport) -> float:
 
 def check_prices(job: TrainingJob, missing: list[str]) -> None:
     """Raise UsageError where money is the objective or a limit, and a domain has no price."""
-    asked = job.objective is Objective.COST or job.limits.cost_usd_per_step is not None
-    if asked and missing:
+    needs_prices = job.objective is Objective.COST or job.limits.cost_usd_per_step is not None
+    if needs_prices and missing:
         raise UsageError(
             f"money cannot be compared: no price for {', '.join(missing)}",
             hint="add `price: $2.50/h` (per device) to these domains of the fleet file",

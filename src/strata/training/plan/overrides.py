@@ -38,7 +38,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Override:
     """One setting, read. `target` is a directed pair, a domain or "" (the job); `key` "" takes it away.
 
     `value` is what the file's entry makes of the text: SI numbers, names.
@@ -117,26 +117,30 @@ def noting(faults: list[str], setting: str) -> Iterator[None]:
             faults.append(fault)
 
 
-def read_settings(fleet: Fleet, settings: Sequence[str], faults: list[str]) -> list[Setting]:
+def read_overrides(fleet: Fleet, overrides: Sequence[str], faults: list[str]) -> list[Override]:
     """Return the settings that can be read, a link both ways as two, and add what is wrong to `faults`."""
-    found: dict[tuple[Pair | str, str], Setting] = {}
-    for text in settings:
+    overrides_by_key: dict[tuple[Pair | str, str], Override] = {}
+    for text in overrides:
         with noting(faults, text):
-            for one in _read(text, fleet):
-                attribute = LINK[one.key].attribute if isinstance(one.target, tuple) and one.key else one.key
-                taken = found.setdefault((one.target, attribute), one)
-                if taken is not one:
+            for override in _read(text, fleet):
+                attribute = (
+                    LINK[override.key].attribute
+                    if isinstance(override.target, tuple) and override.key
+                    else override.key
+                )
+                taken = overrides_by_key.setdefault((override.target, attribute), override)
+                if taken is not override:
                     raise UsageError(f"sets again what {taken.text} sets")
-    for one in found.values():
-        ends = one.target if isinstance(one.target, tuple) else ()
-        for place in (*ends, *([one.target] if one.key else [])):
-            if (place, "") in found:
-                with noting(faults, one.text):
-                    raise UsageError(f"{found[place, ''].text} takes that away")
-    return list(found.values())
+    for override in overrides_by_key.values():
+        ends = override.target if isinstance(override.target, tuple) else ()
+        for place in (*ends, *([override.target] if override.key else [])):
+            if (place, "") in overrides_by_key:
+                with noting(faults, override.text):
+                    raise UsageError(f"{overrides_by_key[place, ''].text} takes that away")
+    return list(overrides_by_key.values())
 
 
-def _read(text: str, fleet: Fleet) -> list[Setting]:
+def _read(text: str, fleet: Fleet) -> list[Override]:
     path, equals, value = (part.strip() for part in text.partition("="))
     kind, _, rest = path.partition(".")
     if not (equals and value):
@@ -144,16 +148,16 @@ def _read(text: str, fleet: Fleet) -> list[Setting]:
     if kind not in _KINDS:
         raise UsageError(f"a path starts with link, domain or job{_meant(kind, _KINDS, rest=False)}")
     if kind == "job":
-        return [Setting(text, "", rest, _value(_key(rest, JOB), rest, value, fleet))]
+        return [Override(text, "", rest, _value(_key(rest, JOB), rest, value, fleet))]
     names = _link_names(fleet) if kind == "link" else [domain.name for domain in fleet.domains]
     name, key = _split(rest, names, kind)
     targets = _directions(fleet, name) if kind == "link" else [name]
     if not key:
         if value != "none":
             raise UsageError(f"only `none` can stand here; or set one of {', '.join(_KINDS[kind])}")
-        return [Setting(text, target, "") for target in targets]
+        return [Override(text, target, "") for target in targets]
     read = _value(_key(key, _KINDS[kind]), key, value, fleet)
-    return [Setting(text, target, key, read) for target in targets]
+    return [Override(text, target, key, read) for target in targets]
 
 
 def _link_names(fleet: Fleet) -> list[str]:
@@ -176,21 +180,21 @@ def _directions(fleet: Fleet, name: str) -> list[Pair]:
     if name != "-".join(pair):
         return [pair]
     both = [pair, (pair[1], pair[0])]
-    return [one for one in both if one in fleet.links] or both
+    return [pair for pair in both if pair in fleet.links] or both
 
 
 def _split(body: str, names: Iterable[str], kind: str) -> tuple[str, str]:
     """Return the name a path starts with and the key behind it ("" for none)."""
-    found = [(name, body[len(name) + 1 :]) for name in names if body == name or body.startswith(f"{name}.")]
-    known = [split for split in found if split[1] in ("", *_KINDS[kind])]
-    if found:
-        return max(known or found, key=lambda split: len(split[0]))
+    splits = [(name, body[len(name) + 1 :]) for name in names if body == name or body.startswith(f"{name}.")]
+    known = [split for split in splits if split[1] in ("", *_KINDS[kind])]
+    if splits:
+        return max(known or splits, key=lambda split: len(split[0]))
     name, _, key = body.rpartition(".")
     if not name or not closest(key, _KINDS[kind]):
         name = body
     wanted = "two domains are" if kind == "link" else "domain is"
     if kind == "link":
-        names = [one for one in names if (">" in one) == (">" in name)]
+        names = [known for known in names if (">" in known) == (">" in name)]
     raise UsageError(f"no {wanted} named {name!r}{_meant(name, names)}")
 
 
@@ -230,9 +234,9 @@ def _value(key: Key, name: str, text: str, fleet: Fleet) -> Any:
     value = getattr(entry, last)
     if name == "limits.domains":
         names = [domain.name for domain in fleet.domains]
-        for one in value or ():
-            if one not in names:
-                raise UsageError(f"no domain is named {one!r}{_meant(one, names)}")
+        for domain in value or ():
+            if domain not in names:
+                raise UsageError(f"no domain is named {domain!r}{_meant(domain, names)}")
     return value
 
 

@@ -47,31 +47,31 @@ def plan_training(
     problem = problem_of(fleet, job)
     deadline = started + time_limit_s
     scales = _scales(problem, clock, deadline)
-    found = _search(problem, scales, clock, deadline, rank)
-    plans = tuple(found.ranked)
-    if found.interrupted and not plans:
+    result = _search(problem, scales, clock, deadline, rank)
+    plans = tuple(result.ranked)
+    if result.interrupted and not plans:
         raise KeyboardInterrupt  # there is nothing to keep, and what would help is not known
     elapsed = clock() - started
     reasons = [*problem.excluded]
     if plans:
-        reasons = [explain.chosen(problem, plans[0], found), *explain.character(problem, plans[0]), *reasons]
+        reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
         reasons += explain.single_domain(plans)
-    elif not found.stopped:
-        refusal = next(iter(found.refusals.values()), None)
+    elif not result.stopped:
+        refusal = next(iter(result.refusals.values()), None)
         reasons += relax.smallest(problem, refusal=refusal, clock=clock, deadline=deadline)
-    if found.stopped:
-        reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": found.evaluated}))
+    if result.stopped:
+        reasons.append(Reason("time-limit", "", {"elapsed": show_time(elapsed), "evaluated": result.evaluated}))
     whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
-        alternatives=alternatives(problem, plans, found),
+        alternatives=alternatives(problem, plans, result),
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
         inputs_digest=whole_digest,
         seed=seed,
         elapsed_s=elapsed,
     )
-    return TrainingPlanReport(problem, digests, decision, plans, found, scales)
+    return TrainingPlanReport(problem, digests, decision, plans, result, scales)
 
 
 def problem_of(fleet: Fleet, job: TrainingJob) -> Problem:
@@ -156,10 +156,10 @@ def _scales(problem: Problem, clock: Clock, deadline: float) -> Scales:
     ends = []
     for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
         end = replace(problem, job=replace(by_time, objective=Objective.REWARD, weights=weights))
-        found = _search(end, scales, clock, deadline, 0)
-        if found.interrupted:
+        result = _search(end, scales, clock, deadline, 0)
+        if result.interrupted:
             raise KeyboardInterrupt  # the ends of the front are not known, and no plan can be scored
-        if best := found.ranked:
+        if best := result.ranked:
             report = best[0].report
             ends.append((report.step_time_s, -report.utilization, money(report)))
     columns = list(zip(*ends, strict=True))
@@ -175,7 +175,7 @@ def _only_domains(limits: Limits) -> Limits:
 
 
 def alternatives(
-    problem: Problem, plans: Sequence[Evaluated], found: SearchResult
+    problem: Problem, plans: Sequence[Evaluated], result: SearchResult
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""
     problem.model.details([item.plan for item in plans])
@@ -189,12 +189,12 @@ def alternatives(
         Alternative(
             explain.name(item.plan), explain.costs(item), explain.limit_missed(problem.job, item), item.plan
         )
-        for key, item in found.missed.items()
-        if key not in found.by_set
+        for key, item in result.missed.items()
+        if key not in result.by_set
     ]
     refused: list[Alternative[TrainingPlan]] = [
         Alternative("+".join(sorted(names)), {}, (reason,), None)
-        for names, reason in found.refusals.items()
-        if not any(names == used for _, used in found.by_set)
+        for names, reason in result.refusals.items()
+        if not any(names == used for _, used in result.by_set)
     ]
     return (*ranked, *missed, *refused)

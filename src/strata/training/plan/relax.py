@@ -35,20 +35,20 @@ def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline
 
 def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:
     """Return what each limit would have to be, the other one kept."""
-    job, found = problem.job, []
+    job, reasons = problem.job, []
     if job.limits.cost_usd_per_step is not None:
         limits = replace(job.limits, cost_usd_per_step=None)
         least = _best(problem, replace(job, objective=Objective.COST, limits=limits), clock, deadline)
         if least is not None:
             value = f"{show_usd(money(least.report))} per step"
-            found.append(Reason("needs-limit", "", {"limit": "cost", "value": value}))
+            reasons.append(Reason("needs-limit", "", {"limit": "cost", "value": value}))
     if job.limits.tokens_per_s is not None:
         limits = replace(job.limits, tokens_per_s=None)
         fastest = _best(problem, replace(job, objective=Objective.TIME, limits=limits), clock, deadline)
         if fastest is not None:
             value = f"{math.floor(fastest.report.tokens_per_s):,}"
-            found.append(Reason("needs-limit", "", {"limit": "tokens_per_s", "value": value}))
-    return found or [Reason("needs-limit", "", {"limit": "cost and tokens_per_s", "value": "both"})]
+            reasons.append(Reason("needs-limit", "", {"limit": "tokens_per_s", "value": value}))
+    return reasons or [Reason("needs-limit", "", {"limit": "cost and tokens_per_s", "value": "both"})]
 
 
 def _best(problem: Problem, job: TrainingJob, clock: Clock, deadline: float) -> Evaluated | None:

@@ -18,7 +18,7 @@ from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.fleet import Domain, Fleet, Link, Pair
-from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Setting, noting, read_settings
+from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Override, noting, read_overrides
 from strata.workload.job import Recompute, TrainingJob
 from strata.workload.schema import compression_factor
 
@@ -37,22 +37,22 @@ class Change:
         return f"{self.path}: {self.old} -> {self.new}"
 
 
-def apply(fleet: Fleet, job: TrainingJob, settings: Sequence[str]) -> tuple[Fleet, TrainingJob, list[Change]]:
+def apply(fleet: Fleet, job: TrainingJob, overrides: Sequence[str]) -> tuple[Fleet, TrainingJob, list[Change]]:
     """Return the fleet and the job with `path=value` settings made, and what is different then.
 
     A value set to what it is makes no change; one that follows from another (a node larger than its domain,
     an interconnect that comes with the accelerator) makes one. Raises UsageError with all that is wrong.
     """
     faults: list[str] = []
-    grouped: dict[Pair | str, list[Setting]] = {}
-    for one in read_settings(fleet, settings, faults):
-        grouped.setdefault(one.target, []).append(one)
+    grouped: dict[Pair | str, list[Override]] = {}
+    for override in read_overrides(fleet, overrides, faults):
+        grouped.setdefault(override.target, []).append(override)
     domains: dict[str, Domain | None] = {domain.name: domain for domain in fleet.domains}
     links: dict[Pair, Link | None] = dict(fleet.links)
     new_job = job
     for target, group in grouped.items():
-        values = {one.key: one.value for one in group}
-        with noting(faults, ", ".join(one.text for one in group)):
+        values = {override.key: override.value for override in group}
+        with noting(faults, ", ".join(override.text for override in group)):
             if isinstance(target, tuple):
                 links[target] = _link(fleet, target, values)
             elif target:
@@ -111,7 +111,7 @@ def _domain(fleet: Fleet, old: Domain, values: Values) -> Domain | None:
 
 def _accelerator(fleet: Fleet, domain: Domain, name: str) -> Accelerator:
     """Return an accelerator the fleet has, or one of the catalogue; the domain's own where that is meant."""
-    known = {one.accelerator.name: one.accelerator for one in fleet.domains}
+    known = {domain.accelerator.name: domain.accelerator for domain in fleet.domains}
     card = known.get(name) or catalogue.accelerator(name)
     return domain.accelerator if card.name == domain.accelerator.name else card
 

@@ -4,11 +4,11 @@ import pytest
 
 from strata.decision import Reason
 from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.workload.job import Recompute, Schedule
 from tests.support.builders import card, domain, fleet, job, layers
 
-PLAIN = Setting(microbatch_size=1, tensor_parallel=1, copies=1, cap=2, recompute=Recompute.NONE)
+PLAIN = ParallelConfig(microbatch_size=1, tensor_parallel=1, data_parallel=1, cap=2, recompute=Recompute.NONE)
 
 
 def built(place, asked, order=(0, 1), setting=PLAIN):
@@ -35,7 +35,7 @@ def test_a_warm_up_never_exceeds_the_microbatches_there_are():
 
 
 def test_zero_is_used_only_where_memory_asks_for_it():
-    copies = Setting(1, 1, 4, 1, Recompute.NONE)
+    copies = ParallelConfig(1, 1, 4, 1, Recompute.NONE)
     roomy, tight = (fleet(domain("a", 4, accelerator=card(gib=gib))) for gib in (80.0, 14.0))
     asked = job(layers(6, hidden_mib=1.0), batch=8)
     assert [plan.zero_stage for plan in built(roomy, asked, (0,), copies)] == [0]
@@ -59,11 +59,11 @@ def test_what_fits_under_no_schedule_says_how_much_is_missing_where():
 
 
 def test_more_stages_than_layers_are_no_pipeline():
-    assert built(fleet(domain("a", 8)), job(layers(1)), (0,), Setting(1, 1, 1, 8, Recompute.NONE)) == []
+    assert built(fleet(domain("a", 8)), job(layers(1)), (0,), ParallelConfig(1, 1, 1, 8, Recompute.NONE)) == []
 
 
 @pytest.mark.parametrize(("count", "batch", "there"), [(2, 8, True), (2, 7, False), (8, 8, False)])
 def test_interleaving_needs_whole_rounds_and_two_layers_a_stage(count, batch, there):
-    setting = Setting(1, 1, 1, count, Recompute.NONE)
+    setting = ParallelConfig(1, 1, 1, count, Recompute.NONE)
     plans = built(fleet(domain("a", count)), job(layers(6), batch=batch, schedules=tuple(Schedule)), (0,), setting)
     assert (Schedule.INTERLEAVED in {plan.schedule for plan in plans}) is there

@@ -27,7 +27,7 @@ def test_no_plan_beats_the_bounds_of_its_branch(seed):
     """A violated bound is a wrong proof: every (setting, subset), every plan that is built for it."""
     problem = Problem.of(*small_case(seed))
     space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
-    for setting in problem.settings:
+    for setting in problem.configs:
         bounds = space.bounds(setting)
         for row in np.flatnonzero(np.isfinite(bounds.step_s)):
             plans = space.build(setting, int(space.masks[row]))
@@ -47,7 +47,7 @@ def test_no_plan_beats_the_bounds_of_its_branch(seed):
 def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_branchs(seed):
     problem = Problem.of(*small_case(seed))
     space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
-    for setting in problem.settings:
+    for setting in problem.configs:
         bounds = space.bounds(setting)
         for row in np.flatnonzero(np.isfinite(bounds.step_s)):
             whole = np.array([bounds.step_s[row], -bounds.utilization[row], bounds.cost_usd[row]])
@@ -66,7 +66,7 @@ def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_
 def test_no_branch_is_ruled_out_for_which_a_plan_can_be_built(seed):
     problem = Problem.of(*small_case(seed))
     space = ChainSpace(problem, tuple(range(len(problem.fleet.domains))))
-    for setting in problem.settings:
+    for setting in problem.configs:
         step_s = space.bounds(setting).step_s
         for row in np.flatnonzero(np.isinf(step_s)):
             for order in permutations(np.flatnonzero(space.inside[row]).tolist()):
@@ -79,7 +79,7 @@ def test_interleaved_chunks_may_beat_the_bound_of_plain_schedules():
     problem = Problem.of(fleet(domain("a", 4, per_node=4)), job(layers(8), batch=4, schedules=tuple(Schedule)))
     space = ChainSpace(problem, (0,))
     interleaved = 0
-    for setting in problem.settings:
+    for setting in problem.configs:
         for plan in space.build(setting, 1):
             interleaved += plan.schedule is Schedule.INTERLEAVED
             assert space.bounds(setting).step_s[0] <= problem.model.reports([plan])[0].step_time_s
@@ -90,14 +90,14 @@ def test_a_plan_over_a_domain_of_unknown_price_costs_its_egress_alone_and_so_doe
     priced = fleet(domain("a"), domain("b", price=None))
     problem = Problem.of(priced, job(layers(16, mparams=500.0)))
     space = ChainSpace(problem, (0, 1))
-    for setting in problem.settings[:20]:
+    for setting in problem.configs[:20]:
         for plan in space.build(setting, 3) if np.isfinite(space.bounds(setting).step_s[2]) else []:
             assert space.bounds(setting).cost_usd[2] <= money(problem.model.reports([plan])[0])
 
 
 def test_both_directions_of_a_route_are_built_because_embedding_and_head_differ():
     problem = Problem.of(fleet(*(domain(name, 1, per_node=1) for name in "abcde")), job(layers(16)))
-    setting = next(s for s in problem.settings if s.copies == 1)
+    setting = next(s for s in problem.configs if s.data_parallel == 1)
     built = ChainSpace(problem, tuple(range(5))).build(setting, 31)
     orders = {plan.domains for plan in built}
     assert {order[::-1] for order in orders} == orders
@@ -105,7 +105,7 @@ def test_both_directions_of_a_route_are_built_because_embedding_and_head_differ(
 
 def test_a_fleet_without_links_has_only_single_domains():
     problem = Problem.of(fleet(domain("a", 2), domain("b", 2), links=[]), job(batch=1))
-    step_s = ChainSpace(problem, (0, 1)).bounds(problem.settings[0]).step_s
+    step_s = ChainSpace(problem, (0, 1)).bounds(problem.configs[0]).step_s
     assert np.isfinite(step_s).tolist() == [True, True, False]
 
 

@@ -69,17 +69,22 @@ def test_the_best_path_is_no_longer_than_any_permutation(pair):
 
 @settings(deadline=None)
 @given(pair_costs(), st.sampled_from([0.0, 1.0, 2.5, 9.0]), st.sampled_from([1, 2, 8]), st.sampled_from([1, 3]))
-def test_the_best_route_weighs_its_round_trips_against_its_slowest_link(costs, period_s, microbatches, copies):
+def test_the_best_route_weighs_its_round_trips_against_its_slowest_link(costs, period_s, batches, degree):
     members = tuple(range(len(costs.slowness)))
 
     def value(order) -> float:
-        load = LOAD * copies
+        load = LOAD * degree
         trips = sum(load * costs.slowness_sum[a, b] + costs.latency_sum[a, b] for a, b in pairwise(order))
         slowest = max(load * costs.slowness[a, b] for a, b in pairwise(order))
-        return trips + (max(period_s, slowest) * (microbatches - 1) if microbatches > 1 else 0.0)
+        return trips + (max(period_s, slowest) * (batches - 1) if batches > 1 else 0.0)
 
     order, cost = best_route(
-        costs, members, message_bytes=LOAD, copies=copies, period_s=period_s, microbatches=microbatches
+        costs,
+        members,
+        message_bytes=LOAD,
+        data_parallel=degree,
+        period_s=period_s,
+        microbatches=batches,
     )
     best = min(value(each) for each in permutations(members))
     assert cost == pytest.approx(best)

@@ -30,7 +30,7 @@ def available() -> bool:
 def plan(problem: Problem, context: Context) -> Evaluated | None:
     """Return the best plan (by the job's objective) that POPULATION × GENERATIONS evaluations found."""
     count = len(problem.fleet.domains)
-    if not available() or not count or not problem.settings:
+    if not available() or not count or not problem.configs:
         return None
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import Problem as Pymoo
@@ -39,7 +39,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     archive: list[Evaluated] = []
 
     class Plans(Pymoo):  # type: ignore[misc]
-        """A vector: which setting, how many domains, and a key per domain whose order is the pipeline's."""
+        """A vector: which configuration, how many domains, and a key per domain whose order is the pipeline's."""
 
         def __init__(self) -> None:
             super().__init__(n_var=count + 2, n_obj=3, xl=0.0, xu=1.0)
@@ -60,7 +60,7 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
 
 def _decode(problem: Problem, row: Any) -> list[TrainingPlan]:
     count = len(problem.fleet.domains)
-    setting = problem.settings[min(int(row[0] * len(problem.settings)), len(problem.settings) - 1)]
+    config = problem.configs[min(int(row[0] * len(problem.configs)), len(problem.configs) - 1)]
     size = min(1 + int(row[1] * count), count)
     order = tuple(int(i) for i in np.argsort(row[2:], kind="stable")[:size])
-    return legal_chain(problem, setting, order)
+    return legal_chain(problem, config, order)

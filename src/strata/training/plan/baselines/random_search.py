@@ -7,7 +7,7 @@ from typing import Final
 
 from strata.training.plan.baselines.context import Context, best, evaluate
 from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.plan import TrainingPlan
 
@@ -15,25 +15,25 @@ DRAWS: Final = 200
 
 
 def plan(problem: Problem, context: Context) -> Evaluated | None:
-    """Return the best of DRAWS random (setting, subset, order) pipelines."""
+    """Return the best of DRAWS random (configuration, subset, order) pipelines."""
     rng, count, plans = context.rng, len(problem.fleet.domains), []
-    if not count or not problem.settings:
+    if not count or not problem.configs:
         return None
     for _ in range(DRAWS):
         context.check_time()
-        setting = problem.settings[rng.integers(len(problem.settings))]
+        config = problem.configs[rng.integers(len(problem.configs))]
         order = tuple(int(i) for i in rng.permutation(count)[: rng.integers(1, count + 1)])
-        plans += legal_chain(problem, setting, order)
+        plans += legal_chain(problem, config, order)
     return best(evaluate(problem, context, plans))
 
 
-def legal_chain(problem: Problem, setting: Setting, order: tuple[int, ...]) -> list[TrainingPlan]:
+def legal_chain(problem: Problem, config: ParallelConfig, order: tuple[int, ...]) -> list[TrainingPlan]:
     """Return the plans of one pipeline that fit; none where a link is missing or a domain has no room."""
     domains = [problem.fleet.domains[i] for i in order]
     linked = all(
         (a.name, b.name) in problem.fleet.links and (b.name, a.name) in problem.fleet.links
         for a, b in pairwise(domains)
     )
-    if not linked or any(problem.stages(domain, setting) == 0 for domain in domains):
+    if not linked or any(problem.stages(domain, config) == 0 for domain in domains):
         return []
-    return [plan for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)]
+    return [plan for plan in build_chain(problem, config, order) if isinstance(plan, TrainingPlan)]

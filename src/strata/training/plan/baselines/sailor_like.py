@@ -24,10 +24,10 @@ SHORTLIST: Final = 256
 def plan(problem: Problem, context: Context) -> Evaluated | None:
     """Return the best uniform pipeline over any subset of (at most POOL) domains."""
     space = ChainSpace(problem, tuple(range(min(len(problem.fleet.domains), POOL))))
-    plain = [s for s in problem.settings if s.recompute is problem.job.recompute[0]]
+    plain = [s for s in problem.configs if s.recompute is problem.job.recompute[0]]
     if not plain or not space.members:
         return None
-    bounds = np.stack([space.bounds(setting).step_s for setting in plain])
+    bounds = np.stack([space.bounds(config).step_s for config in plain])
     slowness = problem.pair_costs(1).slowness
     plans = []
     for position in np.argsort(bounds, axis=None, kind="stable")[:SHORTLIST]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.simulate.pipeline import classic_warmup
 from strata.training.plan.baselines.context import Context, best, evaluate
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -24,49 +24,49 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     domains = [domain.name for domain in problem.fleet.domains]
     linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
     plans = []
-    for setting in problem.settings:
+    for config in problem.configs:
         context.check_time()
-        if linked and (uniform := uniform_chain(problem, setting, range(len(domains)))) is not None:
+        if linked and (uniform := uniform_chain(problem, config, range(len(domains)))) is not None:
             plans.append(uniform)
-        if (shared := data_parallel(problem, setting)) is not None:
+        if (shared := data_parallel(problem, config)) is not None:
             plans.append(shared)
     return best(evaluate(problem, context, plans)) if len(domains) > 1 else None
 
 
-def uniform_chain(problem: Problem, setting: Setting, order: range | tuple[int, ...]) -> TrainingPlan | None:
+def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple[int, ...]) -> TrainingPlan | None:
     """Return a classic 1F1B pipeline with equal stages per domain and equal layers per stage."""
     domains = [problem.fleet.domains[i] for i in order]
-    per_domain = min(problem.stages(domain, setting) for domain in domains)
+    per_domain = min(problem.stages(domain, config) for domain in domains)
     count, layers = per_domain * len(domains), len(problem.job.layers)
-    known = np.isfinite(problem.effort(setting).work_s[list(order)]).all()
+    known = np.isfinite(problem.compute_cost(config).work_s[list(order)]).all()
     if not 1 <= count <= layers or not known:
         return None
     # The remainder goes to the last stages, as Sailor's get_stages does.
     sizes = [layers // count + (index >= count - layers % count) for index in range(count)]
-    microbatches = problem.microbatches(setting)
+    microbatches = problem.microbatches(config)
     stages, first = [], 0
     for index, (size, warmup) in enumerate(zip(sizes, classic_warmup(count), strict=True)):
         domain = domains[index // per_domain]
         depth = min(warmup, microbatches - 1)
-        stages.append(Stage(domain.name, first, size, problem.ranks(domain, setting), depth))
+        stages.append(Stage(domain.name, first, size, problem.ranks(domain, config), depth))
         first += size
     return TrainingPlan(
-        (Pipeline(tuple(stages), setting.copies, microbatches),),
-        setting.microbatch_size,
+        (Pipeline(tuple(stages), config.data_parallel, microbatches),),
+        config.microbatch_size,
         Schedule.ONE_F_ONE_B,
-        setting.recompute,
+        config.recompute,
         zero_stage=max(problem.job.zero_stages),
     )
 
 
-def data_parallel(problem: Problem, setting: Setting) -> TrainingPlan | None:
+def data_parallel(problem: Problem, config: ParallelConfig) -> TrainingPlan | None:
     """Return synchronous data parallelism with an equal share of the batch per domain."""
     count = len(problem.fleet.domains)
     share = -(-problem.job.global_batch // count)
     small = replace(problem, job=replace(problem.job, global_batch=share))
-    if setting.microbatch_size * setting.copies > share:
+    if config.microbatch_size * config.data_parallel > share:
         return None
-    parts = [uniform_chain(small, setting, (index,)) for index in range(count)]
+    parts = [uniform_chain(small, config, (index,)) for index in range(count)]
     if any(part is None for part in parts):
         return None
     first = parts[0]

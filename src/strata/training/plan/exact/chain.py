@@ -13,7 +13,7 @@ from strata.fleet.fleet import Domain
 from strata.simulate.analytic import stack
 from strata.simulate.memory import StageRoom
 from strata.simulate.pipeline import classic_warmup, latency_aware_warmup
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.split import split
 from strata.units import show_bytes
 from strata.workload.job import Schedule
@@ -25,7 +25,7 @@ Layout = list[tuple[Domain, int]]
 
 def build_chain(
     problem: Problem,
-    setting: Setting,
+    config: ParallelConfig,
     order: tuple[int, ...],
     *,
     microbatches: int | None = None,
@@ -36,15 +36,15 @@ def build_chain(
     A schedule that does not fit memory yields its Reason instead. `microbatches` per copy is the whole
     batch's unless given (a pipeline of several, which share the batch); `schedules` are the job's, in its order.
     """
-    count = microbatches or problem.microbatches(setting)
+    count = microbatches or problem.microbatches(config)
     layout: Layout = []
     for domain in (problem.fleet.domains[i] for i in order):
-        ranks = problem.ranks(domain, setting)
-        if problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute) is None:
-            kind = f"layer times for microbatch {setting.microbatch_size}, tensor parallel {ranks}"
+        ranks = problem.ranks(domain, config)
+        if problem.model.layers(domain, ranks, config.microbatch_size, config.recompute) is None:
+            kind = f"layer times for microbatch {config.microbatch_size}, tensor parallel {ranks}"
             yield Reason("figure-missing", domain.name, {"figure": kind, "accelerator": domain.accelerator.name})
             return
-        layout += [(domain, ranks)] * problem.stages(domain, setting)
+        layout += [(domain, ranks)] * problem.stages(domain, config)
     stages = len(layout)
     if not 1 <= stages <= len(problem.job.layers):
         return
@@ -58,35 +58,35 @@ def build_chain(
             crosses or count % stages or 2 * stages > len(problem.job.layers)
         ):
             continue
-        yield _scheduled(problem, setting, layout, schedule, count)
+        yield _scheduled(problem, config, layout, schedule, count)
 
 
 def _scheduled(
-    problem: Problem, setting: Setting, layout: Layout, schedule: Schedule, count: int
+    problem: Problem, config: ParallelConfig, layout: Layout, schedule: Schedule, count: int
 ) -> TrainingPlan | Reason:
-    free = _split(problem, setting, layout)
+    free = _split(problem, config, layout)
     warmup = [min(w, count - 1) for w in classic_warmup(len(layout))]
     virtual = 2 if schedule is Schedule.INTERLEAVED else 1
-    plan = _plan(setting, layout, free, warmup, schedule, count, virtual)
+    plan = _plan(config, layout, free, warmup, schedule, count, virtual)
     if schedule is Schedule.GPIPE:
         plan = _with_warmup(plan, [count - 1] * len(layout))
     elif schedule is Schedule.LATENCY_AWARE:
         times = stack([problem.model.times(plan, plan.pipelines[0])])
         deeper = np.minimum(latency_aware_warmup(times, count)[0], count - 1)
         plan = _with_warmup(plan, [int(w) for w in deeper])
-    stages = problem.job.zero_stages if setting.copies > 1 else problem.job.zero_stages[:1]
+    stages = problem.job.zero_stages if config.data_parallel > 1 else problem.job.zero_stages[:1]
     for zero in stages:
         candidate = replace(plan, zero_stage=zero)
         if problem.model.fits(candidate):
             return candidate
-    return _fit(problem, setting, layout, replace(plan, zero_stage=max(stages)))
+    return _fit(problem, config, layout, replace(plan, zero_stage=max(stages)))
 
 
-def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
+def _fit(problem: Problem, config: ParallelConfig, layout: Layout, plan: TrainingPlan) -> TrainingPlan | Reason:
     """Return the plan with layers moved so that every stage fits, or why none does."""
     model, pipeline = problem.model, plan.pipelines[0]
     in_flight = tuple(min(stage.warmup + 1, pipeline.microbatches) for stage in pipeline.stages)
-    key = (*_kinds(problem, setting, layout), in_flight, pipeline.replicas, plan.zero_stage)
+    key = (*_kinds(problem, config, layout), in_flight, pipeline.replicas, plan.zero_stage)
     if key not in problem.splits:
         rooms = [
             StageRoom(
@@ -96,7 +96,7 @@ def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan)
             )
             for (domain, ranks), depth in zip(layout, in_flight, strict=True)
         ]  # fmt: skip
-        problem.splits[key] = split(_prefixes(problem, setting, layout), lambda i, first: rooms[i].layers(first))
+        problem.splits[key] = split(_prefixes(problem, config, layout), lambda i, first: rooms[i].layers(first))
     counts = problem.splits[key]
     if counts is not None:
         stages, first = [], 0
@@ -119,33 +119,33 @@ def _fit(problem: Problem, setting: Setting, layout: Layout, plan: TrainingPlan)
     )  # fmt: skip
 
 
-def _prefixes(problem: Problem, setting: Setting, layout: Layout) -> list[Floats]:
+def _prefixes(problem: Problem, config: ParallelConfig, layout: Layout) -> list[Floats]:
     found = []
     for domain, ranks in layout:
-        layers = problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+        layers = problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
         assert layers is not None, "domains of unknown speed are excluded before"
         found.append(layers.work)
     return found
 
 
-def _split(problem: Problem, setting: Setting, layout: Layout) -> tuple[int, ...]:
+def _split(problem: Problem, config: ParallelConfig, layout: Layout) -> tuple[int, ...]:
     """Return the split that ignores memory; the same for every order of like stages."""
-    key = _kinds(problem, setting, layout)
+    key = _kinds(problem, config, layout)
     if key not in problem.splits:
-        problem.splits[key] = split(_prefixes(problem, setting, layout))
+        problem.splits[key] = split(_prefixes(problem, config, layout))
     counts = problem.splits[key]
     assert counts is not None, "no more stages than layers"
     return counts
 
 
-def _kinds(problem: Problem, setting: Setting, layout: Layout) -> tuple[object, ...]:
+def _kinds(problem: Problem, config: ParallelConfig, layout: Layout) -> tuple[object, ...]:
     """Return what a split depends on beside memory: the same for every order of like stages."""
     kinds = tuple((problem.kinds[domain.name], ranks) for domain, ranks in layout)
-    return kinds, setting.microbatch_size, setting.recompute
+    return kinds, config.microbatch_size, config.recompute
 
 
 def _plan(
-    setting: Setting, layout: Layout, counts: tuple[int, ...], warmup: list[int],
+    config: ParallelConfig, layout: Layout, counts: tuple[int, ...], warmup: list[int],
     schedule: Schedule, microbatches: int, virtual: int,
 ) -> TrainingPlan:  # fmt: skip
     stages, first = [], 0
@@ -153,8 +153,8 @@ def _plan(
         stages.append(Stage(domain.name, first, layers, ranks, depth))
         first += layers
     return TrainingPlan(
-        pipelines=(Pipeline(tuple(stages), setting.copies, microbatches),),
-        microbatch_size=setting.microbatch_size, schedule=schedule, recompute=setting.recompute,
+        pipelines=(Pipeline(tuple(stages), config.data_parallel, microbatches),),
+        microbatch_size=config.microbatch_size, schedule=schedule, recompute=config.recompute,
         virtual_stages=virtual,
     )  # fmt: skip
 

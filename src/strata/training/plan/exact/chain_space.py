@@ -1,4 +1,4 @@
-"""Pipelines over one domain or a chain of them: a bound for every subset and setting, and the plan itself."""
+"""Pipelines over one domain or a chain of them: a bound for every subset and configuration, and the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata.fleet.fleet import Domain
 from strata.simulate.compute import LayerSums
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.plan.exact.chain import build_chain
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.routes import PairCosts, best_route, efficient_routes, path_table
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
@@ -27,7 +27,7 @@ ALL_ORDERS: Final = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no plan of a (setting, subset) can beat: arrays [masks] of time, utilisation and money."""
+    """What no plan of a (configuration, subset) can beat: arrays [masks] of time, utilisation and money."""
 
     step_s: Floats
     utilization: Floats
@@ -66,8 +66,8 @@ class ChainSpace:
         )
         return slow, slow_sum, latency, price
 
-    def bounds(self, setting: Setting) -> Bounds:
-        """Return bounds for every mask; inf where the setting cannot use all domains of the mask.
+    def bounds(self, config: ParallelConfig) -> Bounds:
+        """Return bounds for every mask; inf where the configuration cannot use all domains of the mask.
 
         With W = Σ(f+b), S stages, M microbatches, x the slowest link and C the round trips of the route:
         T >= W + C + (M-1) x, since the last message over a link still has the rest of its way to go; and
@@ -78,29 +78,29 @@ class ChainSpace:
         upstream. Gradients between copies add at least their mean over stages.
         """
         problem, count = self.problem, len(self.problem.job.layers)
-        stages = np.array([problem.stages(d, setting) for d in self.domains])
-        effort = problem.effort(setting)
-        work, useful = effort.work_s[list(self.members)], effort.useful_s[list(self.members)]
-        slow, slow_sum, latency, price = self.path_costs(setting.microbatch_size)
+        stages = np.array([problem.stages(d, config) for d in self.domains])
+        compute_cost = problem.compute_cost(config)
+        work, useful = compute_cost.work_s[list(self.members)], compute_cost.useful_s[list(self.members)]
+        slow, slow_sum, latency, price = self.path_costs(config.microbatch_size)
         total_stages = self.inside @ stages
         valid = (total_stages > 0) & (total_stages <= count) & np.isfinite(slow)
         valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0
         rows = np.flatnonzero(valid)
-        rows = rows[self.may_fit(setting, total_stages[rows])]
+        rows = rows[self.may_fit(config, total_stages[rows])]
         found = Bounds(*(np.full(len(self.masks), value) for value in (np.inf, 0.0, np.inf)))
         if not len(rows):
             return found
         inside, total_stages = self.inside[rows], total_stages[rows]
         slow, slow_sum, latency, price = slow[rows], slow_sum[rows], latency[rows], price[rows]
 
-        microbatches, copies = problem.microbatches(setting), setting.copies
+        microbatches, data_parallel = problem.microbatches(config), config.data_parallel
         least_work = np.where(inside == 1, work, np.inf).min(axis=1)
         pace = 1.0 / (inside @ np.where(np.isinf(work), 0.0, stages / work))
         shrink = -np.expm1(total_stages * np.log1p(-1.0 / microbatches)) if microbatches > 1 else 1.0
         compute = np.maximum(least_work / shrink, pace * microbatches)
-        load = copies * problem.message_bytes(setting.microbatch_size)
+        load = data_parallel * problem.message_bytes(config.microbatch_size)
         route = load * slow_sum + latency
-        if self._alike and (layers := self._layers(self.domains[0], setting)) is not None:
+        if self._alike and (layers := self._layers(self.domains[0], config)) is not None:
             equal, layer_s = _equal_layers(np.diff(layers.work))
             q = -(-equal // total_stages)
             short = q * total_stages - equal
@@ -111,14 +111,14 @@ class ChainSpace:
             chunked = least_work * ((microbatches - 0.5) / total_stages + 0.5)
             compute = np.where(inside.sum(axis=1) == 1, np.minimum(compute, chunked), compute)
         network = least_work + route + (microbatches - 1) * load * slow
-        step_s = np.maximum(compute, network) + self._sync_bound(setting, total_stages, effort.backward_s)
-        ranks = np.array([problem.ranks(d, setting) for d in self.domains])
-        devices = inside @ (stages * ranks) * copies
-        busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * copies
+        step_s = np.maximum(compute, network) + self._sync_bound(config, total_stages, compute_cost.backward_s)
+        ranks = np.array([problem.ranks(d, config) for d in self.domains])
+        devices = inside @ (stages * ranks) * data_parallel
+        busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
         found.step_s[rows] = step_s
         found.utilization[rows] = busy / (devices * step_s)
         found.cost_usd[rows] = (
-            self._usd(stages * ranks)[rows] * (copies / 3600) * step_s + microbatches * load * price
+            self._usd(stages * ranks)[rows] * (data_parallel / 3600) * step_s + microbatches * load * price
         )
         return found
 
@@ -132,42 +132,42 @@ class ChainSpace:
         unknown = self.inside @ np.array([price is None for price in prices])
         return np.where(unknown, 0.0, self.inside @ (devices * np.array([price or 0.0 for price in prices])))
 
-    def _sync_bound(self, setting: Setting, stages: Ints, backward_s: float) -> Floats:
-        if setting.copies == 1:
+    def _sync_bound(self, config: ParallelConfig, stages: Ints, backward_s: float) -> Floats:
+        if config.data_parallel == 1:
             return np.zeros(len(stages))
-        job, copies = self.problem.job, setting.copies
+        job, data_parallel = self.problem.job, config.data_parallel
         fastest = 0.0
         for d in self.domains:
             fastest = max(fastest, d.network_bandwidth_bytes_per_s / d.devices_per_node)
-            if copies * self.problem.ranks(d, setting) <= d.devices_per_node:
+            if data_parallel * self.problem.ranks(d, config) <= d.devices_per_node:
                 fastest = max(fastest, d.intra_bandwidth_bytes_per_s)
-        shard = float(job.layers.params_before[-1]) * job.element_bytes / setting.tensor_parallel
-        whole = 2 * (copies - 1) / copies * shard / fastest
+        shard = float(job.layers.params_before[-1]) * job.element_bytes / config.tensor_parallel
+        whole = 2 * (data_parallel - 1) / data_parallel * shard / fastest
         return np.asarray(np.maximum(0.0, (whole - backward_s) / stages))
 
-    def may_fit(self, setting: Setting, stages: Ints) -> Bools:
+    def may_fit(self, config: ParallelConfig, stages: Ints) -> Bools:
         """Whether memory could hold the model's like layers on so many stages of the largest devices.
 
         A stage k-th from the end holds at least min(k, M) microbatches of activations under every schedule.
         """
         # A cap changes nothing of it, and most settings differ in that alone.
-        key = (setting.tensor_parallel, setting.copies, setting.microbatch_size, setting.recompute)
+        key = (config.tensor_parallel, config.data_parallel, config.microbatch_size, config.recompute)
         if key not in self._held:
-            self._held[key] = self._most_layers(setting)
+            self._held[key] = self._most_layers(config)
         layers = len(self.problem.job.layers)
         return np.asarray(self._held[key][np.minimum(stages, layers)] >= self._like_layers[1])
 
-    def _most_layers(self, setting: Setting) -> Floats:
+    def _most_layers(self, config: ParallelConfig) -> Floats:
         """Return how many like layers so many of the last stages could hold, [stages + 1]."""
-        job, ranks = self.problem.job, setting.tensor_parallel
+        job, ranks = self.problem.job, config.tensor_parallel
         group, _ = self._like_layers
-        full = setting.recompute is Recompute.FULL
-        params, size = float(job.layers.params[group]), setting.microbatch_size / ranks
-        state = state_bytes(job, params / ranks, replicas=setting.copies, zero_stage=max(job.zero_stages))
+        full = config.recompute is Recompute.FULL
+        params, size = float(job.layers.params[group]), config.microbatch_size / ranks
+        state = state_bytes(job, params / ranks, replicas=config.data_parallel, zero_stage=max(job.zero_stages))
         kept = float((job.layers.checkpoint_bytes if full else job.layers.activation_bytes)[group]) * size
         again = float(job.layers.activation_bytes[group]) * size if full else 0.0
         room = max(self.problem.model.memory_limit_bytes(d) for d in self.domains) - FIXED_BYTES - again
-        in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(setting))
+        in_flight = np.minimum(np.arange(1, len(job.layers) + 1), self.problem.microbatches(config))
         most = np.floor(room / (state + in_flight * kept) * (1 + 1e-9))
         return np.asarray(np.concatenate([[0], np.cumsum(np.maximum(0, most))]))
 
@@ -180,13 +180,13 @@ class ChainSpace:
         largest = int(np.argmax(counts * layers.params[first]))
         return int(first[largest]), int(counts[largest])
 
-    def build(self, setting: Setting, mask: int) -> list[TrainingPlan] | Reason:
+    def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
         found: list[TrainingPlan] = []
         refusal: Reason | None = None
-        for order in self.orders(setting, picked):
-            for plan in build_chain(self.problem, setting, order):
+        for order in self.orders(config, picked):
+            for plan in build_chain(self.problem, config, order):
                 if isinstance(plan, Reason):
                     refusal = plan
                 else:
@@ -196,7 +196,7 @@ class ChainSpace:
         assert refusal is not None, "a subset without an order has an infinite bound"
         return refusal
 
-    def order_bounds(self, setting: Setting, orders: Sequence[tuple[int, ...]], bound: Floats) -> Floats:
+    def order_bounds(self, config: ParallelConfig, orders: Sequence[tuple[int, ...]], bound: Floats) -> Floats:
         """Return bounds [orders, 3] on (time, -utilisation, money) of orders of one subset, from that on them all.
 
         T >= W + C + (M-1) x as in `bounds`, with the links of this order; the money is that of its links.
@@ -205,50 +205,50 @@ class ChainSpace:
             return bound[None, :]
         at = np.array(orders)
         here, there = at[:, :-1], at[:, 1:]
-        costs, count = self.problem.pair_costs(setting.microbatch_size), self.problem.microbatches(setting)
-        load = setting.copies * self.problem.message_bytes(setting.microbatch_size)
-        least_work = self.problem.effort(setting).work_s[at[0]].min()
+        costs, count = self.problem.pair_costs(config.microbatch_size), self.problem.microbatches(config)
+        load = config.data_parallel * self.problem.message_bytes(config.microbatch_size)
+        least_work = self.problem.compute_cost(config).work_s[at[0]].min()
         route = load * costs.slowness_sum[here, there].sum(axis=1) + costs.latency_sum[here, there].sum(axis=1)
         slow = load * costs.slowness[here, there].max(axis=1)
         step_s = np.maximum(bound[0], (least_work + route + (count - 1) * slow) * (1 - 1e-12))
         egress = count * load * costs.price_sum[here, there].sum(axis=1)
         mask = sum(1 << self.members.index(i) for i in orders[0])
-        least = count * load * float(self.path_costs(setting.microbatch_size)[3][mask - 1])
+        least = count * load * float(self.path_costs(config.microbatch_size)[3][mask - 1])
         usd = (bound[2] + (bound[2] - least) * (step_s / bound[0] - 1) + egress - least) * (1 - 1e-12)
         return np.stack([step_s, bound[1] * bound[0] / step_s * (1 + 1e-12), usd], axis=1)
 
     def orders(
-        self, setting: Setting, picked: tuple[int, ...], *, all_efficient: bool = False
+        self, config: ParallelConfig, picked: tuple[int, ...], *, all_efficient: bool = False
     ) -> list[tuple[int, ...]]:
         """Return the orders of a subset worth building: all of few domains, of more those that may be the fastest.
 
         `all_efficient` asks for every order that is best in some mix of time and price, for a Pareto front.
         """
-        costs = self.problem.pair_costs(setting.microbatch_size)
+        costs = self.problem.pair_costs(config.microbatch_size)
         if len(picked) <= ALL_ORDERS:
             return [order for order in permutations(picked) if _connected(costs, order)]
         if all_efficient:
-            load = self.problem.message_bytes(setting.microbatch_size) * setting.copies
+            load = self.problem.message_bytes(config.microbatch_size) * config.data_parallel
             orders = efficient_routes(costs, picked, load_bytes=load)
             return [*orders, *(order[::-1] for order in orders)]
-        order = self.fastest_order(setting, picked)
+        order = self.fastest_order(config, picked)
         return [order, order[::-1]]  # the relaxation above sees no difference; embedding and head make one
 
-    def fastest_order(self, setting: Setting, picked: tuple[int, ...]) -> tuple[int, ...]:
+    def fastest_order(self, config: ParallelConfig, picked: tuple[int, ...]) -> tuple[int, ...]:
         """Return the order that makes a step shortest by the bound of `bounds`, its slowest stage the mean one."""
         domains = [self.problem.fleet.domains[i] for i in picked]
-        work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, setting)) is not None)
-        stages = sum(self.problem.stages(d, setting) for d in domains)
+        work = min(float(layers.work[-1]) for d in domains if (layers := self._layers(d, config)) is not None)
+        stages = sum(self.problem.stages(d, config) for d in domains)
         order, _ = best_route(
-            self.problem.pair_costs(setting.microbatch_size), picked,
-            message_bytes=self.problem.message_bytes(setting.microbatch_size), copies=setting.copies,
-            period_s=work / stages, microbatches=self.problem.microbatches(setting),
+            self.problem.pair_costs(config.microbatch_size), picked,
+            message_bytes=self.problem.message_bytes(config.microbatch_size), data_parallel=config.data_parallel,
+            period_s=work / stages, microbatches=self.problem.microbatches(config),
         )  # fmt: skip
         return order
 
-    def _layers(self, domain: Domain, setting: Setting) -> LayerSums | None:
-        ranks = self.problem.ranks(domain, setting)
-        return self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+    def _layers(self, domain: Domain, config: ParallelConfig) -> LayerSums | None:
+        ranks = self.problem.ranks(domain, config)
+        return self.problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
 
 
 def _equal_layers(layer_s: Floats) -> tuple[int, float]:

@@ -20,7 +20,7 @@ from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.routes import efficient
 from strata.training.plan.exact.search import Evaluated
-from strata.training.plan.exact.shards import ShardSpace, Sharing
+from strata.training.plan.exact.shards import DataParallelPlan, ShardSpace
 from strata.training.plan.objective import Scales, money, score_report, within_limits
 from strata.workload.plan import TrainingPlan
 
@@ -77,11 +77,11 @@ def front(
 
 def _branches(
     problem: Problem, chains: ChainSpace, shards: ShardSpace
-) -> tuple[Floats, list[tuple[int, int] | Sharing]]:
+) -> tuple[Floats, list[tuple[int, int] | DataParallelPlan]]:
     bounds: list[Floats] = []
-    branches: list[tuple[int, int] | Sharing] = []
-    for number, setting in enumerate(problem.settings):
-        bound = chains.bounds(setting)
+    branches: list[tuple[int, int] | DataParallelPlan] = []
+    for number, config in enumerate(problem.configs):
+        bound = chains.bounds(config)
         picked = np.flatnonzero(np.isfinite(bound.step_s))
         bounds.append(np.stack([bound.step_s[picked], -bound.utilization[picked], bound.cost_usd[picked]], axis=1))
         branches += [(number, int(chains.masks[index])) for index in picked]
@@ -96,21 +96,21 @@ def _build(
     problem: Problem,
     chains: ChainSpace,
     shards: ShardSpace,
-    branch: tuple[int, int] | Sharing,
+    branch: tuple[int, int] | DataParallelPlan,
     bound: Floats,
     points: Floats,
 ) -> list[TrainingPlan]:
     """Return the plans of a branch, but for the orders of its domains that some point is as good as."""
-    if isinstance(branch, Sharing):
+    if isinstance(branch, DataParallelPlan):
         plan = shards.build(branch)
         return [] if plan is None else [plan]
-    setting, mask = problem.settings[branch[0]], branch[1]
+    config, mask = problem.configs[branch[0]], branch[1]
     picked = tuple(i for k, i in enumerate(chains.members) if mask >> k & 1)
-    orders = chains.orders(setting, picked, all_efficient=True)
-    out = _dominated(chains.order_bounds(setting, orders, bound), points)
+    orders = chains.orders(config, picked, all_efficient=True)
+    out = _dominated(chains.order_bounds(config, orders, bound), points)
     kept = [order for order, worse in zip(orders, out, strict=True) if not worse]
     return [
-        plan for order in kept for plan in build_chain(problem, setting, order) if isinstance(plan, TrainingPlan)
+        plan for order in kept for plan in build_chain(problem, config, order) if isinstance(plan, TrainingPlan)
     ]
 
 

@@ -25,7 +25,7 @@ TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 CAPS: Final = (1, 2, 4, 8)
 """Stages per domain a plan may be held to, beside "as many as there are devices": fewer devices cost less."""
 
-MOST_COPIES_TRIED: Final = 24
+MOST_DEGREES_TRIED: Final = 24
 
 MOST_PAIRS_NAMED: Final = 8
 
@@ -34,22 +34,22 @@ POOL: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ParallelConfig:
     """The inner shape all stages of a pipeline share.
 
-    `copies` is the data-parallel degree inside the domains; a domain with room for n stage slots contributes
-    min(n // copies, cap) stages to each copy.
+    `data_parallel` is the degree inside the domains: a domain with room for n stages contributes
+    min(n // data_parallel, cap) of them to each copy.
     """
 
     microbatch_size: int
     tensor_parallel: int
-    copies: int
+    data_parallel: int
     cap: int
     recompute: Recompute
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class ComputeCost:
     """What one microbatch takes in each domain, arrays [domains]; unknown speed is inf work and no use.
 
     Layers may be handed out over domains whose layers differ in speed by different factors (measured profiles).
@@ -63,8 +63,8 @@ class Effort:
     """At most so long are all backwards of a microbatch together."""
 
     @classmethod
-    def of(cls, layers: Sequence[LayerSums | None], ranks: Sequence[int]) -> Effort:
-        """Return the effort of domains with these layer times on so many devices a stage."""
+    def of(cls, layers: Sequence[LayerSums | None], ranks: Sequence[int]) -> ComputeCost:
+        """Return the compute cost of domains with these layer times on so many devices a stage."""
         known = [i for i, item in enumerate(layers) if item is not None]
         work_s, useful_s = np.full(len(layers), np.inf), np.zeros(len(layers))
         if not known:
@@ -133,20 +133,20 @@ class Problem:
         }
 
     @cached_property
-    def _efforts(self) -> dict[tuple[int, int, Recompute], Effort]:
+    def _compute_costs(self) -> dict[tuple[int, int, Recompute], ComputeCost]:
         return {}
 
-    def effort(self, setting: Setting) -> Effort:
+    def compute_cost(self, config: ParallelConfig) -> ComputeCost:
         """Return what one microbatch takes in each domain, comparable between domains."""
-        key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
-        if key not in self._efforts:
-            ranks = [self.ranks(domain, setting) for domain in self.fleet.domains]
+        key = (config.tensor_parallel, config.microbatch_size, config.recompute)
+        if key not in self._compute_costs:
+            ranks = [self.ranks(domain, config) for domain in self.fleet.domains]
             layers = [
-                self.model.layers(domain, r, setting.microbatch_size, setting.recompute)
+                self.model.layers(domain, r, config.microbatch_size, config.recompute)
                 for domain, r in zip(self.fleet.domains, ranks, strict=True)
             ]
-            self._efforts[key] = Effort.of(layers, ranks)
-        return self._efforts[key]
+            self._compute_costs[key] = ComputeCost.of(layers, ranks)
+        return self._compute_costs[key]
 
     def pair_costs(self, microbatch_size: int) -> PairCosts:
         """Return what joining domains costs for one microbatch's activations."""
@@ -163,25 +163,25 @@ class Problem:
         sent = self.job.layers.boundary_bytes
         return float(sent[: max(1, len(sent) - 1)].min()) * microbatch_size
 
-    def ranks(self, domain: Domain, setting: Setting) -> int:
-        """Return the tensor-parallel degree in a domain: the setting's, as far as a node allows."""
-        return _ranks(domain, setting.tensor_parallel)
+    def ranks(self, domain: Domain, config: ParallelConfig) -> int:
+        """Return the tensor-parallel degree in a domain: the configuration's, as far as a node allows."""
+        return _ranks(domain, config.tensor_parallel)
 
     def slots(self, domain: Domain, tensor_parallel: int) -> int:
         """Return how many stages a domain has room for, all copies together."""
         ranks = _ranks(domain, tensor_parallel)
         return domain.num_nodes * (domain.devices_per_node // ranks)
 
-    def stages(self, domain: Domain, setting: Setting) -> int:
+    def stages(self, domain: Domain, config: ParallelConfig) -> int:
         """Return the stages a domain contributes to each copy."""
-        return min(self.slots(domain, setting.tensor_parallel) // setting.copies, setting.cap)
+        return min(self.slots(domain, config.tensor_parallel) // config.data_parallel, config.cap)
 
-    def microbatches(self, setting: Setting) -> int:
+    def microbatches(self, config: ParallelConfig) -> int:
         """Return the microbatches each copy works through when one pipeline does the whole batch."""
-        return -(-self.job.global_batch // (setting.microbatch_size * setting.copies))
+        return -(-self.job.global_batch // (config.microbatch_size * config.data_parallel))
 
     @cached_property
-    def settings(self) -> tuple[Setting, ...]:
+    def configs(self) -> tuple[ParallelConfig, ...]:
         """All inner shapes worth trying for pipelines: no two that mean the same on this fleet."""
         found = []
         heads, batch = self.job.num_heads, self.job.global_batch
@@ -190,14 +190,14 @@ class Problem:
             if ranks > widest or heads % ranks:
                 continue
             slots = [self.slots(domain, ranks) for domain in self.fleet.domains]
-            for copies in _copies(slots, batch):
-                most = max(count // copies for count in slots)
+            for data_parallel in _data_parallel_degrees(slots, batch):
+                most = max(count // data_parallel for count in slots)
                 caps = sorted({min(cap, most) for cap in (*CAPS, len(self.job.layers), most)})
                 for size in MICROBATCHES:
-                    if size * copies > batch:
+                    if size * data_parallel > batch:
                         continue
                     found += [
-                        Setting(size, ranks, copies, cap, recompute)
+                        ParallelConfig(size, ranks, data_parallel, cap, recompute)
                         for cap in caps
                         for recompute in self.job.recompute
                     ]
@@ -209,15 +209,15 @@ def _ranks(domain: Domain, tensor_parallel: int) -> int:
     return min(tensor_parallel, 1 << domain.devices_per_node.bit_length() - 1)
 
 
-def _copies(slots: list[int], batch: int) -> list[int]:
+def _data_parallel_degrees(slots: list[int], batch: int) -> list[int]:
     """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
     most = min(max(slots, default=0), batch)
     found = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
     found |= {count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most}
-    if len(found) <= MOST_COPIES_TRIED:
+    if len(found) <= MOST_DEGREES_TRIED:
         return sorted(found)
     every = sorted(found)
-    picks = np.unique(np.linspace(0, len(every) - 1, MOST_COPIES_TRIED).round().astype(int))
+    picks = np.unique(np.linspace(0, len(every) - 1, MOST_DEGREES_TRIED).round().astype(int))
     return [every[i] for i in picks]
 
 

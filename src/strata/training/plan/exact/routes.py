@@ -96,7 +96,7 @@ def best_route(
     members: tuple[int, ...],
     *,
     message_bytes: float,
-    copies: int,
+    data_parallel: int,
     period_s: float,
     microbatches: int,
 ) -> tuple[tuple[int, ...], float]:
@@ -107,7 +107,7 @@ def best_route(
     """
     if len(members) == 1:
         return members, (microbatches - 1) * period_s
-    load = message_bytes * copies
+    load = message_bytes * data_parallel
     total = load * costs.slowness_sum + costs.latency_sum
     serial = load * costs.slowness
     inside = serial[np.ix_(members, members)]

@@ -1,6 +1,6 @@
 """Branch and bound: take candidates by their bound, build, evaluate exactly, stop when no bound is better.
 
-Every (subset, setting) of pipelines and every sharing of data parallelism is a branch with a bound on its
+Every (subset, configuration) of pipelines and every sharing of data parallelism is a branch with a bound on its
 score; a branch whose bound is no better than the best plan found is never built, and a built plan whose own,
 closer bound is no better is never evaluated. What is left when the search ends is the proof.
 """
@@ -85,10 +85,10 @@ class SearchResult:
 
     def merge(self, other: SearchResult) -> None:
         """Take over what another search found on the same problem."""
-        for mine, theirs in ((self.by_set, other.by_set), (self.missed, other.missed)):
-            for key, item in theirs.items():
-                if key not in mine or item.score < mine[key].score:
-                    mine[key] = item
+        for kept, others in ((self.by_set, other.by_set), (self.missed, other.missed)):
+            for key, item in others.items():
+                if key not in kept or item.score < kept[key].score:
+                    kept[key] = item
         self.bound = min(self.bound, other.bound)
         self.evaluated, self.branches = self.evaluated + other.evaluated, self.branches + other.branches
         self.refusals.update(other.refusals)
@@ -115,7 +115,7 @@ class Search:
         # Of more domains than a pool only sharings are searched: their pipelines come from the pools.
         self.chains = ChainSpace(problem, tuple(members) if len(members) <= POOL else ())
         self.shards = ShardSpace(problem, tuple(members))
-        self.found = SearchResult()
+        self.result = SearchResult()
         self._built: list[tuple[float, int, TrainingPlan]] = []
         self._refused: set[int] = set()
         self._serial = 0
@@ -134,26 +134,26 @@ class Search:
             if not keeps_best:
                 raise
             # What was not looked at counts as not proved.
-            self.found.stopped = self.found.interrupted = True
-            self.found.bound = -np.inf
-        return self.found
+            self.result.stopped = self.result.interrupted = True
+            self.result.bound = -np.inf
+        return self.result
 
     def _search(self, incumbent: float, rank: int) -> None:
         bounds, codes = self._branches()
-        self.found.branches = len(codes)
+        self.result.branches = len(codes)
         self._explore(bounds, codes, incumbent)
-        best = min(self.found.by_set.values(), key=lambda item: item.score, default=None)
-        if best is not None and best.plan.local_steps > 1 and not self.found.stopped:
-            proved, self._built = self.found.bound, []
+        best = min(self.result.by_set.values(), key=lambda item: item.score, default=None)
+        if best is not None and best.plan.local_steps > 1 and not self.result.stopped:
+            proved, self._built = self.result.bound, []
             in_step = (codes >= 0) | (self._local_steps(codes) == 1)
             self._explore(bounds[in_step], codes[in_step], incumbent, in_step=True)
-            self.found.bound = proved
-        if rank and not self.found.stopped:
+            self.result.bound = proved
+        if rank and not self.result.stopped:
             self._fill_table(bounds, codes, rank)
         self._keep_proved_refusals(codes)
 
     def _keep_proved_refusals(self, codes: Ints) -> None:
-        """Forget the refusals of sets that another setting might fit: those were outbid, not impossible."""
+        """Forget the refusals of sets that another configuration might fit: those were outbid, not impossible."""
         if not self._refused:
             return
         count = len(self.chains.masks)
@@ -162,8 +162,8 @@ class Search:
             for each in (codes, np.array(sorted(self._refused)))
         )
         possible = {self._names(int(index)) for index in np.flatnonzero(branches > refused)}
-        for names in possible & self.found.refusals.keys():
-            del self.found.refusals[names]
+        for names in possible & self.result.refusals.keys():
+            del self.result.refusals[names]
 
     def _explore(self, bounds: Floats, codes: Ints, incumbent: float, *, in_step: bool = False) -> None:
         order = np.argsort(bounds, kind="stable")
@@ -176,19 +176,19 @@ class Search:
             if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
                 break
             if self.clock() > self.deadline:
-                self.found.stopped = True
+                self.result.stopped = True
                 break
             if branch < plan:
                 self._open(int(codes[order[position]]))
                 position += 1
             else:
                 self._evaluate_next(threshold)
-        self.found.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
+        self.result.bound = min(branch, plan, self._best(in_step=in_step), incumbent)
 
     def _best(self, *, in_step: bool) -> float:
         if not in_step:
-            return self.found.best_score
-        scores = (item.score for item in self.found.by_set.values() if item.plan.local_steps == 1)
+            return self.result.best_score
+        scores = (item.score for item in self.result.by_set.values() if item.plan.local_steps == 1)
         return min(scores, default=np.inf)
 
     def _local_steps(self, codes: Ints) -> Ints:
@@ -205,7 +205,7 @@ class Search:
         return False
 
     def _branches(self) -> tuple[Floats, Ints]:
-        """Return the bound of every branch and its code: setting and mask, or minus the sharing's number."""
+        """Return the bound of every branch and its code: configuration and mask, or minus the sharing's number."""
         job, limits = self.problem.job, self.problem.job.limits
         values, codes = [], []
         count = len(self.chains.masks)
@@ -213,8 +213,8 @@ class Search:
         allowed = (
             np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
         )
-        for number, setting in enumerate(self.problem.settings if count else ()):
-            bounds = self.chains.bounds(setting)
+        for number, config in enumerate(self.problem.configs if count else ()):
+            bounds = self.chains.bounds(config)
             keep = np.isfinite(bounds.step_s) & allowed
             if limits.cost_usd_per_step is not None:
                 keep &= bounds.cost_usd <= limits.cost_usd_per_step
@@ -241,7 +241,7 @@ class Search:
             self._push([] if plan is None else [plan])
             return
         number, index = divmod(code, len(self.chains.masks))
-        built = self.chains.build(self.problem.settings[number], int(self.chains.masks[index]))
+        built = self.chains.build(self.problem.configs[number], int(self.chains.masks[index]))
         if isinstance(built, Reason):
             self._refuse(code, built)
         else:
@@ -249,7 +249,7 @@ class Search:
 
     def _refuse(self, code: int, reason: Reason) -> None:
         self._refused.add(code)
-        self.found.refusals.setdefault(self._names(code % len(self.chains.masks)), reason)
+        self.result.refusals.setdefault(self._names(code % len(self.chains.masks)), reason)
 
     def _push(self, plans: Iterable[TrainingPlan]) -> None:
         plans = list(plans)
@@ -269,12 +269,12 @@ class Search:
         """Evaluate plans exactly and keep the best of each domain set."""
         if not plans:
             return
-        self.found.evaluated += len(plans)
+        self.result.evaluated += len(plans)
         for plan, report in zip(plans, self.problem.model.reports(plans), strict=True):
             if not np.isfinite(report.step_time_s):
                 continue  # links are missing: no all-reduce connects the pipelines
             item = Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
-            kept = self.found.by_set if within_limits(self.problem.job, item.report) else self.found.missed
+            kept = self.result.by_set if within_limits(self.problem.job, item.report) else self.result.missed
             if item.domain_set not in kept or item.score < kept[item.domain_set].score:
                 kept[item.domain_set] = item
 
@@ -284,28 +284,28 @@ class Search:
         A set's best is taken from its TRIED branches of the least bounds: a row of the table, not a proof.
         """
         count = len(self.chains.masks)
-        known = {names for _, names in self.found.by_set}
+        known = {names for _, names in self.result.by_set}
         branches: dict[int, list[int]] = {}
         full = 0
         for position in np.argsort(bounds, kind="stable"):
             code = int(codes[position])
             if code < 0:
                 continue
-            mine = branches.get(code % count)
-            if mine is None and len(branches) < rank and self._names(code % count) not in known:
-                mine = branches[code % count] = []
-            if mine is not None and len(mine) < TRIED:
-                mine.append(code)
-                full += len(mine) == TRIED
+            tried = branches.get(code % count)
+            if tried is None and len(branches) < rank and self._names(code % count) not in known:
+                tried = branches[code % count] = []
+            if tried is not None and len(tried) < TRIED:
+                tried.append(code)
+                full += len(tried) == TRIED
                 if full == rank:
                     break
         picked: list[TrainingPlan] = []
-        for index, mine in branches.items():
+        for index, tried in branches.items():
             if self.clock() > self.deadline:
                 break
             plans: list[TrainingPlan] = []
-            for code in mine:
-                built = self.chains.build(self.problem.settings[code // count], int(self.chains.masks[index]))
+            for code in tried:
+                built = self.chains.build(self.problem.configs[code // count], int(self.chains.masks[index]))
                 if isinstance(built, Reason):
                     self._refuse(code, built)
                 else:

@@ -28,7 +28,7 @@ GRID: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class DataParallelPlan:
     """One way to share the batch: which units, at which microbatch, summing gradients how."""
 
     units: tuple[Unit, ...]
@@ -214,9 +214,9 @@ class ShardSpace:
                 best = min(best, float((compute_s * eta(steps) + exposed).min(initial=np.inf)))
         return best
 
-    def sharing(self, way: int, group: int) -> Sharing:
+    def sharing(self, way: int, group: int) -> DataParallelPlan:
         """Return the sharing of one entry of `bounds`."""
-        return Sharing(self.groups[group], *self.ways[way])
+        return DataParallelPlan(self.groups[group], *self.ways[way])
 
     def least_usd(self, group: int) -> float:
         """Return a bound on the money per second of a sharing: one device in every domain of its units [USD/s]."""
@@ -224,7 +224,7 @@ class ShardSpace:
         prices = [domains[i].price_usd_per_device_hour for unit in self.groups[group] for i in unit]
         return 0.0 if None in prices else sum(price or 0.0 for price in prices) / 3600
 
-    def build(self, sharing: Sharing) -> TrainingPlan | None:
+    def build(self, sharing: DataParallelPlan) -> TrainingPlan | None:
         """Return the plan whose units finish together, or None where one cannot hold the model or be reached.
 
         A unit's shape is chosen for speed and for how much of the gradient sum its last backward hides: the
@@ -255,7 +255,7 @@ class ShardSpace:
             plan = self._plan(sharing, _share(slow, batch)[0])
         return plan
 
-    def _plan(self, sharing: Sharing, picked: list[tuple[Inner, int]]) -> TrainingPlan:
+    def _plan(self, sharing: DataParallelPlan, picked: list[tuple[Inner, int]]) -> TrainingPlan:
         pipelines = []
         for inner, count in picked:
             pipeline = inner.plan.pipelines[0]

@@ -14,7 +14,7 @@ from strata.simulate.analytic import stack
 from strata.simulate.screening import one_f_one_b_s, path_s
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 
@@ -87,10 +87,10 @@ class Units:
 
     def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Inner]:
         found, batch = 0, self.problem.job.global_batch
-        for setting in self._shapes(unit, microbatch_size, recompute):
+        for config in self._shapes(unit, microbatch_size, recompute):
             plans = [
                 p
-                for p in build_chain(self.problem, setting, unit, microbatches=batch)
+                for p in build_chain(self.problem, config, unit, microbatches=batch)
                 if isinstance(p, TrainingPlan) and p.virtual_stages == 1  # all units follow one schedule
             ]
             yield from (self._timed(plan) for plan in plans)
@@ -99,45 +99,45 @@ class Units:
                 return
 
     @cached_property
-    def _settings(self) -> dict[tuple[int, Recompute], list[Setting]]:
-        found: dict[tuple[int, Recompute], list[Setting]] = {}
-        for setting in self.problem.settings:
-            found.setdefault((setting.microbatch_size, setting.recompute), []).append(setting)
+    def _configs(self) -> dict[tuple[int, Recompute], list[ParallelConfig]]:
+        found: dict[tuple[int, Recompute], list[ParallelConfig]] = {}
+        for config in self.problem.configs:
+            found.setdefault((config.microbatch_size, config.recompute), []).append(config)
         return found
 
-    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Setting]:
+    def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[ParallelConfig]:
         """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
         problem, space = self.problem, ChainSpace(self.problem, unit)
-        found: dict[tuple[int, int], tuple[float, int, Setting]] = {}
-        for setting in self._settings.get((microbatch_size, recompute), ()):
-            shape = (setting.tensor_parallel, setting.copies)
+        found: dict[tuple[int, int], tuple[float, int, ParallelConfig]] = {}
+        for config in self._configs.get((microbatch_size, recompute), ()):
+            shape = (config.tensor_parallel, config.data_parallel)
             if shape in found:
                 continue
-            stages = [problem.stages(domain, setting) for domain in space.domains]
+            stages = [problem.stages(domain, config) for domain in space.domains]
             whole = all(
-                count == problem.slots(domain, setting.tensor_parallel) // setting.copies
+                count == problem.slots(domain, config.tensor_parallel) // config.data_parallel
                 for count, domain in zip(stages, space.domains, strict=True)
             )
             total = sum(stages)
             if not whole or 0 in stages or total > len(problem.job.layers):
                 continue
-            found[shape] = (self._pace(space, setting, stages) / setting.copies, total, setting)
-        for _, total, setting in sorted(found.values(), key=lambda item: item[0]):
-            if space.may_fit(setting, np.array([total]))[0]:
-                yield setting
+            found[shape] = (self._pace(space, config, stages) / config.data_parallel, total, config)
+        for _, total, config in sorted(found.values(), key=lambda item: item[0]):
+            if space.may_fit(config, np.array([total]))[0]:
+                yield config
 
-    def _pace(self, space: ChainSpace, setting: Setting, stages: list[int]) -> float:
+    def _pace(self, space: ChainSpace, config: ParallelConfig, stages: list[int]) -> float:
         """Return about how long a microbatch takes in steady state: whole layers, on average speed."""
-        paces = []
+        throughput = []
         for domain, count in zip(space.domains, stages, strict=True):
-            ranks = self.problem.ranks(domain, setting)
-            layers = self.problem.model.layers(domain, ranks, setting.microbatch_size, setting.recompute)
+            ranks = self.problem.ranks(domain, config)
+            layers = self.problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
             if layers is None:
                 return np.inf
-            paces.append(count / float(layers.work[-1]))
+            throughput.append(count / float(layers.work[-1]))
         whole = len(self.problem.job.layers)
         uneven = -(-whole // sum(stages)) * sum(stages) / whole
-        return uneven / sum(paces)
+        return uneven / sum(throughput)
 
     def _timed(self, plan: TrainingPlan) -> Inner:
         model, pipeline = self.problem.model, plan.pipelines[0]

@@ -36,29 +36,29 @@ def search(problem: Problem, scales: Scales, *, clock: Clock, deadline: float, r
     The best single domain comes first, so that there is a plan within a second whatever the fleet's size; what
     takes longer then starts only while there is time. A search that was stopped has no bound.
     """
-    found = _best_alone(problem, scales, clock, deadline)
+    result = _best_alone(problem, scales, clock, deadline)
     count = len(problem.fleet.domains)
-    if not found.stopped and clock() <= deadline:
+    if not result.stopped and clock() <= deadline:
         members = range(count) if count <= SHARED else _most_worth(problem)
         shared = Search(problem, scales, members, clock=clock, deadline=deadline)
-        found.merge(shared.run(keeps_best=True))
-    queue, tried = first_pools(problem) if not found.stopped else [], set[frozenset[int]]()
-    while queue and not found.stopped:
+        result.merge(shared.run(keeps_best=True))
+    queue, tried = first_pools(problem) if not result.stopped else [], set[frozenset[int]]()
+    while queue and not result.stopped:
         pool = queue.pop(0)
         if pool in tried:
             continue
         tried.add(pool)
-        before = found.best_score
+        before = result.best_score
         search = Search(problem, scales, sorted(pool), clock=clock, deadline=deadline)
-        found.merge(search.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
-        found.stopped |= clock() > deadline
-        if found.best_score < before:
-            queue = [*_around_best(problem, found), *queue]
-    if found.stopped:
-        found.bound = -np.inf
+        result.merge(search.run(incumbent=before, rank=rank if len(tried) == 1 else 0, keeps_best=True))
+        result.stopped |= clock() > deadline
+        if result.best_score < before:
+            queue = [*_around_best(problem, result), *queue]
+    if result.stopped:
+        result.bound = -np.inf
     else:
-        found.bound = min(bound(problem, scales, ShardSpace(problem, tuple(range(count)))), found.best_score)
-    return found
+        result.bound = min(bound(problem, scales, ShardSpace(problem, tuple(range(count)))), result.best_score)
+    return result
 
 
 def _best_alone(problem: Problem, scales: Scales, clock: Clock, deadline: float) -> SearchResult:
@@ -90,11 +90,9 @@ def _speeds(problem: Problem) -> Floats:
     each = {replace(problem.fleet.domains[i], name="", region=""): k for k, i in enumerate(kinds)}
     of_kind = np.array([each[replace(domain, name="", region="")] for domain in problem.fleet.domains])
     best = np.zeros(len(problem.fleet.domains))
-    for setting in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.settings}.values():
-        slots = np.array([problem.slots(problem.fleet.domains[i], setting.tensor_parallel) for i in kinds])[
-            of_kind
-        ]
-        best = np.maximum(best, slots * setting.microbatch_size / problem.effort(setting).work_s)
+    for config in {(s.tensor_parallel, s.microbatch_size, s.recompute): s for s in problem.configs}.values():
+        slots = np.array([problem.slots(problem.fleet.domains[i], config.tensor_parallel) for i in kinds])[of_kind]
+        best = np.maximum(best, slots * config.microbatch_size / problem.compute_cost(config).work_s)
     return best
 
 
@@ -118,10 +116,10 @@ def first_pools(problem: Problem) -> list[frozenset[int]]:
     return pools
 
 
-def _around_best(problem: Problem, found: SearchResult) -> list[frozenset[int]]:
+def _around_best(problem: Problem, result: SearchResult) -> list[frozenset[int]]:
     """Return pools that hold the best plan's domains and fill up with the nearest and the fastest others."""
     speed, near = _speeds(problem), _closeness(problem)
-    core = {problem.fleet.index(name) for name in found.ranked[0].plan.domains}
+    core = {problem.fleet.index(name) for name in result.ranked[0].plan.domains}
     pools = []
     for worth in (near[sorted(core)].max(axis=0) * speed, near[sorted(core)].max(axis=0), speed):
         rest = [int(i) for i in np.argsort(-worth, kind="stable") if int(i) not in core]
@@ -141,29 +139,29 @@ def _least_usd(problem: Problem) -> float:
     if any(d.price_usd_per_device_hour is None for d in domains):
         return 0.0
     least = np.inf
-    for setting in problem.settings:
-        usd = np.array([(d.price_usd_per_device_hour or 0.0) * problem.ranks(d, setting) for d in domains])
-        work_s = problem.effort(setting).work_s
+    for config in problem.configs:
+        usd = np.array([(d.price_usd_per_device_hour or 0.0) * problem.ranks(d, config) for d in domains])
+        work_s = problem.compute_cost(config).work_s
         once = (usd[np.isfinite(work_s)] * work_s[np.isfinite(work_s)]).min(initial=np.inf) / 3600
-        least = min(least, once * problem.job.global_batch / setting.microbatch_size)
+        least = min(least, once * problem.job.global_batch / config.microbatch_size)
     return float(least) if np.isfinite(least) else 0.0
 
 
 def _chain_bound(problem: Problem) -> float:
     """T >= W / (1 - (1 - 1/M)^S) and >= W + C + (M - 1) x (see `ChainSpace.bounds`), least over m domains."""
     domains, layers = problem.fleet.domains, len(problem.job.layers)
-    wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.settings}}
+    wires = {size: _least_wires(problem, size) for size in {s.microbatch_size for s in problem.configs}}
     chunked = Schedule.INTERLEAVED in problem.job.schedules
     best = np.inf
-    for setting in problem.settings:
-        stages = np.array([problem.stages(domain, setting) for domain in domains])
-        work_s = problem.effort(setting).work_s
+    for config in problem.configs:
+        stages = np.array([problem.stages(domain, config) for domain in domains])
+        work_s = problem.compute_cost(config).work_s
         use = (stages > 0) & np.isfinite(work_s)
         if not use.any():
             continue
-        slow_sum, latency, slowest = wires[setting.microbatch_size]
-        count, least = problem.microbatches(setting), float(work_s[use].min())
-        load = setting.copies * problem.message_bytes(setting.microbatch_size)
+        slow_sum, latency, slowest = wires[config.microbatch_size]
+        count, least = problem.microbatches(config), float(work_s[use].min())
+        load = config.data_parallel * problem.message_bytes(config.microbatch_size)
         total = np.minimum(np.cumsum(np.sort(stages[use])[::-1]), layers)
         compute = least / (-np.expm1(total * np.log1p(-1.0 / count)) if count > 1 else np.ones(len(total)))
         if chunked:

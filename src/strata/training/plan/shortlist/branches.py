@@ -1,6 +1,6 @@
 """All that could be built for a job, with estimates of what each would bring: what a shortlist is chosen from.
 
-A branch is a setting on a set of domains (a pipeline), or a way to share the batch between units of domains.
+A branch is a configuration on a set of domains (a pipeline), or a way to share the batch between units of domains.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import POOL, Problem, Setting
+from strata.training.plan.exact.problem import POOL, ParallelConfig, Problem
 from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.some_chains import SomeChains
 from strata.training.plan.exact.wide import first_pools
 from strata.training.plan.shortlist.pipelines import ChainEstimates, Screened
-from strata.training.plan.shortlist.sharings import SharingEstimates
+from strata.training.plan.shortlist.sharings import DataParallelEstimates
 from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
 
@@ -43,13 +43,13 @@ SCHEDULES: Final = (Schedule.LATENCY_AWARE, Schedule.INTERLEAVED, Schedule.ONE_F
 class Branches:
     """Estimates [3, N] of (time, -utilisation, money), and where each comes from.
 
-    setting: [N] position in problem.settings, -1 for a sharing. item: [N] row of the chains' masks, or
+    config: [N] position in problem.configs, -1 for a sharing. item: [N] row of the chains' masks, or
     way × groups + group. single: [N] whether it is a pipeline in one domain. likely: [N] whether memory should
     do; others are single domains only, which building may still prove to fit.
     """
 
     values: Floats
-    setting: Ints
+    config: Ints
     item: Ints
     single: Bools
     likely: Bools
@@ -74,20 +74,20 @@ class Builder:
     @property
     def count(self) -> int:
         """How many branches there are, likely or not."""
-        chains = len(self.problem.settings) * len(self.chains.masks)
+        chains = len(self.problem.configs) * len(self.chains.masks)
         return chains + len(self.shards.ways) * len(self.shards.groups)
 
     @cached_property
     def branches(self) -> Branches:
         """All branches worth a look."""
         estimates = ChainEstimates(self.problem, self.chains)
-        values, setting, item, likely = self._pipelines(estimates)
-        shared, ways, groups = SharingEstimates(self.problem, self.shards, estimates).values()
+        values, config, item, likely = self._pipelines(estimates)
+        shared, ways, groups = DataParallelEstimates(self.problem, self.shards, estimates).values()
         sharing = ways * len(self.shards.groups) + groups
         single = (self.chains.inside.sum(axis=1) == 1)[item]
         return Branches(
             np.concatenate([values, shared], axis=1),
-            np.concatenate([setting, np.full(len(ways), -1)]),
+            np.concatenate([config, np.full(len(ways), -1)]),
             np.concatenate([item, sharing]),
             np.concatenate([single, np.zeros(len(ways), dtype=bool)]),
             np.concatenate([likely, np.ones(len(ways), dtype=bool)]),
@@ -96,51 +96,51 @@ class Builder:
     def _pipelines(self, estimates: ChainEstimates) -> tuple[Floats, Ints, Ints, Bools]:
         """Return the pipelines that promise most at first glance, estimated closely where memory should do."""
         parts = [self._promising(*part) for part in estimates.screen()]
-        values, setting, item = self._promising(
+        values, config, item = self._promising(
             np.concatenate([part[0] for part in parts], axis=1),
             *(np.concatenate([part[k] for part in parts]) for k in (1, 2)),
         )
-        closer = estimates.values(setting, item)
+        closer = estimates.values(config, item)
         fits = np.isfinite(closer[0])
         # Where no estimate fits a domain's memory, the first glance is what there is: building tells.
         kept = fits | (self.chains.inside.sum(axis=1)[item] == 1) if fits.any() else np.ones(len(item), dtype=bool)
         values = np.where(fits, closer, values)[:, kept]
-        return values, setting[kept], item[kept], fits[kept] if fits.any() else kept
+        return values, config[kept], item[kept], fits[kept] if fits.any() else kept
 
-    def _promising(self, values: Floats, setting: Ints, item: Ints) -> Screened:
+    def _promising(self, values: Floats, config: Ints, item: Ints) -> Screened:
         """Return all branches of one domain, and of several the best under each of LEANINGS."""
         several = np.flatnonzero(self.chains.inside.sum(axis=1)[item] > 1)
         if len(several) <= PROMISING:
-            return values, setting, item
+            return values, config, item
         logs = np.log(np.maximum(np.abs(values[:, several]), 1e-300))
         each = PROMISING // len(LEANINGS)
         near = np.ones(len(item), dtype=bool)
         near[several] = False
         for score in LEANINGS @ (logs * np.array([[1.0], [-1.0], [1.0]])):
             near[several[np.argpartition(score, each)[:each]]] = True
-        return values[:, near], setting[near], item[near]
+        return values[:, near], config[near], item[near]
 
     def plans(self, row: int) -> list[TrainingPlan]:
         """Return the plans of one branch: a pipeline by the fastest and the cheapest route, both ways round."""
-        number, item = int(self.branches.setting[row]), int(self.branches.item[row])
+        number, item = int(self.branches.config[row]), int(self.branches.item[row])
         if number < 0:
             plan = self.shards.build(self.shards.sharing(*divmod(item, len(self.shards.groups))))
             return [] if plan is None else [plan]
-        return list(self._chain_plans(self.problem.settings[number], int(self.chains.masks[item])))
+        return list(self._chain_plans(self.problem.configs[number], int(self.chains.masks[item])))
 
-    def _chain_plans(self, setting: Setting, mask: int) -> Iterator[TrainingPlan]:
+    def _chain_plans(self, config: ParallelConfig, mask: int) -> Iterator[TrainingPlan]:
         picked = tuple(i for i in range(len(self.chains.members)) if mask >> i & 1)
-        for order in self._orders(setting, picked):
-            for plan in build_chain(self.problem, setting, order, schedules=self.schedules):
+        for order in self._orders(config, picked):
+            for plan in build_chain(self.problem, config, order, schedules=self.schedules):
                 if isinstance(plan, TrainingPlan):
                     yield plan
                     break
 
-    def _orders(self, setting: Setting, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def _orders(self, config: ParallelConfig, picked: tuple[int, ...]) -> list[tuple[int, ...]]:
         if len(picked) == 1:
             return [picked]
-        fast = self.chains.fastest_order(setting, picked)
-        costs = self.problem.pair_costs(setting.microbatch_size)
+        fast = self.chains.fastest_order(config, picked)
+        costs = self.problem.pair_costs(config.microbatch_size)
         cheap, cost = best_path(costs.price_sum, picked)
         if not np.isfinite(cost):
             return []

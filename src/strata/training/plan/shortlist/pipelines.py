@@ -15,7 +15,7 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.simulate.memory import FIXED_BYTES, state_bytes
 from strata.training.plan.exact.chain_space import ChainSpace
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.workload.job import Recompute
 
 Screened = tuple[Floats, Ints, Ints]
@@ -29,7 +29,7 @@ HALVINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Paces:
+class PipelineThroughput:
     """How fast N pipelines work, arrays [N]: M microbatches take path + (M - 1) × period + after.
 
     hidden_s is the backward of the shortest stage, useful_s the device-seconds of use in a microbatch of one
@@ -75,35 +75,35 @@ class ChainEstimates:
         self._tables()
 
     def _tables(self) -> None:
-        """Tabulate [setting, domain] what each domain brings."""
+        """Tabulate [configuration, domain] what each domain brings."""
         problem, domains, job = self.problem, self.problem.fleet.domains, self.problem.job
-        settings = problem.settings
+        configs = problem.configs
         by_shape: dict[object, tuple[Floats, ...]] = {}
         rows = []
-        for setting in settings:
-            key = (setting.tensor_parallel, setting.microbatch_size, setting.recompute)
+        for config in configs:
+            key = (config.tensor_parallel, config.microbatch_size, config.recompute)
             if key not in by_shape:
-                effort = problem.effort(setting)
-                ranks = np.array([problem.ranks(d, setting) for d in domains], dtype=float)
-                slots = np.array([problem.slots(d, setting.tensor_parallel) for d in domains], dtype=float)
-                by_shape[key] = (effort.work_s, effort.useful_s, ranks, slots)
+                compute_cost = problem.compute_cost(config)
+                ranks = np.array([problem.ranks(d, config) for d in domains], dtype=float)
+                slots = np.array([problem.slots(d, config.tensor_parallel) for d in domains], dtype=float)
+                by_shape[key] = (compute_cost.work_s, compute_cost.useful_s, ranks, slots)
             rows.append(by_shape[key])
         self.work, self.useful, self.ranks, self.slots = (np.stack(column) for column in zip(*rows, strict=True))
-        self.copies = np.array([s.copies for s in settings], dtype=float)
-        caps = np.array([s.cap for s in settings], dtype=float)
-        self.stages = np.minimum(self.slots // self.copies[:, None], caps[:, None])
+        self.data_parallel = np.array([s.data_parallel for s in configs], dtype=float)
+        caps = np.array([s.cap for s in configs], dtype=float)
+        self.stages = np.minimum(self.slots // self.data_parallel[:, None], caps[:, None])
         # A cap that no domain of a subset reaches makes the branch of the next smaller one again.
-        last: dict[Setting, int] = {}
+        last: dict[ParallelConfig, int] = {}
         self.more = np.ones(self.stages.shape)
-        for row, setting in enumerate(settings):
-            shape = replace(setting, cap=0)
+        for row, config in enumerate(configs):
+            shape = replace(config, cap=0)
             if shape in last:
                 self.more[row] = self.stages[row] > self.stages[last[shape]]
             last[shape] = row
-        self.size = np.array([s.microbatch_size for s in settings], dtype=float)
-        self.full = np.array([s.recompute is Recompute.FULL for s in settings])
-        self.count = np.array([problem.microbatches(s) for s in settings], dtype=float)
-        self.load = self.copies * np.array([problem.message_bytes(s.microbatch_size) for s in settings])
+        self.size = np.array([s.microbatch_size for s in configs], dtype=float)
+        self.full = np.array([s.recompute is Recompute.FULL for s in configs])
+        self.count = np.array([problem.microbatches(s) for s in configs], dtype=float)
+        self.load = self.data_parallel * np.array([problem.message_bytes(s.microbatch_size) for s in configs])
         price = [d.price_usd_per_device_hour for d in domains]
         self.usd_per_s = np.array([0.0 if None in price else (p or 0.0) / 3600 for p in price])
         self.limit = np.array([problem.model.memory_limit_bytes(d) for d in domains])
@@ -117,53 +117,55 @@ class ChainEstimates:
         self.inner = np.array([d.intra_bandwidth_bytes_per_s for d in domains])
         self.node = np.array([d.devices_per_node for d in domains], dtype=float)
 
-    def values(self, setting: Ints, item: Ints) -> Floats:
+    def values(self, config: Ints, item: Ints) -> Floats:
         """Return [3, N] for settings (positions) and rows of the chains' masks; inf where memory is short."""
         found = np.empty((3, len(item)))
         sizes = self.chains.inside.sum(axis=1)
         members = np.argsort(1 - self.chains.inside, axis=1, kind="stable")
         for size in np.unique(sizes[item]):
             rows = np.flatnonzero(sizes[item] == size)
-            found[:, rows] = self._values(setting[rows], item[rows], members[item[rows], :size])
+            found[:, rows] = self._values(config[rows], item[rows], members[item[rows], :size])
         return found
 
-    def _values(self, setting: Ints, item: Ints, at: Ints) -> Floats:
+    def _values(self, config: Ints, item: Ints, at: Ints) -> Floats:
         """Return [3, N] for subsets of equal size, whose domains are `at` [N, size]."""
         route: Floats = np.empty((4, len(item)))
-        for size in np.unique(self.size[setting]):
-            mine = np.flatnonzero(self.size[setting] == size)
-            route[:, mine] = [cost[item[mine]] for cost in self.chains.path_costs(int(size))]
-        found = self.paces(setting, at, route)
-        count, copies = self.count[setting], self.copies[setting]
+        for size in np.unique(self.size[config]):
+            rows_of_unit = np.flatnonzero(self.size[config] == size)
+            route[:, rows_of_unit] = [cost[item[rows_of_unit]] for cost in self.chains.path_costs(int(size))]
+        found = self.throughput(config, at, route)
+        count, data_parallel = self.count[config], self.data_parallel[config]
         possible = np.isfinite(found.period_s)
         step_s = found.path_s + (count - 1) * np.where(possible, found.period_s, 0.0) + found.after_s
-        usd = found.usd_per_s * step_s + count * self.load[setting] * route[3]
+        usd = found.usd_per_s * step_s + count * self.load[config] * route[3]
         step_s = np.where(possible, step_s, np.inf)
-        return np.stack([step_s, -found.useful_s * count * copies / (found.devices * step_s), usd])
+        return np.stack([step_s, -found.useful_s * count * data_parallel / (found.devices * step_s), usd])
 
-    def paces(self, setting: Ints, at: Ints, route: Floats, *, ahead: Floats | float = 0.0) -> Paces:
-        """Return the paces of pipelines over the domains `at` [N, size], all of one size.
+    def throughput(
+        self, config: Ints, at: Ints, route: Floats, *, ahead: Floats | float = 0.0
+    ) -> PipelineThroughput:
+        """Return the throughput of pipelines over the domains `at` [N, size], all of one size.
 
         route: [4, N] slowest link, Σ 1/B, Σ latency, Σ price between them. ahead: [N] microbatches that each
         stage holds beside those of classic 1F1B.
         """
-        like, job, row = self.like, self.problem.job, setting[:, None]
+        like, job, row = self.like, self.problem.job, config[:, None]
         stages, whole_s, ranks = self.stages[row, at], self.work[row, at], self.ranks[row, at]
         layer_s = whole_s / (like.count + like.head)
-        total, copies = stages.sum(axis=1), self.copies[setting]
-        held = np.minimum(total, 2 * self.count[setting])
+        total, data_parallel = stages.sum(axis=1), self.data_parallel[config]
+        held = np.minimum(total, 2 * self.count[config])
         most = self._most(row, at, held[:, None], np.broadcast_to(ahead, total.shape)[:, None])
         slowest, layers = self._split(stages, layer_s, most)
         layers, alone = np.minimum(layers, like.count), (total == 1)[:, None]
         held = np.maximum(stages * layers, 0.0)
         share = held / np.maximum(held.sum(axis=1), 1.0)[:, None]
-        load = self.load[setting]
+        load = self.load[config]
         params = layers * like.params + np.where(alone, 1.0, 0.5) * like.more_params
-        wire = np.where(copies[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
+        wire = np.where(data_parallel[:, None] * stages * ranks <= self.node[at], self.inner[at], self.card[at])
         backward = (layers + np.where(alone, like.head, 0.0)) * layer_s * np.where(self.full[row], 0.75, 2 / 3)
-        sync = 2 * (1 - 1 / copies[:, None]) * params / ranks * job.element_bytes / wire - backward
-        devices = stages * ranks * copies[:, None]
-        return Paces(
+        sync = 2 * (1 - 1 / data_parallel[:, None]) * params / ranks * job.element_bytes / wire - backward
+        devices = stages * ranks * data_parallel[:, None]
+        return PipelineThroughput(
             period_s=np.maximum(slowest, load * route[0]),
             path_s=(share * whole_s).sum(axis=1) + load * route[1] + route[2],
             after_s=sync.max(axis=1, initial=0.0) + (params / ranks * self.update[at]).max(axis=1),
@@ -178,37 +180,37 @@ class ChainEstimates:
 
         Coarser than `values`: layers in fractions, and memory as `ChainSpace.may_fit` sees it.
         """
-        count = len(self.problem.settings)
+        count = len(self.problem.configs)
         for first in range(0, count, TOGETHER):
             yield self._screened(np.arange(first, min(first + TOGETHER, count)))
 
-    def _screened(self, settings: Ints) -> Screened:
+    def _screened(self, configs: Ints) -> Screened:
         inside = self.chains.inside.astype(float).T
-        stages, work, ranks = self.stages[settings], self.work[settings], self.ranks[settings]
+        stages, work, ranks = self.stages[configs], self.work[configs], self.ranks[configs]
         total, layers = stages @ inside, len(self.problem.job.layers)
         unable = ((stages == 0) | np.isinf(work)).astype(float) @ inside
         held = np.stack(
             [
-                self.chains.may_fit(self.problem.settings[k], np.arange(layers + 1))
-                for k in settings
+                self.chains.may_fit(self.problem.configs[k], np.arange(layers + 1))
+                for k in configs
             ]
         )  # fmt: skip
-        sizes, group = np.unique(self.size[settings], return_inverse=True)
+        sizes, group = np.unique(self.size[configs], return_inverse=True)
         routes = np.stack([np.stack(self.chains.path_costs(int(size))) for size in sizes])  # [size, 4, mask]
         fits = np.take_along_axis(held, np.minimum(total, layers).astype(np.int64), axis=1)
         fits &= (unable == 0) & (total <= layers) & np.isfinite(routes[group, 0])
-        rows, items = np.nonzero(fits & (self.more[settings] @ inside > 0))
+        rows, items = np.nonzero(fits & (self.more[configs] @ inside > 0))
         slow, slow_sum, latency, price = routes[group[rows], :, items].T
         each = np.divide(stages, work, out=np.zeros_like(work), where=np.isfinite(work))
-        pace, copies = (each @ inside)[rows, items], self.copies[settings[rows]]
-        useful = ((each * np.where(each > 0, self.useful[settings], 0.0)) @ inside)[rows, items] / pace
-        devices = ((stages * ranks) @ inside)[rows, items] * copies
-        usd_per_s = ((stages * ranks * self.usd_per_s) @ inside)[rows, items] * copies
-        count, load = self.count[settings[rows]], self.load[settings[rows]]
+        pace, data_parallel = (each @ inside)[rows, items], self.data_parallel[configs[rows]]
+        useful = ((each * np.where(each > 0, self.useful[configs], 0.0)) @ inside)[rows, items] / pace
+        devices = ((stages * ranks) @ inside)[rows, items] * data_parallel
+        usd_per_s = ((stages * ranks * self.usd_per_s) @ inside)[rows, items] * data_parallel
+        count, load = self.count[configs[rows]], self.load[configs[rows]]
         path_s = total[rows, items] / pace + load * slow_sum + latency
         step_s = path_s + (count - 1) * np.maximum(1 / pace, load * slow)
         usd = usd_per_s * step_s + count * load * price
-        return np.stack([step_s, -useful * count * copies / (devices * step_s), usd]), settings[rows], items
+        return np.stack([step_s, -useful * count * data_parallel / (devices * step_s), usd]), configs[rows], items
 
     def _most(self, row: Ints, at: Ints, total: Floats, ahead: Floats) -> Floats:
         """Return how many layers a stage in each domain can hold, the mean of `total` stages."""
@@ -217,7 +219,7 @@ class ChainEstimates:
         zero = max(job.zero_stages)
         alone = state_bytes(job, like.params, replicas=1, zero_stage=zero)
         shared = state_bytes(job, like.params, replicas=1 << 40, zero_stage=zero)
-        state = (shared + (alone - shared) / self.copies[row]) / self.ranks[row, at]
+        state = (shared + (alone - shared) / self.data_parallel[row]) / self.ranks[row, at]
         whole, input_only = layers.activation_bytes[like.position], layers.checkpoint_bytes[like.position]
         kept = size * np.where(self.full[row], input_only, whole)
         again = np.where(self.full[row], size * whole, 0.0)

@@ -91,7 +91,7 @@ class _Choice:
     def _best_of_sets(self) -> Ints:
         """Return the fastest and the cheapest branch of every domain alone, and of the best sets of several."""
         branches, domains = self.branches, len(self.problem.fleet.domains)
-        chain = branches.setting >= 0
+        chain = branches.config >= 0
         groups = max(1, len(self.builder.shards.groups))
         picked: list[int] = []
         for rows, names, counts, tries in (

@@ -14,10 +14,10 @@ import numpy as np
 
 from strata.arrays import Bools, Floats, Ints
 from strata.simulate.collective import eta
-from strata.training.plan.exact.problem import Problem, Setting
+from strata.training.plan.exact.problem import ParallelConfig, Problem
 from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.exact.unit import Unit
-from strata.training.plan.shortlist.pipelines import ChainEstimates, Paces
+from strata.training.plan.shortlist.pipelines import ChainEstimates, PipelineThroughput
 from strata.workload.job import Recompute
 
 Key = tuple[int, Recompute]
@@ -30,7 +30,7 @@ STEP: Final = 1.05
 """Time limits at which the units' samples are tabulated: over a range of 2,000, read between linearly."""
 
 
-class SharingEstimates:
+class DataParallelEstimates:
     """Estimates of (time, -utilisation, money) of the sharings of a ShardSpace."""
 
     def __init__(self, problem: Problem, shards: ShardSpace, chains: ChainEstimates) -> None:
@@ -62,8 +62,8 @@ class SharingEstimates:
     def _rates(self) -> tuple[Floats, Floats]:
         """Samples a second of each group if all its devices did useful work only, and their price a second."""
         domains, problem = self.problem.fleet.domains, self.problem
-        setting = problem.settings[0]
-        useful = problem.effort(setting).useful_s / setting.microbatch_size
+        config = problem.configs[0]
+        useful = problem.compute_cost(config).useful_s / config.microbatch_size
         devices = np.array([d.num_devices for d in domains], dtype=float)
         known = np.isfinite(useful) & (useful > 0)
         rate = np.divide(devices, useful, out=np.zeros_like(devices), where=known)
@@ -142,29 +142,29 @@ class SharingEstimates:
     @cached_property
     def _shapes(self) -> dict[Key, Floats]:
         """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
-        units, settings = self.shards.units, self.problem.settings
+        units, configs = self.shards.units, self.problem.configs
         found = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
         for table in found.values():
             table[2] = 1.0
-        key_of = [(s.microbatch_size, s.recompute) for s in settings]
-        numbered: dict[Setting, int] = {}
-        shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in settings])
+        key_of = [(s.microbatch_size, s.recompute) for s in configs]
+        numbered: dict[ParallelConfig, int] = {}
+        shape = np.array([numbered.setdefault(replace(s, cap=0), len(numbered)) for s in configs])
         for row, unit in enumerate(units):
-            mine = np.flatnonzero(self._whole(unit))
+            rows_of_unit = np.flatnonzero(self._whole(unit))
             # Settings that differ in a cap that does not bind are one shape.
-            mine = mine[np.unique(shape[mine], return_index=True)[1]]
-            if not len(mine):
+            rows_of_unit = rows_of_unit[np.unique(shape[rows_of_unit], return_index=True)[1]]
+            if not len(rows_of_unit):
                 continue
-            figures = self._figures(mine, unit)
+            figures = self._figures(rows_of_unit, unit)
             rate = figures[0] / figures[2]
             for key in found:
-                of_key = np.tile([key_of[k] == key for k in mine], len(rate) // len(mine))
+                of_key = np.tile([key_of[k] == key for k in rows_of_unit], len(rate) // len(rows_of_unit))
                 best = np.flatnonzero(of_key & (rate > 0))
                 best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
                 found[key][:, row, : len(best)] = figures[:, best]
         return found
 
-    def _figures(self, mine: Ints, unit: Unit) -> Floats:
+    def _figures(self, rows_of_unit: Ints, unit: Unit) -> Floats:
         """Return samples, fill, period and what is hidden [4, N] of settings on a unit.
 
         A chain of domains has them twice. Of classic 1F1B two microbatches are under way between neighbours, one
@@ -172,38 +172,40 @@ class SharingEstimates:
         need memory.
         """
         costs, here, there = self.problem.pair_costs(1), list(unit[:-1]), list(unit[1:])
-        at = np.tile(np.array(unit), (len(mine), 1))
-        load = self.chains.load[mine][:, None]
+        at = np.tile(np.array(unit), (len(rows_of_unit), 1))
+        load = self.chains.load[rows_of_unit][:, None]
         slow, rounds, late, price = (
             each[here, there] for each in (costs.slowness, costs.slowness_sum, costs.latency_sum, costs.price_sum)
         )
         route = np.array([slow.max(initial=0.0), rounds.sum(), late.sum(), price.sum()])
-        route = np.tile(route[:, None], (1, len(mine)))
-        made = self.chains.size[mine] * self.chains.copies[mine]
-        classic = self.chains.paces(mine, at, route)
+        route = np.tile(route[:, None], (1, len(rows_of_unit)))
+        made = self.chains.size[rows_of_unit] * self.chains.data_parallel[rows_of_unit]
+        classic = self.chains.throughput(rows_of_unit, at, route)
         if len(unit) == 1:
             return _table(made, classic, 0.0)
         trips = load * rounds + late  # [N, link]
-        between = np.cumsum(self.chains.stages[mine][:, unit], axis=1)[:, :-1]  # stages before each link
+        between = np.cumsum(self.chains.stages[rows_of_unit][:, unit], axis=1)[:, :-1]  # stages before each link
         wait = trips.max(axis=1) / 2
         for first in range(len(here)):
             for last in range(first + 1, len(here)):
                 under_way = between[:, last] - between[:, first] + 2
                 wait = np.maximum(wait, trips[:, first : last + 1].sum(axis=1) / under_way)
-        deep = self.chains.paces(mine, at, route, ahead=trips.sum(axis=1) / classic.period_s)
+        deep = self.chains.throughput(rows_of_unit, at, route, ahead=trips.sum(axis=1) / classic.period_s)
         return np.concatenate([_table(made, classic, wait), _table(made, deep, 0.0)], axis=1)
 
     def _whole(self, unit: Unit) -> Bools:
-        """Whether each setting uses all that a unit has."""
+        """Whether each configuration uses all that a unit has."""
         at = list(unit)
-        most = self.chains.slots[:, at] // self.chains.copies[:, None]
+        most = self.chains.slots[:, at] // self.chains.data_parallel[:, None]
         stages = self.chains.stages[:, at]
         total = stages.sum(axis=1)
         return np.asarray(((stages == most) & (stages > 0)).all(axis=1) & (total <= len(self.problem.job.layers)))
 
 
-def _table(made: Floats, paces: Paces, more_s: Floats | float) -> Floats:
+def _table(made: Floats, throughput: PipelineThroughput, more_s: Floats | float) -> Floats:
     """Return samples (0: no room), fill, period and what is hidden [4, N], periods longer by `more_s`."""
-    possible = np.isfinite(paces.period_s)
-    period_s = np.where(possible, paces.period_s + more_s, 1.0)
-    return np.stack([np.where(possible, made, 0.0), paces.path_s + paces.after_s, period_s, paces.hidden_s])
+    possible = np.isfinite(throughput.period_s)
+    period_s = np.where(possible, throughput.period_s + more_s, 1.0)
+    return np.stack(
+        [np.where(possible, made, 0.0), throughput.path_s + throughput.after_s, period_s, throughput.hidden_s]
+    )
