@@ -113,7 +113,7 @@ def commands() -> str:
 def kpis() -> str:
     """Return the page of the last KPI table that was kept in kpi.json (`strata kpi -o json`)."""
     answer = json.loads((FOLDER / "kpi.json").read_text(encoding="utf-8"))
-    return _page("The seeds' KPIs, measured", markdown(answer))
+    return _page("The target KPIs, measured", markdown(answer))
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--decisions", default=1000, show_default=True, type=click.IntRange(min=1), help="Timed for each size."
+    "--decisions",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Decisions timed for each cluster size.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of clusters and traces.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the clusters and traces.")
 @output_option
 def cluster(decisions: int, seed: int, output: str) -> None:
     """Time the router on nodes of eight devices, and compare its placements on traces.

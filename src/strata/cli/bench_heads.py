@@ -1,4 +1,4 @@
-"""`strata bench heads`: the seeds' allocation ratios against the choice among candidate plans."""
+"""`strata bench heads`: allocation ratios against the choice among candidate plans."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ LABELS: Final = {
 
 
 @click.command()
-@click.option("--seconds", default=60.0, show_default=True, type=Finite(min=0), help="To train the ratios for.")
-@click.option("--fleets", default=24, show_default=True, type=click.IntRange(min=1), help="To compare on.")
-@click.option("--seed", default=0, show_default=True, help="Of training; the fleets compared on stay the same.")
+@click.option(
+    "--seconds", default=60.0, show_default=True, type=Finite(min=0), help="How long to train the ratios."
+)
+@click.option(
+    "--fleets", default=24, show_default=True, type=click.IntRange(min=1), help="Number of fleets to compare on."
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="Random seed of training; the fleets to compare on stay the same."
+)
 @output_option
 def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     """Compare two actions for the agent between domains: allocation ratios, and a choice of plans.
 
-    Ratios (seed 000 §2.2) come from a Dirichlet head trained here by PPO, and become the best pipeline or
+    Ratios come from a Dirichlet head trained here by PPO, and become the best pipeline or
     data-parallel plan that follows them. Compared on random fleets of 2 to 6 domains that training never saw,
     with the bundled jobs, for the shortest step, with the bundled policy on candidate plans and the exact search.
-    A fleet counts where some domain alone can run the job. regret is T / T_exact - 1; R_eff is the seeds'
+    A fleet counts where some domain alone can run the job. regret is T / T_exact - 1; R_eff is
     (T_base - T) / T_base against the best single domain; no plan counts as T = 2 T_base. The exact plan's ratios
-    are told, not found: what is lost there is lost by speaking in ratios. Needs torch.
+    are given: what they lose is lost by expressing a plan as ratios. Needs torch.
     """
     from strata.evaluation.bench.heads import measure
 

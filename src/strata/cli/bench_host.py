@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1000),
     default=1_000_000,
     show_default=True,
-    help="How long the made-up trace is.",
+    help="Length of the synthetic trace.",
 )
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read this trace instead of a made-up one.",
+    help="Read this trace instead of a synthetic one.",
 )
 @click.option(
     "--seeds",

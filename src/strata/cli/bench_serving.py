@@ -25,17 +25,17 @@ INTERRUPTED: Final = 130
     type=click.Choice(["both", "throughput", "latency"]),
     default="both",
     show_default=True,
-    help="What one plan is to be good in.",
+    help="What to optimise a plan for.",
 )
 @click.option(
     "--strategy", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True,
-    help="Search, the seed's dynamic programme, or sorted greedy.",
+    help="Search (auto), the reference dynamic programme, or sorted greedy.",
 )  # fmt: skip
 @click.option(
     "--time-limit",
     type=Finite(min=0.0),
     metavar="SECONDS",
-    help="Stop each search after so long; the best plan so far is given.",
+    help="Stop each search after this time; the best plan so far is given.",
 )
 @output_option
 def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, output: str) -> int:

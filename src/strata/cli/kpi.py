@@ -1,4 +1,4 @@
-"""`strata kpi`: the seeds' table of eleven figures, measured with the policy that ships."""
+"""`strata kpi`: the eleven target KPIs, measured with the bundled policy."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few instances: ends in under 3 minutes on 2 cores, wide intervals.")
-@click.option("--row", "names", multiple=True, metavar="NAME", help="Only this row; may be given again.")
-@click.option("--policy", "file", type=click.Path(), help="A policy file instead of the one that ships.")
+@click.option("--quick", is_flag=True, help="Few instances: under 3 minutes on 2 cores, with wide intervals.")
+@click.option("--row", "names", multiple=True, metavar="NAME", help="Only this row; repeatable.")
+@click.option("--policy", "file", type=click.Path(), help="A policy file instead of the bundled one.")
 @click.option("--fail-on-missed", is_flag=True, help="Exit 4 when a row misses its target.")
 @output_option
 def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: bool, output: str) -> int:
-    """Measure the seeds' KPIs on instances that training never saw.
+    """Measure the eleven target KPIs on instances that training never saw.
 
-    Each row has its baseline, a 95 % interval over instances, and in JSON the guards a sceptic would ask for:
-    stronger baselines, searches of the same budget, the cases where it loses. Ctrl-C prints the rows so far.
+    Each row has its baseline, a 95 % interval over instances, and in JSON further checks: stronger
+    baselines, searches of the same budget, the cases where it loses. Ctrl-C prints the rows so far.
     """
     from strata.errors import UsageError
     from strata.evaluation.kpi.kpi import NAMES
@@ -38,7 +38,7 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
 
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise UsageError(f"no row is named {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
+        raise UsageError(f"there is no KPI row {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
     ordered: list[str] = [name for name in NAMES if name in (names or NAMES)]
     study = Study(load_policy(file), time.perf_counter, time.process_time, quick=quick)
     rows_done: list[Kpi] = []

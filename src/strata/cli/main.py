@@ -36,7 +36,7 @@ COMMANDS: Final[Table] = {
     "host": ("strata.cli.host:host", "Why training loses CPU time on a machine, and what to do."),
     "run": ("strata.cli.run:run", "Run a command under a quota of accelerator memory and compute."),
     "slices": ("strata.cli.slices:slices", "Who holds what of the accelerators, slice by slice."),
-    "kpi": ("strata.cli.kpi:kpi", "The seeds' eleven KPIs, measured, each with its baseline."),
+    "kpi": ("strata.cli.kpi:kpi", "The eleven target KPIs, measured, each with its baseline."),
     "bench": ("strata.cli.bench:bench", "Measure strata against published figures and named peers."),
 }
 

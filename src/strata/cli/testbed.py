@@ -11,19 +11,29 @@ from strata.units import Dimension, parse, show_bandwidth, show_time
 
 
 @click.command()
-@click.option("--domains", type=click.IntRange(2, 16), default=2, show_default=True, help="Each takes a core.")
-@click.option("--bandwidth", default="200Mbps", show_default=True, help="Of every link, each way.")
-@click.option("--latency", default="0ms", show_default=True, help="Of every link, one way.")
+@click.option(
+    "--domains",
+    type=click.IntRange(2, 16),
+    default=2,
+    show_default=True,
+    help="Number of domains; each takes a core.",
+)
+@click.option("--bandwidth", default="200Mbps", show_default=True, help="Bandwidth of every link, each way.")
+@click.option("--latency", default="0ms", show_default=True, help="Latency of every link, one way.")
 @click.option(
     "--plan",
     "plans",
     multiple=True,
     type=click.Choice(["pp", "dp"]),
-    help="A stage a domain (pp), or a copy a domain (dp); both unless one is named.",
+    help="One pipeline stage per domain (pp), or one replica per domain (dp); default: both.",
 )
 @click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
-@click.option("--steps", type=click.IntRange(min=3), default=7, show_default=True, help="Measured, after warm-up.")
-@click.option("--time-limit", default="120s", show_default=True, help="All namespaces are gone after it.")
+@click.option(
+    "--steps", type=click.IntRange(min=3), default=7, show_default=True, help="Steps measured, after warm-up."
+)
+@click.option(
+    "--time-limit", default="120s", show_default=True, help="Give up after this time and remove all namespaces."
+)
 @output_option
 def testbed(
     domains: int,

@@ -1,1 +1,1 @@
-"""The seeds' literal allocation ratios as an agent's action (Dirichlet, layered), beside candidate plans."""
+"""The reference design's allocation ratios as an agent's action (Dirichlet, layered), beside candidate plans."""

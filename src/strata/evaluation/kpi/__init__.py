@@ -1,1 +1,1 @@
-"""The seeds' KPI table, measured: one file a row, each with its baseline, its interval and the guard beside it."""
+"""The table of target KPIs, measured: one file per row, with baseline, interval and the guard beside it."""

@@ -26,7 +26,7 @@ CROSSOVER: Final = (0.5, 2.0)
 
 
 def measure(study: Study) -> Kpi:
-    """Return the row; its value is the mean over instances under the seeds' own noise."""
+    """Return the row; its value is the mean over instances under the reference noise."""
     instances = NETWORK.draw(quick=study.quick)
     by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     crosses: list[bool] = []

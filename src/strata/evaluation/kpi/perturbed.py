@@ -158,7 +158,7 @@ class Arena:
 
 
 def independent(rng: np.random.Generator, shape: tuple[int, int, int], *, half_width: float) -> Floats:
-    """Return the seeds' noise [T, E, N]: uniform in 1 ± half_width, drawn anew at every step."""
+    """Return the reference noise [T, E, N]: uniform in 1 ± half_width, drawn anew at every step."""
     return 1 + rng.uniform(-half_width, half_width, shape)
 
 

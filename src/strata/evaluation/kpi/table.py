@@ -1,4 +1,4 @@
-"""The whole table: every row in the seeds' order, each handed out as soon as it is measured."""
+"""The whole table: every row in the order of the requirements, each handed out as soon as it is measured."""
 
 from __future__ import annotations
 
