@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from strata.cluster.api import jobs, kinds
@@ -76,6 +78,23 @@ class Server:
         self.remove(kind, name)
 
 
+class BusyLock:
+    """A cache's lock that others hold first: `meanwhile` is what they do, one call each time it is taken."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.meanwhile = lock, []
+
+    def __enter__(self) -> None:
+        if self.meanwhile and (do := self.meanwhile.pop(0)):
+            rest, self.meanwhile = self.meanwhile, []  # what is done takes the lock as well
+            do()
+            self.meanwhile = rest
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
 class World:
     """Two nodes of eight devices, and a controller that may be replaced by one that has just listed everything."""
 
@@ -91,6 +110,7 @@ class World:
         self.informer = Informer(
             self.server, ClusterCache(PROFILES), rng=random.Random(1), clock=lambda: self.now_s
         )  # type: ignore[arg-type]
+        self.informer.lock = BusyLock(self.informer.lock)
         ids = itertools.count()
         applier = Applier(self.server, clock=lambda: self.now_s, new_id=lambda: f"{next(ids)}", instance="t")  # type: ignore[arg-type]
         self.manager = Manager(
@@ -117,6 +137,11 @@ class World:
             self.informer._news.put(one)
             self.informer.pump(0.0)
         del self.server.news.get(kind, [])[:count]
+
+    def meanwhile(self, deliveries: Sequence[tuple[ObjectKind, int] | None]) -> None:
+        """Deliver these in the middle of the next turn, each where the lock of the cache is taken again."""
+        made = [delivery and functools.partial(self.deliver, *delivery) for delivery in deliveries]
+        self.informer.lock.meanwhile = made
 
     def held(self) -> list[tuple[str, int]]:
         found = []

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strata.cluster.api import kinds
+from strata.cluster.api import jobs, kinds
 from strata.cluster.api.kinds import ObjectKind
 from tests.cluster.controlled_cluster import KINDS, World, job
 from tests.cluster.merge_patches import merged
@@ -20,10 +20,15 @@ def key(name: str) -> ObjectKind:
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
+DELIVERIES = st.tuples(st.sampled_from(KINDS), st.integers(1, 6))
 EVENTS = st.one_of(
     st.tuples(st.just("submit"), NAMES, st.integers(1, 3), st.sampled_from([2, 4, 8])),
     st.tuples(st.just("deliver"), st.sampled_from(KINDS), st.integers(1, 6)),
     st.tuples(st.just("turn")),
+    st.tuples(
+        st.just("meanwhile"),
+        st.lists(st.none() | st.tuples(st.sampled_from(KINDS), st.integers(1, 6)), max_size=6),
+    ),
     st.tuples(st.just("touch"), NAMES),
     st.tuples(st.just("end"), NAMES),
     st.tuples(st.just("delete"), NAMES),
@@ -54,6 +59,8 @@ def test_whatever_is_late_lost_or_refused_no_device_is_given_twice(events: list[
             world.deliver(*said)
         elif what == "turn":
             world.turn()
+        elif what == "meanwhile":
+            world.meanwhile(said[0])
         elif what == "touch" and old:
             server.put(kind, merged(old, {"status": {"ready": 0}}))
         elif what == "end" and old:
@@ -66,5 +73,25 @@ def test_whatever_is_late_lost_or_refused_no_device_is_given_twice(events: list[
             world.now_s += said[0]
         elif what == "take over":
             world.take_over()
+        if what == "turn":
+            world.meanwhile([])
         held = world.held()
         assert len(held) == len(set(held)), f"after {what} {said}: {sorted(held)}"
+
+
+def test_a_place_that_somebody_takes_between_the_decision_and_its_assumption_is_not_given() -> None:
+    world = World()
+    world.server.put(kinds.JOB, job(kinds.JOB, "a", 2, 8))
+    world.deliver(kinds.JOB, 1)
+    world.turn()
+    theirs = world.server.objects["Job", "a"]
+    other = World()
+    other.server.put(kinds.JOB_SET, job(kinds.JOB_SET, "d", 2, 8))
+    other.deliver(kinds.JOB_SET, 1)
+    other.server.put(kinds.JOB, theirs)
+    # The lock is taken to heal, to move, for the snapshot, and to assume: before that another's job is heard of.
+    other.meanwhile([None, None, None, (kinds.JOB, 1)])
+    other.turn()
+    held = other.held()
+    assert len(held) == len(set(held)) == 16
+    assert jobs.is_suspended(other.server.objects["JobSet", "d"])
