@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from strata.cluster.api.crd.compute_node import compute_node
+from strata.cluster.api.kinds import ADMISSION_CHECK, Object
 from strata.cluster.api.placement_annotation import MANAGED
+from strata.cluster.kueue.flavors import CONTROLLER
 from strata.fleet.fingerprint import Probe
 from tests.cluster.builders import A100, B3
 from tests.cluster.builders import node as node_state
@@ -84,4 +86,14 @@ def job(name: str, *, pods: int = 1, suspend: bool = True, **words: Any) -> dict
             "completionMode": "Indexed",
             "template": {"metadata": {}, "spec": pod_spec() | {"restartPolicy": "Never"}},
         },
+    }
+
+
+def admission_check(name: str = "strata") -> Object:
+    """Return the AdmissionCheck that a ClusterQueue names to have its workloads routed."""
+    return {
+        "apiVersion": ADMISSION_CHECK.api_version,
+        "kind": ADMISSION_CHECK.kind,
+        "metadata": {"name": name},
+        "spec": {"controllerName": CONTROLLER},
     }

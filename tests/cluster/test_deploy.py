@@ -34,6 +34,7 @@ from strata.cluster.kueue import workload as kueue
 from strata.fleet.slices import LIBRARY
 from tests import ROOT
 from tests.cluster.builders import node
+from tests.cluster.objects import admission_check
 
 DEPLOY = ROOT / "deploy"
 NAMESPACE = "strata-system"
@@ -206,7 +207,7 @@ def test_an_agent_may_write_its_own_node_only():
 def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
     objects = documents(DEPLOY / "components/kueue/kueue.yaml")
     (check,) = (one for one in objects if one["kind"] == "AdmissionCheck")
-    assert check == flavors.admission_check(check["metadata"]["name"])
+    assert check == admission_check(check["metadata"]["name"])
     (role,) = (one for one in objects if one["kind"] == "ClusterRole")
     may = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     expected = set()

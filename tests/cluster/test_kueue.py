@@ -7,7 +7,7 @@ import pytest
 from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
 from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.controller.pending import pending_jobs
-from strata.cluster.kueue.flavors import admission_check, flavor_name, flavors
+from strata.cluster.kueue.flavors import flavor_name, flavors
 from strata.cluster.kueue.workload import activation, answer
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -200,7 +200,7 @@ def test_a_flavor_asks_for_the_labels_all_its_profiles_ask_for():
 
 
 def test_our_check_becomes_active_once_and_others_are_left_alone():
-    check = admission_check()
+    check = objects.admission_check()
     patch = activation(check, stamp=STAMP)
     assert patch.subresource == "status"
     assert patch.body["status"]["conditions"][0]["type"] == "Active"

@@ -11,7 +11,6 @@ from strata.cluster.api.kinds import ADMISSION_CHECK, WORKLOAD
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.kueue.admission_checks import AGAIN_S, HELD_S, AdmissionChecks
-from strata.cluster.kueue.flavors import admission_check
 from tests.cluster import objects
 from tests.cluster.builders import A100, PROFILES
 
@@ -43,7 +42,7 @@ class World:
         self.cache, self.admission_checks, self.now_s = ClusterCache(PROFILES), AdmissionChecks(), 0.0
         self.cache.changed(kinds.NODE, objects.node("n1"))
         self.cache.changed(kinds.COMPUTE_NODE, objects.devices("n1"))
-        self.cache.listed(ADMISSION_CHECK, ({**admission_check(), "status": {"conditions": [ACTIVE]}},))
+        self.cache.listed(ADMISSION_CHECK, ({**objects.admission_check(), "status": {"conditions": [ACTIVE]}},))
 
     def hear(self, obj, what="MODIFIED"):
         self.cache.changed(WORKLOAD, copy.deepcopy(obj), is_gone=what == "DELETED")
@@ -168,7 +167,7 @@ def test_a_placement_somebody_wrote_into_is_not_held(caplog):
 
 def test_our_check_is_made_active_and_others_questions_are_theirs():
     world = World()
-    world.cache.listed(ADMISSION_CHECK, (admission_check("mine"),))
+    world.cache.listed(ADMISSION_CHECK, (objects.admission_check("mine"),))
     world.hear(workload("train"))
     (action,) = world.step()
     assert (action.ref.kind.kind, action.ref.name, action.subresource) == ("AdmissionCheck", "mine", "status")

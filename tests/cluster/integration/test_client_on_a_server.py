@@ -142,7 +142,7 @@ def watching(api):
     def watch(kind, labels=""):
         heard = Heard()
         watchers.append(Watcher(api, kind, heard.news.put, rng=random.Random(1), labels=labels).start())
-        assert watchers[-1].wait_synced(LIMIT_S)
+        until(lambda: watchers[-1].is_synced, lambda: "the first list", LIMIT_S)
         return heard
 
     yield watch

@@ -10,6 +10,7 @@ import pytest
 from strata.cluster.api.kinds import POD
 from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import ABSENT_S, LONGEST_S, Change, Listed, Watcher, follow
+from tests.support.real_processes import until
 
 
 def pod(name, version):
@@ -171,7 +172,7 @@ class Blocking:
 def test_a_watcher_that_waits_for_an_event_is_stopped_all_the_same():
     server, heard = Blocking(), []
     watcher = Watcher(server, POD, heard.append, rng=random.Random(1)).start()
-    assert watcher.wait_synced(60)
+    until(lambda: watcher.is_synced, lambda: "the first list")
     assert server.opened.wait(60)
     watcher.stop(60)
     assert not watcher.is_alive

@@ -42,7 +42,7 @@ class Certificates:
     @property
     def bundle(self) -> bytes:
         """What clients should trust, PEM."""
-        return b"".join(one.cert for one in self.authorities)
+        return b"".join(authority.cert for authority in self.authorities)
 
 
 def due(pair: Pair, now: datetime) -> bool:
@@ -59,11 +59,15 @@ def step(certificates: Certificates, names: Sequence[str], now: datetime) -> Cer
     certificate or a key cannot be read.
     """
     authorities = tuple(
-        one for one in certificates.authorities if _belongs(one) and now < _read(one.cert).not_valid_after_utc
+        authority
+        for authority in certificates.authorities
+        if _belongs(authority) and now < _read(authority.cert).not_valid_after_utc
     )
     if not authorities or due(authorities[0], now):
         authorities = (issue_authority(now), *authorities)
-    grown = [one for one in authorities if now >= _read(one.cert).not_valid_before_utc + SKEW + SPREAD]
+    grown = [
+        authority for authority in authorities if now >= _read(authority.cert).not_valid_before_utc + SKEW + SPREAD
+    ]
     signer = (grown or authorities[-1:])[0]
     serving = certificates.serving
     if serving is None or due(serving, now) or not _is_good(serving, authorities, names):
@@ -131,9 +135,9 @@ def _is_good(serving: Pair, authorities: Sequence[Pair], names: Sequence[str]) -
         return False
     if set(said.get_values_for_type(x509.DNSName)) != set(names):
         return False
-    for one in authorities:
+    for authority in authorities:
         try:
-            cert.verify_directly_issued_by(_read(one.cert))
+            cert.verify_directly_issued_by(_read(authority.cert))
         except (ValueError, TypeError, InvalidSignature):
             continue
         return True

@@ -70,7 +70,7 @@ def without_accelerators(container: Object, *, but: str = "") -> Object:
 def own_mount(container: Object, path: str) -> str:
     """Return the name of the volume a container mounts at a path, empty where it mounts none there."""
     mounts = container.get("volumeMounts") or []
-    return next((str(one["name"]) for one in mounts if _is_at(one, path)), "")
+    return next((str(mount["name"]) for mount in mounts if _is_at(mount, path)), "")
 
 
 def put(items: Iterable[Any], new: Mapping[str, Any], key: str = "name") -> list[Any]:
@@ -133,10 +133,10 @@ def _join(env: list[Any], name: str, value: str) -> None:
 def _mounts(said: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
     mounts = list(said)
     for ours in runtime.mounts:
-        if not any(_is_at(one, ours["mountPath"]) for one in mounts):
+        if not any(_is_at(mount, ours["mountPath"]) for mount in mounts):
             mounts.append(dict(ours))
     for ours in runtime.limits:
-        others = [one for one in mounts if one == ours or not _is_at(one, ours["mountPath"])]
+        others = [mount for mount in mounts if mount == ours or not _is_at(mount, ours["mountPath"])]
         mounts = others if ours in others else [*others, dict(ours)]
     return mounts
 

@@ -79,14 +79,14 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     spec["containers"][asked.number] = chosen
     if layer.init:
         spec["initContainers"] = put(spec.get("initContainers") or [], layer.init)
-    mounted = {one["name"] for one in chosen.get("volumeMounts") or []}
+    mounted = {mount["name"] for mount in chosen.get("volumeMounts") or []}
     for volume in (*_volumes(profile, asked.memory_bytes), *layer.volumes):
         if volume["name"] in mounted:
             spec["volumes"] = put(spec.get("volumes") or [], volume)
     if profile.node_selector:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **profile.node_selector}
     there = spec.get("tolerations") or []
-    if new := [dict(one) for one in profile.tolerations if one not in there]:
+    if new := [dict(toleration) for toleration in profile.tolerations if toleration not in there]:
         spec["tolerations"] = [*there, *new]
     all_nodes = [name for name in nodes_of(placement.pods) if name]
     if nodes := [name for name in nodes_of([asked.own] if asked.own else placement.pods) if name]:
@@ -115,7 +115,7 @@ def release(pod: Object, placement: Placement) -> Object:
     after: dict[str, Any] = copy.deepcopy(dict(pod))
     spec = after["spec"]
     spec["affinity"] = on_nodes(spec, [place.node])
-    spec["schedulingGates"] = [one for one in spec.get("schedulingGates") or [] if one.get("name") != GATE]
+    spec["schedulingGates"] = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != GATE]
     del after["metadata"]["annotations"][WAITING]
     _annotate(after, {PLACEMENT: encode(placement), VISIBLE: _numbers(place)})
     return after
@@ -146,7 +146,7 @@ class _Asked:
 
     def _number(self, named: str) -> int:
         """Return the place of the container that gets the devices."""
-        names = [one.get("name") for one in self.containers]
+        names = [container.get("name") for container in self.containers]
         if not names:
             self.fault("spec.containers", "there is none")
         elif named and named not in names:
@@ -211,8 +211,8 @@ class _Asked:
             {"name": "strata-ledger", "mountPath": LEDGER_FOLDER},
         )
         mounts = [
-            {"name": _volume(one.name), "mountPath": one.container_path, "readOnly": one.is_read_only}
-            for one in profile.mounts
+            {"name": _volume(mount.name), "mountPath": mount.container_path, "readOnly": mount.is_read_only}
+            for mount in profile.mounts
         ]
         return Runtime(
             profile.image,
@@ -247,7 +247,7 @@ class _Asked:
 
 def _volumes(profile: RuntimeProfile, memory_bytes: float | None) -> list[Mapping[str, Any]]:
     volumes: list[Mapping[str, Any]] = [
-        {"name": _volume(one.name), "hostPath": {"path": one.host_path}} for one in profile.mounts
+        {"name": _volume(mount.name), "hostPath": {"path": mount.host_path}} for mount in profile.mounts
     ]
     if memory_bytes is not None:
         # A pod whose node lacks the library does not start, rather than run without its limit.

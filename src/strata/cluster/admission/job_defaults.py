@@ -38,15 +38,15 @@ def job_defaults(job: Object) -> Object:
     said = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
     templates: list[Object] = []
     faults: list[Fault] = []
-    for one in jobs.pod_sets(job):
-        if not one.has_devices:
-            templates.append(one.template)
+    for pod_set in jobs.pod_sets(job):
+        if not pod_set.has_devices:
+            templates.append(pod_set.template)
             continue
-        template = without_written(one.template)
+        template = without_written(pod_set.template)
         own = annotations_of(template)
         for key in sorted(said.keys() & own.keys()):
             if own[key] != said[key]:
-                message = f"{own[key][:60]!a} in template {one.name} contradicts {said[key][:60]!a} of the job"
+                message = f"{own[key][:60]!a} in template {pod_set.name} contradicts {said[key][:60]!a} of the job"
                 faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=ascii(key)[1:-1]))
         told = {**meta(template), "labels": {**labels_of(template), MANAGED: "true"}}
         if said:

@@ -93,7 +93,7 @@ class Keeper:
             log.warning("there is no MutatingWebhookConfiguration %s yet", NAME)
             return
         encoded = base64.b64encode(bundle).decode()
-        webhooks = [self._trusting(one, encoded) for one in found.get("webhooks") or []]
+        webhooks = [self._trusting(webhook, encoded) for webhook in found.get("webhooks") or []]
         if webhooks != found.get("webhooks"):
             version = str(meta(found).get("resourceVersion", ""))
             self.api.patch(MUTATING_WEBHOOK, NAME, body={"webhooks": webhooks}, resource_version=version)
@@ -111,7 +111,7 @@ def _files(certificates: Certificates) -> dict[str, bytes]:
     assert certificates.serving is not None, "a step always leaves one"
     return {
         "ca.crt": certificates.bundle,
-        "ca.key": b"".join(one.key for one in certificates.authorities),
+        "ca.key": b"".join(authority.key for authority in certificates.authorities),
         "tls.crt": certificates.serving.cert,
         "tls.key": certificates.serving.key,
     }

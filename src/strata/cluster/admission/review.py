@@ -107,7 +107,7 @@ class _Decider:
             return obj
         check_job(obj)
         after = job_defaults(obj)
-        templates = [one.template for one in jobs.pod_sets(after)]
+        templates = [pod_set.template for pod_set in jobs.pod_sets(after)]
         if after is not obj and not any(CLAIM in annotations_of(one) for one in (after, *templates)):
             job_claim(after, {})
         return after
@@ -186,7 +186,7 @@ def _denial(error: UsageError) -> dict[str, Any]:
 
 def _is_gated(pod: Object) -> bool:
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return any(one.get("name") == GATE for one in gates)
+    return any(gate.get("name") == GATE for gate in gates)
 
 
 def _without(obj: Object, key: str) -> Object:

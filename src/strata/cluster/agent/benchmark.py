@@ -44,7 +44,7 @@ class Timing:
 
     def rate(self) -> float:
         """Return work per second, by the median time. Raises StrataError for times that cannot be."""
-        if not self.seconds or not all(math.isfinite(one) and one > 0 for one in self.seconds):
+        if not self.seconds or not all(math.isfinite(second) and second > 0 for second in self.seconds):
             raise StrataError(f"benchmark: {self.what}: times {self.seconds} are not all positive")
         return self.work / statistics.median(self.seconds)
 
@@ -74,7 +74,7 @@ def measured_card(device: Device, timings: Iterable[Timing]) -> Accelerator:
         "fp32": card.fp32_flops,
         "memory_bandwidth": card.memory_bandwidth_bytes_per_s,
     }
-    rates: dict[What, float] = {one.what: one.rate() for one in timings if one.what != "link"}
+    rates: dict[What, float] = {timing.what: timing.rate() for timing in timings if timing.what != "link"}
     for what, rate in rates.items():
         on_paper = nominal[what]
         if on_paper is not None and rate > PLAUSIBLE * on_paper:
@@ -95,10 +95,10 @@ def measured_card(device: Device, timings: Iterable[Timing]) -> Accelerator:
 def link_rates(timings: Iterable[Timing]) -> dict[tuple[int, int], float]:
     """Return bytes/s of each pair i < j; of two directions the slower."""
     rates: dict[tuple[int, int], float] = {}
-    for one in timings:
-        if one.what == "link" and one.pair is not None and one.pair[0] != one.pair[1]:
-            pair = (min(one.pair), max(one.pair))
-            rates[pair] = min(one.rate(), rates.get(pair, math.inf))
+    for timing in timings:
+        if timing.what == "link" and timing.pair is not None and timing.pair[0] != timing.pair[1]:
+            pair = (min(timing.pair), max(timing.pair))
+            rates[pair] = min(timing.rate(), rates.get(pair, math.inf))
     return rates
 
 
@@ -151,13 +151,13 @@ def time_links(
     """Time a copy from each device to each other, one at a time. Raises as `time_device`."""
     torch = need("torch", extra="train")
     timings = []
-    for i, one in enumerate(devices):
+    for i, device in enumerate(devices):
         for j, other in enumerate(devices):
             if i == j:
                 continue
-            source = made(partial(torch.zeros, copy_bytes, device=one, dtype=torch.uint8), one)
+            source = made(partial(torch.zeros, copy_bytes, device=device, dtype=torch.uint8), device)
             dest = made(partial(torch.empty, copy_bytes, device=other, dtype=torch.uint8), other)
-            seconds = _timed(partial(dest.copy_, source), [one, other], repeats, clock)
+            seconds = _timed(partial(dest.copy_, source), [device, other], repeats, clock)
             timings.append(Timing("link", float(copy_bytes), seconds, (i, j)))
     return timings
 

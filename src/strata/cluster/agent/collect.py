@@ -203,8 +203,8 @@ def _with_distances(
     """Add, where no tool named a pair's link, how far apart sysfs has them."""
     filled = dict(links)
     for j, other in enumerate(devices):
-        for i, one in enumerate(devices[:j]):
-            a, b = machine.devices.get(one.bus_id), machine.devices.get(other.bus_id)
+        for i, device in enumerate(devices[:j]):
+            a, b = machine.devices.get(device.bus_id), machine.devices.get(other.bus_id)
             if (i, j) not in filled and a is not None and b is not None:
                 filled[i, j] = local.distance(a, b)
     return dict(sorted(filled.items()))

@@ -66,7 +66,9 @@ class Agent:
         old = self._base
         self._base = new.fingerprint if old is None else _merged(new, old)
         here = {device.uuid for device in new.fingerprint.devices}
-        missing = [one for one in self._base.devices if one.uuid not in here and one.vendor not in new.failed]
+        missing = [
+            device for device in self._base.devices if device.uuid not in here and device.vendor not in new.failed
+        ]
         self._driverless = {one.uuid for one in missing if one.vendor not in new.answered}
         for device in missing:
             if device.vendor in new.answered:
@@ -83,7 +85,7 @@ class Agent:
 
     def measured(self, uuid: str, timings: Sequence[Timing]) -> None:
         """Take a device's benchmark. Raises StrataError for one that cannot be true; it is not kept then."""
-        device = next((one for one in self._devices() if one.uuid == uuid), None)
+        device = next((device for device in self._devices() if device.uuid == uuid), None)
         if device is not None:
             benchmark.measured_card(device, timings)
             self._timings[uuid] = timings

@@ -28,7 +28,7 @@ class Presence:
 
     def __init__(self, addresses: Iterable[str], *, root: Path = Path("/sys")) -> None:
         self.addresses = tuple(addresses)
-        folders = {one: root / "bus/pci/devices" / one for one in self.addresses}
+        folders = {address: root / "bus/pci/devices" / address for address in self.addresses}
         found = {one: opened(folder / "config") for one, folder in folders.items() if not _may_sleep(folder)}
         self._configs = {one: fd for one, fd in found.items() if fd is not None}
         self._absent = dict.fromkeys(self._configs, 0)

@@ -58,7 +58,7 @@ def measure(what: What, devices: Sequence[Device], *, run: Run | None = None) ->
     if way is None:
         raise StrataError(f"no benchmark is known for devices of {vendor}")
     # NVIDIA's indexes are not CUDA's; its uuids are.
-    names = [one.uuid if one.uuid.startswith("GPU-") else str(one.index) for one in devices]
+    names = [device.uuid if device.uuid.startswith("GPU-") else str(device.index) for device in devices]
     command = ["env", f"{way.variable}={','.join(names)}", sys.executable, "-m", __name__]
     asked = run or partial(tools.run, timeout_s=LIMIT_S[what])
     text = asked([*command, what, way.plugin, *(f"{way.kind}:{i}" for i in range(len(devices)))])
@@ -77,8 +77,13 @@ def measure(what: What, devices: Sequence[Device], *, run: Run | None = None) ->
 def timings_of(said: Mapping[str, Any]) -> list[Timing]:
     """Return the timings that `device` and `links` print."""
     return [
-        Timing(one["what"], one["work"], tuple(one["seconds"]), tuple(one["pair"]) if one["pair"] else None)
-        for one in said["timings"]
+        Timing(
+            timing["what"],
+            timing["work"],
+            tuple(timing["seconds"]),
+            tuple(timing["pair"]) if timing["pair"] else None,
+        )
+        for timing in said["timings"]
     ]
 
 
@@ -148,7 +153,7 @@ def _result(what: str, devices: Sequence[str]) -> dict[str, Any]:
         rate, power_w = time_probe(devices[0], power=lambda: _power_w(kind))
         return {"rate_flops": rate, "power_w": power_w}
     timings = benchmark.time_device(devices[0]) if what == "device" else benchmark.time_links(devices)
-    return {"timings": [asdict(one) for one in timings]}
+    return {"timings": [asdict(timing) for timing in timings]}
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     for term in terms:
         if not (term.get("matchExpressions") or term.get("matchFields")):
             continue
-        kept = [one for one in term.get("matchExpressions") or () if one not in (mine, old)]
+        kept = [expression for expression in term.get("matchExpressions") or () if expression not in (mine, old)]
         term["matchExpressions"] = [*kept, mine]
     return affinity
 
@@ -50,7 +50,7 @@ def where_of(spec: Mapping[str, Any], *, placed_on: Sequence[str] = ()) -> Where
     terms: list[Mapping[str, Any]] = []
     for term in required.get("nodeSelectorTerms") or ():
         expressions = term.get("matchExpressions") or []
-        kept = [one for one in expressions if one != ours]
+        kept = [expression for expression in expressions if expression != ours]
         if expressions and not kept and not term.get("matchFields"):
             terms = []  # nothing but ours: nothing was asked for
             break
@@ -74,8 +74,8 @@ def _holds(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> boo
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(_is_met(one, labels) for one in expressions) and all(
-        _is_met(one, {"metadata.name": name}) for one in fields
+    return all(_is_met(expression, labels) for expression in expressions) and all(
+        _is_met(field, {"metadata.name": name}) for field in fields
     )
 
 

@@ -46,7 +46,7 @@ class PodSet:
 def kind_of(obj: Object) -> ObjectKind | None:
     """Return which of the kinds with `suspend` an object is, None for any other; versions of a group are alike."""
     group = str(obj.get("apiVersion", "")).rpartition("/")[0]
-    return next((one for one in kinds.SUSPENDABLE if (one.group, one.kind) == (group, obj.get("kind"))), None)
+    return next((kind for kind in kinds.SUSPENDABLE if (kind.group, kind.kind) == (group, obj.get("kind"))), None)
 
 
 def is_managed(obj: Object) -> bool:
@@ -77,7 +77,10 @@ def is_finished(obj: Object) -> bool:
     if str(status.get("jobStatus", "")) in ("SUCCEEDED", "FAILED", "STOPPED"):
         return True
     over = {"Complete", "Completed", "Succeeded", "Failed"}
-    return any(one.get("type") in over and one.get("status") == "True" for one in status.get("conditions") or ())
+    return any(
+        condition.get("type") in over and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
 
 
 def start_reset(obj: Object) -> dict[str, Any] | None:
@@ -113,9 +116,9 @@ def pod_sets(obj: Object) -> tuple[PodSet, ...]:
 def with_templates(obj: Object, templates: Sequence[Object]) -> dict[str, Any]:
     """Return the patch that gives a job these templates, in the order of `pod_sets`."""
     changed = copy.deepcopy(dict(obj))
-    for one, template in zip(pod_sets(obj), templates, strict=True):
-        if one.path:
-            _put(changed, one.path, template)
+    for pod_set, template in zip(pod_sets(obj), templates, strict=True):
+        if pod_set.path:
+            _put(changed, pod_set.path, template)
         else:
             overrides = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
             changed["spec"] = {**(changed.get("spec") or {}), "podTemplateOverrides": overrides}
@@ -164,10 +167,16 @@ def _job(spec: Mapping[str, Any]) -> Iterator[_Set]:
 
 
 def _job_set(spec: Mapping[str, Any]) -> Iterator[_Set]:
-    for i, one in enumerate(spec.get("replicatedJobs") or ()):
-        per_job = _pods_of(at(one, ("template", "spec")) or {})
+    for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
+        per_job = _pods_of(at(replicated_job, ("template", "spec")) or {})
         path = ("spec", "replicatedJobs", i, "template", "spec", "template")
-        yield str(one.get("name", i)), _count(one.get("replicas")) * per_job, path, per_job, True
+        yield (
+            str(replicated_job.get("name", i)),
+            _count(replicated_job.get("replicas")) * per_job,
+            path,
+            per_job,
+            True,
+        )
 
 
 def _train_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
@@ -191,9 +200,9 @@ def _ray_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
     cluster = spec.get("rayClusterSpec") or {}
     if cluster.get("headGroupSpec"):
         yield "head", 1, ("spec", "rayClusterSpec", "headGroupSpec", "template"), 0, False
-    for i, one in enumerate(cluster.get("workerGroupSpecs") or ()):
+    for i, group in enumerate(cluster.get("workerGroupSpecs") or ()):
         path = ("spec", "rayClusterSpec", "workerGroupSpecs", i, "template")
-        yield str(one.get("groupName", i)), _count(one.get("replicas")), path, 0, True
+        yield str(group.get("groupName", i)), _count(group.get("replicas")), path, 0, True
 
 
 _TO_TRAINERS: Final = {"targetJobs": [{"name": "node"}]}

@@ -1,10 +1,12 @@
 """One leader at a time, by a Lease that is only ever replaced at the version it was read at.
 
-client-go's algorithm (tools/leaderelection). Nobody reads the times in the Lease, which are other machines': a
-candidate takes the Lease over once it has seen the same version for the Lease's whole duration by its own clock,
-and a leader stops believing RENEW_S after it began its last successful renewal. As long as no clock runs half as
-fast again as another (15 s / 10 s), two never believe at once, whatever the network does. Who deletes a held Lease
-by hand breaks that for RENEW_S, as with client-go.
+client-go's algorithm (tools/leaderelection); lightkube has no leader election.
+
+Nobody reads the times in the Lease, which are other machines': a candidate takes the Lease over once it has seen
+the same version for the Lease's whole duration by its own clock, and a leader stops believing RENEW_S after it
+began its last successful renewal. As long as no clock runs half as fast again as another (15 s / 10 s), two never
+believe at once, whatever the network does. Who deletes a held Lease by hand breaks that for RENEW_S, as with
+client-go.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
     claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
     size. Raises BadFile.
     """
-    sets = [one for one in jobs.pod_sets(obj) if one.has_devices and one.pods]
+    sets = [pod_set for pod_set in jobs.pod_sets(obj) if pod_set.has_devices and pod_set.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
     said = {**annotations_of(template), **annotations_of(obj)}
     metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": said}
@@ -152,7 +152,7 @@ def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
     else:
         claim = claim_of_pod(like)
         has_size = GANG_SIZE in said
-    return claim if has_size else replace(claim, pods=max(1, sum(one.pods for one in sets)))
+    return claim if has_size else replace(claim, pods=max(1, sum(pod_set.pods for pod_set in sets)))
 
 
 def named_claim(claims: Mapping[str, Object], obj: Object, kind: str) -> Claim:

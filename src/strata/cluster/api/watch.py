@@ -1,4 +1,8 @@
-"""What the API server holds, followed for ever: a list, then every change; a list again where the past is lost."""
+"""What the API server holds, followed for ever: a list, then every change; a list again where the past is lost.
+
+lightkube's own watch reads without a time limit (a connection that died without a word is waited for for ever),
+cannot be ended by another thread, and asks for no bookmarks.
+"""
 
 from __future__ import annotations
 
@@ -140,11 +144,6 @@ class Watcher:
     def is_synced(self) -> bool:
         """Whether the first list was handed over, and the thread still follows."""
         return self._synced.is_set() and self.failure is None
-
-    def wait_synced(self, timeout_s: float) -> bool:
-        """Wait until `is_synced`; False where it is not by then."""
-        self._synced.wait(timeout_s)
-        return self.is_synced
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread: at once where it waits for an event, else as soon as its request is answered."""

@@ -139,7 +139,7 @@ def free_of(
     beyond that are not free, since no pod that needs one could be bound.
     """
     devices = fingerprint.devices
-    free_bytes, free_share = [one.memory_bytes for one in devices], [1.0] * len(devices)
+    free_bytes, free_share = [device.memory_bytes for device in devices], [1.0] * len(devices)
 
     def take(device: int, memory_bytes: float | None, share: float) -> None:
         if 0 <= device < len(devices):
@@ -156,7 +156,7 @@ def free_of(
                 unnamed[vendor] = unnamed.get(vendor, 0) + count
     for resource, count in offered.items():
         if vendor := vendor_of(resource):
-            there = sum(one.vendor == vendor for one in devices)
+            there = sum(device.vendor == vendor for device in devices)
             unnamed[vendor] = unnamed.get(vendor, 0) + max(0, there - count)
     for vendor, count in unnamed.items():
         mine = [i for i, one in enumerate(devices) if one.vendor == vendor]

@@ -353,7 +353,7 @@ class ClusterCache:
         uses = [
             use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
         ]
-        vendors = {one.resource: one.vendor for one in self.profiles}
+        vendors = {profile.resource: profile.vendor for profile in self.profiles}
 
         def whose(resource: str) -> str:
             return vendors.get(resource) or vendor_of(resource)
@@ -367,7 +367,7 @@ class ClusterCache:
             free_bytes,
             free_share,
             labels=dict(labels),
-            taints=tuple(_taint(one) for one in spec.get("taints") or ()),
+            taints=tuple(_taint(taint) for taint in spec.get("taints") or ()),
             is_schedulable=name not in self._closed and not spec.get("unschedulable") and _is_ready(status),
             rdma_group=_first(labels, RDMA_LABELS) or str(said.get("rdmaGroup") or ""),
             rack=_first(labels, RACK_LABELS) or str(said.get("rack") or ""),
@@ -376,8 +376,8 @@ class ClusterCache:
 
 def job_placement(obj: Object) -> Placement | None:
     """Return the placement a job's templates carry. Raises BadFile."""
-    for one in jobs.pod_sets(obj):
-        if text := annotations_of(one.template).get(PLACEMENT):
+    for pod_set in jobs.pod_sets(obj):
+        if text := annotations_of(pod_set.template).get(PLACEMENT):
             return decode(text, where=f"{obj.get('kind')} {_key(obj)}")
     return None
 
@@ -402,14 +402,17 @@ def _put(into: dict[str, Any], key: str, value: Any) -> None:
 
 def _is_gated(pod: Object) -> bool:
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return any(one.get("name") == GATE for one in gates) and not meta(pod).get("deletionTimestamp")
+    return any(gate.get("name") == GATE for gate in gates) and not meta(pod).get("deletionTimestamp")
 
 
 def _is_unbound(pod: Object) -> bool:
     if not {PLACEMENT, GANG} <= annotations_of(pod).keys() or meta(pod).get("deletionTimestamp"):
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any((one.get("type"), one.get("reason")) == ("PodScheduled", "Unschedulable") for one in conditions)
+    return any(
+        (condition.get("type"), condition.get("reason")) == ("PodScheduled", "Unschedulable")
+        for condition in conditions
+    )
 
 
 def _may_fit_more(before: NodeState, after: NodeState) -> bool:
@@ -425,7 +428,8 @@ def _may_fit_more(before: NodeState, after: NodeState) -> bool:
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
     return any(
-        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
     )
 
 

@@ -82,13 +82,13 @@ class Informer:
         while news and not self._news.empty():
             news.append(self._news.get())
         with self.lock:
-            for one in news:
-                self._hear(one)
-                if isinstance(one, Listed):
-                    self.cache.listed(one.kind, one.objects)
-                    self._missing.discard(one.kind)
+            for item in news:
+                self._hear(item)
+                if isinstance(item, Listed):
+                    self.cache.listed(item.kind, item.objects)
+                    self._missing.discard(item.kind)
                 else:
-                    self.cache.changed(one.kind, one.obj, is_gone=one.type == "DELETED")
+                    self.cache.changed(item.kind, item.obj, is_gone=item.type == "DELETED")
             self._close_silent()
         return bool(news)
 

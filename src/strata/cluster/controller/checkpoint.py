@@ -77,7 +77,7 @@ def newest_of(
     has_steps = all(step_of(path) for path in groups)
 
     def newness(path: str) -> tuple[tuple[int, ...], float, str]:
-        return (step_of(path) if has_steps else (), max(one.mtime_s for one in groups[path].values()), path)
+        return (step_of(path) if has_steps else (), max(file.mtime_s for file in groups[path].values()), path)
 
     passed: list[Reason] = []
     order = sorted(groups, key=newness, reverse=True)

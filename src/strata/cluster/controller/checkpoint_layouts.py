@@ -80,7 +80,7 @@ def _is_megatron(group: Listing, read: Callable[[str], bytes]) -> bool:
     for name in group:
         found = MEGATRON_RANK.fullmatch(name.split("/")[0]) if "/" in name else None
         if found:
-            ranks[name.split("/")[0]] = tuple(int(one) for one in found.groups() if one is not None)
+            ranks[name.split("/")[0]] = tuple(int(group) for group in found.groups() if group is not None)
     if len({len(rank) for rank in ranks.values()}) > 1:
         raise Unfit("checkpoint-incomplete", "ranks of two ways to split")
     _require_grid(set(ranks.values()), "mp_rank")

@@ -169,7 +169,7 @@ def _seen(
     if any(causes.get(uuid, "").startswith(_SLOW) and uuid not in judged for uuid in uuids):
         score = min(score, _UNDECIDED)
     lame = [slow[uuid] for uuid in uuids if uuid in slow]
-    return Observation(score, min(lame, key=lambda one: one.share, default=None))
+    return Observation(score, min(lame, key=lambda device: device.share, default=None))
 
 
 def _score(device: Device) -> float:
@@ -181,7 +181,7 @@ def _bad(fingerprint: Fingerprint, slow: Mapping[str, Slow]) -> dict[str, str]:
     broken = sorted((_score(device), place) for place, device in enumerate(fingerprint.devices))
     devices = fingerprint.devices
     found = {devices[place].uuid: _word(devices[place]) for score, place in broken if score < BAD}
-    lame = sorted((slow[one.uuid].share, one.uuid) for one in devices if one.uuid in slow)
+    lame = sorted((slow[device.uuid].share, device.uuid) for device in devices if device.uuid in slow)
     return found | {uuid: _SLOW + slow[uuid].what for _, uuid in lame if uuid not in found}
 
 
@@ -203,7 +203,10 @@ def _is_touched(node: Object, compute_node: Object) -> bool:
     return (
         any(True for _ in our_taints(node))
         or STANDING in annotations_of(node)
-        or any(one.get("type") == ISOLATED for one in (compute_node.get("status") or {}).get("conditions") or ())
+        or any(
+            condition.get("type") == ISOLATED
+            for condition in (compute_node.get("status") or {}).get("conditions") or ()
+        )
     )
 
 
@@ -243,7 +246,7 @@ def _value(word: str) -> str:
 
 def _condition(compute_node: Object, standing: MemberState, reason: Reason, now_s: float) -> Iterator[Action]:
     conditions = (compute_node.get("status") or {}).get("conditions") or ()
-    old = next((one for one in conditions if one.get("type") == ISOLATED), None)
+    old = next((condition for condition in conditions if condition.get("type") == ISOLATED), None)
     status, token = str(standing.is_isolated), pascal(reason.token)
     if (old is None and token == pascal("node-released")) or (
         old is not None and (old.get("status"), old.get("reason")) == (status, token)

@@ -14,20 +14,24 @@ from strata.decision import Decision, Reason, Trust
 
 
 def claim_of_job(
-    claims: Mapping[str, Object], one: PendingWorkload, decision: Decision[Placement], stamp: str
+    claims: Mapping[str, Object], workload: PendingWorkload, decision: Decision[Placement], stamp: str
 ) -> Iterator[Action]:
     """Write what was decided about a job into a ComputeClaim of its own, which goes when the job goes."""
-    ref = Ref(kinds.COMPUTE_CLAIM, claim_name(one.ref), one.ref.namespace)
+    ref = Ref(kinds.COMPUTE_CLAIM, claim_name(workload.ref), workload.ref.namespace)
     there = claims.get(f"{ref.namespace}/{ref.name}") or {}
-    annotations = annotations_of(one.obj)
+    annotations = annotations_of(workload.obj)
     head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.kind}
-    owner = {"apiVersion": one.ref.kind.api_version, "kind": one.ref.kind.kind, "name": one.ref.name}
+    owner = {
+        "apiVersion": workload.ref.kind.api_version,
+        "kind": workload.ref.kind.kind,
+        "name": workload.ref.name,
+    }
     metadata = {"name": ref.name, "namespace": ref.namespace}
-    if one.claim is not None and not there:
+    if workload.claim is not None and not there:
         spec = spec_of(annotations)
-        owned = {**metadata, "ownerReferences": [{**owner, "uid": one.ref.uid}]}
+        owned = {**metadata, "ownerReferences": [{**owner, "uid": workload.ref.uid}]}
         yield Apply(ref, {**head, "metadata": owned, "spec": spec})
-    if one.claim is None and not there:
+    if workload.claim is None and not there:
         return  # what cannot be read cannot be written as a spec; the event says so
     generation = int(meta(there).get("generation") or 1)
     status = claim_status(decision, there.get("status"), now=stamp, generation=generation)
@@ -44,7 +48,9 @@ def says_routed(claims: Mapping[str, Object], job: Ref) -> bool:
     """Return whether a job's claim says that it has its places; where there is none, nothing is wrong."""
     claim = claims.get(f"{job.namespace}/{claim_name(job)}")
     conditions = ((claim or {}).get("status") or {}).get("conditions") or ()
-    return claim is None or any((one.get("type"), one.get("status")) == (ROUTED, "True") for one in conditions)
+    return claim is None or any(
+        (condition.get("type"), condition.get("status")) == (ROUTED, "True") for condition in conditions
+    )
 
 
 def just(reason: Reason, placement: Placement | None = None) -> Decision[Placement]:
@@ -54,5 +60,5 @@ def just(reason: Reason, placement: Placement | None = None) -> Decision[Placeme
 
 def offer_of(decision: Decision[Placement]) -> str:
     """Return what is offered in words, empty where nothing is."""
-    wanted = next((one for one in decision.reasons if one.token == "substitution-wanted"), None)
+    wanted = next((reason for reason in decision.reasons if reason.token == "substitution-wanted"), None)
     return f"{wanted.data['offer']} ({wanted.data['profile']})" if wanted else ""

@@ -100,9 +100,9 @@ def _found(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, O
     word, slash, name = target.partition("/")
     if not slash:
         word, name = "pod", target
-    kind = next((one for one in KINDS if word.lower() in (one.kind.lower(), one.plural)), None)
+    kind = next((kind for kind in KINDS if word.lower() in (kind.kind.lower(), kind.plural)), None)
     if kind is None:
-        known = ", ".join(one.kind.lower() for one in KINDS)
+        known = ", ".join(kind.kind.lower() for kind in KINDS)
         raise UsageError(f"{word!r} is no kind that is placed", hint=f"one of {known}")
     here = {name_of(one): one for one in objects[kind] if namespace_of(one) == namespace}
     if name not in here:
@@ -124,7 +124,7 @@ def _elsewhere(some: Any, name: str, here: Mapping[str, Object]) -> str | None:
 def grouped(nodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
     """Return nodes by reason and message, the reason of most nodes first."""
     found: dict[str, dict[str, list[str]]] = {}
-    for one in nodes:
-        found.setdefault(one["reason"], {}).setdefault(one["message"], []).append(one["node"])
+    for node in nodes:
+        found.setdefault(node["reason"], {}).setdefault(node["message"], []).append(node["node"])
     order = sorted(found, key=lambda token: (-sum(map(len, found[token].values())), token))
     return {token: found[token] for token in order}

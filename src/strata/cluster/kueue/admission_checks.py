@@ -121,9 +121,9 @@ class AdmissionChecks:
         """Hold what workloads were given and no job shows yet; let go what they lost."""
         ours, placed = our_checks(cache), cache.placements
         held = {
-            kueue.gang_of(one): one
-            for one in cache.workloads.values()
-            if kueue.is_held(one, ours) or kueue.is_asked(one, ours)
+            kueue.gang_of(workload): workload
+            for workload in cache.workloads.values()
+            if kueue.is_held(workload, ours) or kueue.is_asked(workload, ours)
         }
         for gang in self._holding - held.keys():
             cache.forget(gang)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from strata.cluster.api.kinds import ADMISSION_CHECK, Object, ObjectKind
+from strata.cluster.api.kinds import Object, ObjectKind
 from strata.cluster.scheduling.profile import RuntimeProfile
 
 CONTROLLER: Final = "ai.compute/router"
@@ -38,8 +38,8 @@ def flavors(profiles: Iterable[RuntimeProfile]) -> list[Object]:
 
 
 def _object(name: str, profiles: Sequence[RuntimeProfile]) -> Object:
-    common = set.intersection(*(set(one.node_selector.items()) for one in profiles))
-    tolerations = each_once(dict(said) for one in profiles for said in one.tolerations)
+    common = set.intersection(*(set(profile.node_selector.items()) for profile in profiles))
+    tolerations = each_once(dict(toleration) for profile in profiles for toleration in profile.tolerations)
     spec: dict[str, Any] = {}
     if common:
         spec["nodeLabels"] = dict(sorted(common)[:MOST])
@@ -50,16 +50,6 @@ def _object(name: str, profiles: Sequence[RuntimeProfile]) -> Object:
         "kind": RESOURCE_FLAVOR.kind,
         "metadata": {"name": name},
         "spec": spec,
-    }
-
-
-def admission_check(name: str = "strata") -> Object:
-    """Return the AdmissionCheck that a ClusterQueue names to have its workloads routed."""
-    return {
-        "apiVersion": ADMISSION_CHECK.api_version,
-        "kind": ADMISSION_CHECK.kind,
-        "metadata": {"name": name},
-        "spec": {"controllerName": CONTROLLER},
     }
 
 

@@ -53,7 +53,7 @@ def activation(check: Object, *, stamp: str) -> Patch | None:
     """Return the status without which Kueue admits nothing by a check; None where it has it, or is not ours."""
     conditions = (check.get("status") or {}).get("conditions") or ()
     if not is_ours(check) or any(
-        one.get("type") == "Active" and one.get("status") == "True" for one in conditions
+        condition.get("type") == "Active" and condition.get("status") == "True" for condition in conditions
     ):
         return None
     active = {
@@ -64,7 +64,7 @@ def activation(check: Object, *, stamp: str) -> Patch | None:
         "lastTransitionTime": stamp,
         "observedGeneration": meta(check).get("generation", 0),
     }
-    others = [one for one in conditions if one.get("type") != "Active"]
+    others = [condition for condition in conditions if condition.get("type") != "Active"]
     body = {"status": {"conditions": [*others, active]}}
     return Patch(_ref(ADMISSION_CHECK, check), body, "status", str(meta(check).get("resourceVersion") or ""))
 
@@ -116,19 +116,19 @@ def answer(
 def gang_of(workload: Object) -> str:
     """Return the key of a workload's gang in the book: its owner's."""
     owners = meta(workload).get("ownerReferences") or ()
-    owner: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
+    owner: Mapping[str, Any] = next((owner for owner in owners if owner.get("controller")), {})
     kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))
     return f"{kind}/{namespace_of(workload)}/{name}"
 
 
 def is_asked(workload: Object, checks: Collection[str]) -> bool:
     """Return whether a workload has quota and waits for one of our checks."""
-    return _has_quota(workload) and any(one.get("state") == "Pending" for one in _states(workload, checks))
+    return _has_quota(workload) and any(state.get("state") == "Pending" for state in _states(workload, checks))
 
 
 def is_held(workload: Object, checks: Collection[str]) -> bool:
     """Return whether one of our checks gave a workload a place that it still has."""
-    given = (one for one in _states(workload, checks) if one.get("state") == "Ready")
+    given = (state for state in _states(workload, checks) if state.get("state") == "Ready")
     return _has_quota(workload) and any(one.get("podSetUpdates") for one in given)
 
 
@@ -149,7 +149,7 @@ def send_back(workload: Object, checks: Collection[str], message: str, *, stamp:
 
 def _states(workload: Object, checks: Collection[str]) -> list[Mapping[str, Any]]:
     states = (workload.get("status") or {}).get("admissionChecks") or ()
-    return [one for one in states if one.get("name") in checks]
+    return [state for state in states if state.get("name") in checks]
 
 
 def _patch(workload: Object, checks: Collection[str], state: str, said: Mapping[str, Any], stamp: str) -> Patch:
@@ -174,8 +174,8 @@ def _routed(
     placement = decision.choice
     if placement is None:
         return _said("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None
-    profile = next(one for one in profiles if one.name == placement.profile)
-    updates = [_update(one, placement, profile, gang) for one in sets if one.has_devices]
+    profile = next(profile for profile in profiles if profile.name == placement.profile)
+    updates = [_update(pod_set, placement, profile, gang) for pod_set in sets if pod_set.has_devices]
     return _said("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}, placement
 
 
@@ -191,7 +191,7 @@ def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
 def _has_quota(workload: Object) -> bool:
     """Whether quota is reserved and the workload neither over nor on its way out."""
     conditions = (workload.get("status") or {}).get("conditions") or ()
-    true = {one.get("type") for one in conditions if one.get("status") == "True"}
+    true = {condition.get("type") for condition in conditions if condition.get("status") == "True"}
     return "QuotaReserved" in true and not true & {"Finished", "Evicted"}
 
 
@@ -202,15 +202,17 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
     that ask for something.
     """
     admission = (workload.get("status") or {}).get("admission") or {}
-    counted = {one.get("name"): one.get("count") for one in admission.get("podSetAssignments") or ()}
+    counted = {
+        assignment.get("name"): assignment.get("count") for assignment in admission.get("podSetAssignments") or ()
+    }
     known = {}
     if job is not None and jobs.kind_of(job) is not None:
-        known = {one.name.lower(): one for one in jobs.pod_sets(job)}  # as Kueue names them
+        known = {pod_set.name.lower(): pod_set for pod_set in jobs.pod_sets(job)}  # as Kueue names them
     found, first = [], 0
-    for position, one in enumerate((workload.get("spec") or {}).get("podSets") or ()):
-        name, template = str(one.get("name", "main")), one.get("template") or {}
+    for position, pod_set in enumerate((workload.get("spec") or {}).get("podSets") or ()):
+        name, template = str(pod_set.get("name", "main")), pod_set.get("template") or {}
         count = counted.get(name)
-        pods = int(one.get("count", 1) if count is None else count)
+        pods = int(pod_set.get("count", 1) if count is None else count)
         own = known.get(name)
         has_devices = own.has_devices if own else _asks(template, annotations_of(template))
         per_job = own.per_job if own else 0
@@ -230,13 +232,13 @@ def _claim(
     """Return what the gang asks for, None where nothing is asked. Raises BadFile, also for pods that differ."""
     over = annotations_of(job) if job is not None else {}
     asked: dict[str, Claim] = {}
-    for one in sets:
-        said = {**annotations_of(one.template), **over}
-        if not one.has_devices or not _asks(one.template, said):
+    for pod_set in sets:
+        said = {**annotations_of(pod_set.template), **over}
+        if not pod_set.has_devices or not _asks(pod_set.template, said):
             continue
         metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": said}
-        pod = {"metadata": metadata, "spec": one.template.get("spec") or {}}
-        asked[one.name] = named_claim(claims, pod, "Workload") if CLAIM in said else claim_of_pod(pod)
+        pod = {"metadata": metadata, "spec": pod_set.template.get("spec") or {}}
+        asked[pod_set.name] = named_claim(claims, pod, "Workload") if CLAIM in said else claim_of_pod(pod)
     if not asked:
         return None
     (first, claim), *others = asked.items()
@@ -245,7 +247,7 @@ def _claim(
             where = f"workload {namespace_of(workload)}/{name_of(workload)}"
             fault = Fault(where, f"asks for something else than {first}; the pods of a gang are alike", where=name)
             raise BadFile([fault], hint="give both the same ai.compute/ annotations")
-    return replace(claim, pods=sum(one.pods for one in sets if one.has_devices))
+    return replace(claim, pods=sum(pod_set.pods for pod_set in sets if pod_set.has_devices))
 
 
 def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -> list[RuntimeProfile]:
@@ -253,33 +255,37 @@ def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -
     admission = status.get("admission") or {}
     assigned = {
         flavor
-        for one in admission.get("podSetAssignments") or ()
-        for flavor in (one.get("flavors") or {}).values()
+        for assignment in admission.get("podSetAssignments") or ()
+        for flavor in (assignment.get("flavors") or {}).values()
     }
-    mine = assigned & {flavor_name(one) for one in profiles}
-    return [one for one in profiles if not mine or flavor_name(one) in mine]
+    mine = assigned & {flavor_name(profile) for profile in profiles}
+    return [profile for profile in profiles if not mine or flavor_name(profile) in mine]
 
 
 def _why_not(decision: Decision[Placement]) -> str:
     """Return why a gang has no place: its own reasons, and of how many nodes each token was said."""
-    tokens = Counter(one.reasons[0].token for one in decision.alternatives if one.choice is None and one.reasons)
+    tokens = Counter(
+        alternative.reasons[0].token
+        for alternative in decision.alternatives
+        if alternative.choice is None and alternative.reasons
+    )
     nodes = ", ".join(f"{count} {token}" for token, count in tokens.most_common())
-    said = [f"{one.token}: {one}" for one in decision.reasons]
+    said = [f"{reason.token}: {reason}" for reason in decision.reasons]
     return "; ".join([*said, f"nodes: {nodes}"] if nodes else said)
 
 
-def _update(one: jobs.PodSet, placement: Placement, profile: RuntimeProfile, gang: str) -> dict[str, Any]:
+def _update(pod_set: jobs.PodSet, placement: Placement, profile: RuntimeProfile, gang: str) -> dict[str, Any]:
     """Return a PodSetUpdate. It can hold no affinity, so no nodes: the webhook pins each pod to its place."""
     annotations = {PLACEMENT: encode(placement), GANG: gang}
-    if one.first:
-        annotations[FIRST] = str(one.first)
-    if one.per_job:
-        annotations[PER_JOB] = str(one.per_job)
-    update: dict[str, Any] = {"name": one.name, "labels": {MANAGED: "true"}, "annotations": annotations}
+    if pod_set.first:
+        annotations[FIRST] = str(pod_set.first)
+    if pod_set.per_job:
+        annotations[PER_JOB] = str(pod_set.per_job)
+    update: dict[str, Any] = {"name": pod_set.name, "labels": {MANAGED: "true"}, "annotations": annotations}
     if profile.node_selector:
         update["nodeSelector"] = dict(profile.node_selector)
     if profile.tolerations:
-        update["tolerations"] = each_once(dict(said) for said in profile.tolerations)[:MOST]
+        update["tolerations"] = each_once(dict(toleration) for toleration in profile.tolerations)[:MOST]
     return update
 
 

@@ -42,7 +42,7 @@ def place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
         cut = shape.cut(kind.free, demand.devices, many)
         assert cut is not None, "the split fits its rows"
         devices = index.rows[row].devices
-        pods += [_place(index, row, tuple(devices[i] for i in bits(one))) for one in cut.subsets]
+        pods += [_place(index, row, tuple(devices[i] for i in bits(subset))) for subset in cut.subsets]
         slowest = min(slowest, shape.slowest(sum(cut.subsets)))
         can_p2p = can_p2p and shape.can_p2p
     level = index.level_of(row for row, _ in split.pods)
@@ -118,10 +118,10 @@ def untolerated(taints: Sequence[str], tolerations: Sequence[Mapping[str, str]])
         key, _, value = pair.partition("=")
         if effect == "PreferNoSchedule":
             continue
-        for one in tolerations:
-            if (one.get("effect") or effect) != effect or (one.get("key") or key) != key:
+        for toleration in tolerations:
+            if (toleration.get("effect") or effect) != effect or (toleration.get("key") or key) != key:
                 continue
-            if one.get("operator", "Equal") == "Exists" or (one.get("value") or "") == value:
+            if toleration.get("operator", "Equal") == "Exists" or (toleration.get("value") or "") == value:
                 break
         else:
             return taint

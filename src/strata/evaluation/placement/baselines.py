@@ -31,7 +31,7 @@ def choose_like(
     baseline: Baseline, index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]
 ) -> Placement | None:
     """Return where a baseline puts a gang: the card asked for first, then the first other that has room."""
-    possible = [one for one in demands(index, claim, profiles) if isinstance(one, Demand)]
+    possible = [demand for demand in demands(index, claim, profiles) if isinstance(demand, Demand)]
     for demand in sorted(possible, key=lambda one: one.is_substitute):
         placement = _place(baseline, index, claim, demand)
         if placement is not None:

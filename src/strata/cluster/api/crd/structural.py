@@ -73,7 +73,7 @@ def _one(members: Sequence[Schema]) -> Schema:
     patterns = [member.get("pattern") or re.escape(member["const"]) for member in members]
     return {
         "type": "string",
-        "pattern": "^(?:" + "|".join(one.removeprefix("^").removesuffix("$") for one in patterns) + ")$",
+        "pattern": "^(?:" + "|".join(pattern.removeprefix("^").removesuffix("$") for pattern in patterns) + ")$",
         "maxLength": max(member.get("maxLength", 0) for member in members),
     }
 
