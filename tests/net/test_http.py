@@ -275,6 +275,8 @@ def test_an_address_in_use_is_a_user_error():
 
 SERVER = """
 import asyncio, sys
+from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.responses import PlainTextResponse
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import Counter, Registry
