@@ -108,7 +108,7 @@ def test_training_without_torch_names_the_extra(
 def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("apiVersion: strata/v1alpha1\nkind: Fleet\n")
-    assert run(["learn", "export", str(fleet)]) == BadFile.exit_code
+    assert run(["learn", "export", str(fleet), "--out", str(tmp_path / "policy.onnx")]) == BadFile.exit_code
     assert f"{fleet}: not a checkpoint" in capsys.readouterr().err
     fleet.rename(tmp_path / "checkpoint.pt")
     assert run(["learn", "train", "--resume", "--out", str(tmp_path)]) == BadFile.exit_code

@@ -90,7 +90,7 @@ def test_the_kinds_are_listed(capsys):
 def test_the_schema_of_every_kind_uses_the_names_of_the_file(kind, capsys):
     assert run(["schema", kind]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert {"apiVersion", "kind", "name"} <= set(schema["properties"])
+    assert {"apiVersion", "kind"} <= set(schema["properties"])
     assert schema["additionalProperties"] is False
 
 

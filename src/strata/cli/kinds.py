@@ -51,7 +51,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "HiPpoTraining": Kind(
         "strata.learning.schema:load_learning",
         "strata.learning.schema:HiPpoTrainingFile",
-        "The settings of a training run of Hi-PPO, for `strata learn train --config`.",
+        "The settings that `strata learn train --config` takes.",
     ),
     "RuntimeProfile": Kind(
         "strata.cluster.api.profile_schema:load_profile",

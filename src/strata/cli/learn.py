@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def learn() -> None:
-    """Train Hi-PPO, the learned scheduler; evaluate and export its policies."""
+    """Train, evaluate and export Hi-PPO, the learned scheduler."""
 
 
 @learn.command(short_help="Train a policy: imitation of exact solutions, then PPO.")

@@ -30,7 +30,7 @@ COMMANDS: Final[Table] = {
     "whatif": ("strata.cli.whatif:whatif", "Plan again with something changed; old and new side by side."),
     "export": ("strata.cli.export:export", "Write the files that launch a plan."),
     "testbed": ("strata.cli.testbed:testbed", "Train for real over shaped links, beside what is predicted."),
-    "learn": ("strata.cli.learn:learn", "Train Hi-PPO, the learned scheduler; evaluate and export its policies."),
+    "learn": ("strata.cli.learn:learn", "Train, evaluate and export Hi-PPO, the learned scheduler."),
     "serve": ("strata.cli.serve:serve", "Serve requests on pipelines of nodes, or simulate it."),
     "kube": ("strata.cli.kube:kube", "Place accelerator jobs on a Kubernetes cluster of any vendors."),
     "host": ("strata.cli.host:host", "Why training loses CPU time on a machine, and what to do."),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from strata.learning.draws import Draws
-from strata.learning.ppo import Env
 from strata.learning.settings import Curriculum
 from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.random_tables import random_table
@@ -21,6 +21,9 @@ from strata.learning.worlds.presets import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options, joined
+
+if TYPE_CHECKING:  # it needs torch, which evaluation does not
+    from strata.learning.ppo import Env
 
 TRAINING, WARM_START, EVALUATION, FLEETS, LADDER, RECALL = 1, 2, 3, 4, 5, 6
 """Kinds of random streams: tables drawn from one are never drawn from another."""
