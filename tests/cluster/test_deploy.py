@@ -29,8 +29,6 @@ from strata.cluster.cache.cache import WATCHED
 from strata.cluster.controller.manager import Meters as ControllerMeters
 from strata.cluster.controller.process import LEASE
 from strata.cluster.extender.app import make_frame as extender_frame
-from strata.cluster.kueue import flavors
-from strata.cluster.kueue import workload as kueue
 from strata.fleet.slices import LIBRARY
 from tests import ROOT
 from tests.cluster.builders import node
@@ -211,10 +209,10 @@ def test_the_part_for_kueue_has_its_check_and_the_rights_to_answer_it():
     (role,) = (one for one in objects if one["kind"] == "ClusterRole")
     may = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     expected = set()
-    for kind in (flavors.ADMISSION_CHECK, kueue.WORKLOAD):
+    for kind in kinds.KUEUE:
         expected |= {(kind.plural, "list"), (kind.plural, "watch"), (f"{kind.plural}/status", "patch")}
     assert may == expected
-    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kueue.WORKLOAD.group}
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kinds.WORKLOAD.group}
 
 
 FRACTIONS = "components/fractions"
@@ -245,9 +243,9 @@ def test_the_quota_library_is_put_where_pods_with_fractions_mount_it_from():
 READS = {((kind.group, kind.plural), verb) for kind in WATCHED for verb in ("list", "watch")}
 
 
-def rights(kind: kinds.ObjectKind, *handlers: str, sub: str = "", name: str = "") -> set:
+def rights(kind: kinds.ObjectKind, *verbs: str, sub: str = "", name: str = "") -> set:
     resource = f"{kind.plural}/{sub}" if sub else kind.plural
-    return {((kind.group, resource, name) if name else (kind.group, resource), verb) for verb in handlers}
+    return {((kind.group, resource, name) if name else (kind.group, resource), verb) for verb in verbs}
 
 
 USES = {

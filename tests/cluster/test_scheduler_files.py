@@ -34,9 +34,9 @@ def test_volcano_asks_what_is_served_too():
     config = yaml.safe_load((FOLDER / "volcano.yaml").read_text())
     tiers = yaml.safe_load(config["data"]["volcano-scheduler.conf"])["tiers"]
     (said,) = (one["arguments"] for tier in tiers for one in tier["plugins"] if one["name"] == "extender")
-    handlers = {value for key, value in said.items() if key.endswith("Verb")}
-    assert handlers == {"predicate", "prioritize"}
-    assert {f"/volcano/{verb}" for verb in handlers} <= served()
+    verbs = {value for key, value in said.items() if key.endswith("Verb")}
+    assert verbs == {"predicate", "prioritize"}
+    assert {f"/volcano/{verb}" for verb in verbs} <= served()
     assert said["extender.managedResources"] == RESOURCES
 
 
