@@ -56,8 +56,8 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
             outcomes = take(steps, machine, journal)
     data = {
         "is_dry_run": dry_run or bool(refused),
-        "steps": [one.to_dict() for one in outcomes],
-        "refusals": [one.to_dict() for one in refused],
+        "steps": [item.to_dict() for item in outcomes],
+        "refusals": [item.to_dict() for item in refused],
     }
     emit(data, output, lambda console: _show(console, outcomes, refused))
     if refused:
@@ -83,12 +83,12 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
     with opened(folder_of(os.environ, user=os.geteuid())) as journal:
         if off and not dry_run:
             journal.off.touch()
-        found = take_back(Machine(), journal, is_dry=dry_run)
-        data = {"changes": [one.to_dict() for one in found], "is_off": journal.off.exists()}
-        emit(data, output, lambda console: _show_undone(console, found))
+        changes = take_back(Machine(), journal, is_dry=dry_run)
+        data = {"changes": [change.to_dict() for change in changes], "is_off": journal.off.exists()}
+        emit(data, output, lambda console: _show_undone(console, changes))
         if data["is_off"]:
             click.echo(f"nothing is applied while this file is there: {journal.off}", err=True)
-    failed = [one for one in found if one.result == "failed"]
+    failed = [change for change in changes if change.result == "failed"]
     if failed:
         step = failed[0].record.step
         what = f"{step.act} {step.path}: {failed[0].why}"
@@ -100,27 +100,40 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
 def _show(console: Console, outcomes: Sequence[StepOutcome], refused: Sequence[Reason]) -> None:
     if outcomes:
         body = (
-            (one.result, one.step.act, one.step.path, _change(one), one.why or one.step.why) for one in outcomes
+            (
+                outcome.result,
+                outcome.step.act,
+                outcome.step.path,
+                _change(outcome),
+                outcome.why or outcome.step.why,
+            )
+            for outcome in outcomes
         )
         console.print(rows(("", "do", "where", "what", "why"), body))
-    for one in refused:
-        console.print(f"refused: {one.token}: {one}", soft_wrap=True)
+    for refusal in refused:
+        console.print(f"refused: {refusal.token}: {refusal}", soft_wrap=True)
     if not outcomes:
         console.print("nothing to do")
 
 
-def _change(one: StepOutcome) -> str:
-    if one.step.act in ("attach", "mkdir", "migrate") or one.result == "already":
-        return one.step.value
-    return f"{' '.join(one.before.split()) or '-'} → {one.step.value}"
+def _change(outcome: StepOutcome) -> str:
+    if outcome.step.act in ("attach", "mkdir", "migrate") or outcome.result == "already":
+        return outcome.step.value
+    return f"{' '.join(outcome.before.split()) or '-'} → {outcome.step.value}"
 
 
-def _show_undone(console: Console, found: Sequence[UndoOutcome]) -> None:
-    if not found:
+def _show_undone(console: Console, changes: Sequence[UndoOutcome]) -> None:
+    if not changes:
         console.print("nothing to undo")
         return
     body = (
-        (one.result, one.record.step.act, one.record.step.path, one.record.before.strip() or "-", one.why)
-        for one in found
+        (
+            change.result,
+            change.record.step.act,
+            change.record.step.path,
+            change.record.before.strip() or "-",
+            change.why,
+        )
+        for change in changes
     )
     console.print(rows(("", "undo", "where", "before", "why"), body))

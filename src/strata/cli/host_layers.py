@@ -46,17 +46,17 @@ def layers(is_plain: bool, pid: int | None, output: str) -> None:
             raise UsageError(f"there is no process {pid}", hint="strata host threads")
         threads = only(threads, snapshot, pid)
     if is_plain:
-        found = plain(cpus, kernel, threads)
-        emit(_data(found), output, lambda console: _show_steps(console, found))
+        plain_policy = plain(cpus, kernel, threads)
+        emit(_data(plain_policy), output, lambda console: _show_steps(console, plain_policy))
         return
     policy = generate(cpus, kernel, threads)
     emit(dump(policy.layers), output, lambda console: _show_policy(console, policy))
 
 
-def _data(found: PlainPolicy) -> dict[str, Any]:
+def _data(plain_policy: PlainPolicy) -> dict[str, Any]:
     return {
-        "steps": [step.to_dict() for step in found.steps],
-        "left_out": [{"what": one.what, "why": one.why} for one in found.left_out],
+        "steps": [step.to_dict() for step in plain_policy.steps],
+        "left_out": [{"what": item.what, "why": item.why} for item in plain_policy.left_out],
     }
 
 
@@ -71,9 +71,9 @@ def _show_policy(console: Console, policy: LayeredPolicy) -> None:
         console.print(text, soft_wrap=True)
 
 
-def _show_steps(console: Console, found: PlainPolicy) -> None:
-    if found.steps:
-        body = ((step.layer, step.act, step.path, step.value, step.why) for step in found.steps)
+def _show_steps(console: Console, plain_policy: PlainPolicy) -> None:
+    if plain_policy.steps:
+        body = ((step.layer, step.act, step.path, step.value, step.why) for step in plain_policy.steps)
         console.print(rows(("layer", "do", "where", "what", "why"), body))
-    for one in found.left_out:
-        console.print(f"left out: {one.what}: {one.why}", soft_wrap=True)
+    for item in plain_policy.left_out:
+        console.print(f"left out: {item.what}: {item.why}", soft_wrap=True)

@@ -44,7 +44,7 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
     words = explain([layer for layer in policy.layers if layer is not None]) if is_explained else ()
     data: dict[str, Any] = {"findings": [finding.to_dict() for finding in findings]}
     if is_explained:
-        data["layers"] = [{"name": one.name, "who": one.who, "how": list(one.how)} for one in words]
+        data["layers"] = [{"name": entry.name, "who": entry.who, "how": list(entry.how)} for entry in words]
     emit(data, output, lambda console: _show(console, file, policy, findings, words))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
@@ -65,18 +65,20 @@ def _show(
     if not findings:
         console.print(f"{file}: ok")
     for finding in findings:
-        said = finding.to_dict()
-        where = f"{said['path']}: " if said["path"] else ""
-        line, column = policy.place(said["path"])
-        console.print(f"{file}:{line}:{column}: {said['severity']}: {said['token']}", style="bold", soft_wrap=True)
-        _line(console, f"{where}{said['sentence']}")
+        shown = finding.to_dict()
+        where = f"{shown['path']}: " if shown["path"] else ""
+        line, column = policy.place(shown["path"])
+        console.print(
+            f"{file}:{line}:{column}: {shown['severity']}: {shown['token']}", style="bold", soft_wrap=True
+        )
+        _line(console, f"{where}{shown['sentence']}")
 
 
 def show_words(console: Console, words: Sequence[Explained]) -> None:
     """Print layers in words."""
-    for index, one in enumerate(words):
-        console.print(f"{index + 1}. {one.name}", style="bold")
-        for sentence in (one.who, *one.how):
+    for index, layer in enumerate(words):
+        console.print(f"{index + 1}. {layer.name}", style="bold")
+        for sentence in (layer.who, *layer.how):
             _line(console, sentence)
 
 

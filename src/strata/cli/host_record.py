@@ -140,7 +140,7 @@ def _quick(work: Work, output: Path | None) -> None:
     began_s, before, irqs = time.monotonic(), classify(observe()), snapshot.interrupts()
     work.wait()
     after = classify(observe())
-    found = compare(
+    quick_report = compare(
         before,
         after,
         interrupts=(irqs, snapshot.interrupts()),
@@ -149,29 +149,29 @@ def _quick(work: Work, output: Path | None) -> None:
         num_cpus=os.cpu_count() or 1,
     )
     if output is not None:
-        write_json(output, found.to_dict())
+        write_json(output, quick_report.to_dict())
         click.echo(f"wrote {output}", err=True)
         return
-    _show(console(), found)
+    _show(console(), quick_report)
 
 
-def _show(console: Console, found: Quick) -> None:
-    for note in found.notes:
+def _show(console: Console, quick_report: Quick) -> None:
+    for note in quick_report.notes:
         console.print(note, soft_wrap=True)
     body = [
         (
-            one.thread.layer,
-            one.thread.thread.name,
-            str(one.thread.thread.tid),
-            f"{one.run_ms:,.0f}",
-            f"{one.wait_ms:,.0f}",
-            f"{one.wait_ms / (10 * found.seconds):.1f}",
-            f"{one.preempted:,}",
+            change.thread.layer,
+            change.thread.thread.name,
+            str(change.thread.thread.tid),
+            f"{change.run_ms:,.0f}",
+            f"{change.wait_ms:,.0f}",
+            f"{change.wait_ms / (10 * quick_report.seconds):.1f}",
+            f"{change.preempted:,}",
         )
-        for one in found.changes[:20]
+        for change in quick_report.changes[:20]
     ]
     console.print(
         rows(("layer", "thread", "tid", "ran ms", "waited ms", "%", "preempted"), body, right=range(2, 7))
     )
-    for name, cpu, rate in found.interrupts[:5]:
+    for name, cpu, rate in quick_report.interrupts[:5]:
         console.print(f"interrupt {name}: {rate:,.0f}/s on CPU {cpu}")

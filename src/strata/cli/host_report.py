@@ -94,24 +94,26 @@ def report(
         feeding=machine.critical,
         steal=machine.steal,
     )
-    found = report_of(view)
+    trace_report = report_of(view)
     if html is not None:
         from strata.files import write_text
         from strata.host.analysis.page import page
 
-        write_text(html, page(found, title=trace.name))
+        write_text(html, page(trace_report, title=trace.name))
         click.echo(f"wrote {html}", err=True)
-    emit(found.to_dict() if output != "table" else None, output, lambda console: _show(console, found))
-    worst = found.worst()
+    emit(
+        trace_report.to_dict() if output != "table" else None, output, lambda console: _show(console, trace_report)
+    )
+    worst = trace_report.worst()
     if fail_on and worst is not None and worst.rank >= Severity(fail_on).rank:
         raise GoalMissed(f"a finding of severity {worst}")
 
 
-def _show(console: Console, found: TraceReport) -> None:
+def _show(console: Console, trace_report: TraceReport) -> None:
     from strata.host.analysis.gain import predicted_gain
     from strata.host.analysis.report import verdict
 
-    view = found.view
+    view = trace_report.view
     trace = view.trace
     lost = f", {trace.lost:,} lost" if trace.lost else ""
     unparsed = f", {trace.unparsed:,} lines not parsed" if trace.unparsed else ""
@@ -119,32 +121,41 @@ def _show(console: Console, found: TraceReport) -> None:
         f"{trace.num_events:,} events{lost}{unparsed}, {len(view.on_cpu.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
     )
     console.print()
-    console.print(verdict(found), style="bold")
+    console.print(verdict(trace_report), style="bold")
     width = console.width
-    for one in found.findings[:_MOST_FINDINGS]:
+    for finding in trace_report.findings[:_MOST_FINDINGS]:
         console.print()
-        console.print(f"{one.severity.upper()} {one.token}: {one.reason}", style=_STYLES[one.severity])
-        cost = f"cost {one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time); " if one.cost_ms else ""
-        gain, trust = predicted_gain(one) or (0.0, "")
+        console.print(
+            f"{finding.severity.upper()} {finding.token}: {finding.reason}", style=_STYLES[finding.severity]
+        )
+        cost = (
+            f"cost {finding.cost_ms:,.1f} ms ({finding.cost_share:.1%} of its time); " if finding.cost_ms else ""
+        )
+        gain, trust = predicted_gain(finding) or (0.0, "")
         more = f" Without it up to {gain:.1%} more work ({trust})." if gain else ""
-        for text in (f"{cost}{one.evidence}; confidence {one.confidence:.0%}", f"do: {one.advice}{more}"):
+        for text in (
+            f"{cost}{finding.evidence}; confidence {finding.confidence:.0%}",
+            f"do: {finding.advice}{more}",
+        ):
             console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
-    if len(found.findings) > _MOST_FINDINGS:
+    if len(trace_report.findings) > _MOST_FINDINGS:
         console.print()
-        console.print(f"{len(found.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all")
+        console.print(
+            f"{len(trace_report.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all"
+        )
     console.print()
-    shown = [one for one in found.threads if one.waits or one.unfinished_ms][:_MOST_THREADS]
+    shown = [thread for thread in trace_report.threads if thread.waits or thread.unfinished_ms][:_MOST_THREADS]
     body = [
         [
-            ("* " if one.is_critical else "  ") + one.comm,
-            str(one.tid),
-            f"{one.waits:,}",
-            f"{one.wait_ms_total:,.1f}",
-            f"{one.wait_ms_mean:.2f}",
-            f"{one.wait_ms_p99:.1f}",
-            ", ".join(f"{name} {ms:,.0f}" for name, ms in list(one.culprits.items())[:2]),
+            ("* " if thread.is_critical else "  ") + thread.comm,
+            str(thread.tid),
+            f"{thread.waits:,}",
+            f"{thread.wait_ms_total:,.1f}",
+            f"{thread.wait_ms_mean:.2f}",
+            f"{thread.wait_ms_p99:.1f}",
+            ", ".join(f"{name} {ms:,.0f}" for name, ms in list(thread.culprits.items())[:2]),
         ]
-        for one in shown
+        for thread in shown
     ]
     console.print(
         rows(
@@ -152,8 +163,8 @@ def _show(console: Console, found: TraceReport) -> None:
         )
     )
     console.print("* critical; times in ms; p99: one wait in a hundred is longer")
-    if len(shown) < len(found.threads):
-        console.print(f"{len(found.threads) - len(shown):,} more threads: -o json lists all")
+    if len(shown) < len(trace_report.threads):
+        console.print(f"{len(trace_report.threads) - len(shown):,} more threads: -o json lists all")
 
 
 _STYLES: Final = {"info": "", "warning": "yellow", "error": "red"}

@@ -262,25 +262,25 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
     from strata.host.rollout.report import report_of
 
     with _store(state) as store:
-        found = report_of(store.get(name))
+        rollout_report = report_of(store.get(name))
     if svg is not None:
         from strata.files import write_text
 
-        write_text(svg, pictures.svg(found))
+        write_text(svg, pictures.svg(rollout_report))
         click.echo(f"wrote {svg}", err=True)
 
     def show(console: Console) -> None:
-        table.show(console, found)
+        table.show(console, rollout_report)
         if is_whole:
             console.print()
-            for line in pictures.text(found):
+            for line in pictures.text(rollout_report):
                 console.print(line)
-            table.show_jobs(console, found)
+            table.show_jobs(console, rollout_report)
 
-    emit(found.to_dict(with_ratios=is_whole), output, show)
-    if found.verdict.status is RolloutStatus.ROLL_BACK:
+    emit(rollout_report.to_dict(with_ratios=is_whole), output, show)
+    if rollout_report.verdict.status is RolloutStatus.ROLL_BACK:
         raise GoalMissed(
-            f"{name} went back: {found.verdict.reason}", hint="a new roll-out once the policy is mended"
+            f"{name} went back: {rollout_report.verdict.reason}", hint="a new roll-out once the policy is mended"
         )
 
 

@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 _MOST_JOBS: Final = 12
 
 
-def show(console: Console, found: RolloutReport) -> None:
+def show(console: Console, report: RolloutReport) -> None:
     """Print where a roll-out stands: the noise floor, the change, capacity saved, who went back."""
-    verdict = found.verdict
+    verdict = report.verdict
     console.print(f"{verdict.status}: {verdict.reason}", style="bold")
     noise = verdict.noise
     if noise is not None:
         console.print(
             f"noise floor: 95% of {noise.pairs} A/A pairs within {math.expm1(noise.low):+.1%} .. "
             f"{math.expm1(noise.high):+.1%}; "
-            f"{found.rollout.plan.ab_pairs} pairs show {math.expm1(noise.smallest):.1%}"
+            f"{report.rollout.plan.ab_pairs} pairs show {math.expm1(noise.smallest):.1%}"
         )
     if math.isfinite(verdict.low) and math.isfinite(verdict.high):
         console.print(
             f"change, valid at any time: {math.expm1(verdict.low):+.1%} .. {math.expm1(verdict.high):+.1%}"
         )
-    if found.ratio is not None and found.saved is not None:
+    if report.ratio is not None and report.saved is not None:
         console.print(
-            f"mean over {len(found.jobs)} jobs: {found.ratio.estimate - 1:+.1%} "
-            f"({found.ratio.low - 1:+.1%} .. {found.ratio.high - 1:+.1%}); capacity saved "
-            f"{found.saved.estimate:.1%} ({found.saved.low:.1%} .. {found.saved.high:.1%}) of "
-            f"{sum(job.devices for job in found.jobs):,} devices"
+            f"mean over {len(report.jobs)} jobs: {report.ratio.estimate - 1:+.1%} "
+            f"({report.ratio.low - 1:+.1%} .. {report.ratio.high - 1:+.1%}); capacity saved "
+            f"{report.saved.estimate:.1%} ({report.saved.low:.1%} .. {report.saved.high:.1%}) of "
+            f"{sum(job.devices for job in report.jobs):,} devices"
         )
-    if found.rollout.strayed:
-        console.print(f"{found.rollout.strayed} attempts ran under another policy than they were told: left out")
+    if report.rollout.strayed:
+        console.print(f"{report.rollout.strayed} attempts ran under another policy than they were told: left out")
     if verdict.jobs_back:
         console.print(f"back on the baseline: {', '.join(verdict.jobs_back)}")
 
 
-def show_jobs(console: Console, found: RolloutReport) -> None:
+def show_jobs(console: Console, report: RolloutReport) -> None:
     """Print the jobs that fared worst."""
-    if not found.jobs:
+    if not report.jobs:
         return
-    shown = found.jobs[:_MOST_JOBS]
+    shown = report.jobs[:_MOST_JOBS]
     body = [
         [
             job.name,
@@ -60,5 +60,5 @@ def show_jobs(console: Console, found: RolloutReport) -> None:
     ]
     console.print()
     console.print(rows(["job, worst first", "pairs", "devices", "change", ""], body, right=(1, 2, 3)))
-    if len(shown) < len(found.jobs):
-        console.print(f"{len(found.jobs) - len(shown):,} more jobs: -o json has them all")
+    if len(shown) < len(report.jobs):
+        console.print(f"{len(report.jobs) - len(shown):,} more jobs: -o json has them all")

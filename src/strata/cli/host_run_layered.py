@@ -69,8 +69,8 @@ def run_layered(
     check()
     if os.geteuid() != 0:
         raise MissingPart("only root may load a scheduler", hint="sudo strata host run-layered ...")
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         raise MissingPart(f"{program} is not here", hint="cargo install scx_layered; or --program PATH")
     folder = folder_of(os.environ, user=os.geteuid())
     place = ManagerPaths(Path("/"), folder / "scx_layered.log", folder / "off")
@@ -78,7 +78,7 @@ def run_layered(
         raise Infeasible(f"the kill switch is set: {place.off}", hint=f"rm {place.off}")
     folder.mkdir(parents=True, exist_ok=True)
     layers = [layer for layer in read.layers if layer is not None]
-    command = [found, *arguments_of(layers, num_nodes=len(cpus_of.probe().nodes)), *arguments, f"f:{policy}"]
+    command = [executable, *arguments_of(layers, num_nodes=len(cpus_of.probe().nodes)), *arguments, f"f:{policy}"]
     figures = Metrics()
 
     def publish() -> None:
@@ -113,7 +113,7 @@ def _lint(policy: str, read: ParsedPolicy) -> None:
     from strata.host.policy.lint.room import TargetMachine
 
     findings = lint(read, site=TargetMachine(cpus.probe(), kernel.probe()))
-    errors = [one for one in findings if one.severity == "error"]
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise GoalMissed(f"{policy}: {errors[0].reason}", hint=f"strata host lint {policy}")
 
@@ -155,5 +155,5 @@ def _fall_back(steps: tuple[Step, ...]) -> None:
 
     with opened(folder_of(os.environ, user=os.geteuid())) as journal:
         outcomes = apply(steps, Machine(), journal)
-    done = sum(one.result == "done" for one in outcomes)
+    done = sum(outcome.result == "done" for outcome in outcomes)
     click.echo(f"fallback: {done} of {len(outcomes)} steps applied; strata host undo takes them back", err=True)

@@ -37,13 +37,13 @@ def threads(pid: int | None, watch: bool, output: str) -> None:
     strata host threads
     strata host threads --pid 4035 --watch
     """
-    snapshot, found = _look(pid)
-    if pid is not None and not found:
+    snapshot, current = _look(pid)
+    if pid is not None and not current:
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
     if not watch:
-        emit(_data(snapshot, found), output, lambda console: _show(console, snapshot, found))
+        emit(_data(snapshot, current), output, lambda console: _show(console, snapshot, current))
         return
-    _watch(found, pid, output)
+    _watch(current, pid, output)
 
 
 def _look(pid: int | None) -> tuple[Snapshot, tuple[Classified, ...]]:
@@ -52,36 +52,39 @@ def _look(pid: int | None) -> tuple[Snapshot, tuple[Classified, ...]]:
     from strata.host.threads.observe import observe
 
     snapshot = observe()
-    found = classify(snapshot)
+    current = classify(snapshot)
     if pid is None:
-        return snapshot, found
-    mine = snapshot.tree(pid)
-    return snapshot, tuple(one for one in only(found, snapshot, pid) if one.thread.pid in mine)
+        return snapshot, current
+    members = snapshot.tree(pid)
+    return snapshot, tuple(
+        classified for classified in only(current, snapshot, pid) if classified.thread.pid in members
+    )
 
 
-def _watch(found: tuple[Classified, ...], pid: int | None, output: str) -> None:
+def _watch(current: tuple[Classified, ...], pid: int | None, output: str) -> None:
     from strata.host.threads.classify import changes
 
-    for one in found:
-        _tell("born", None, one, output)
+    for classified in current:
+        _tell("born", None, classified, output)
     while True:
         time.sleep(WATCH_S)
         _, now = _look(pid)
-        for what, before, after in changes(found, now):
+        for what, before, after in changes(current, now):
             _tell(what, before, after, output)
-        found = now
+        current = now
 
 
 def _tell(what: str, before: Classified | None, after: Classified | None, output: str) -> None:
-    one = after or before
-    assert one is not None
+    classified = after or before
+    assert classified is not None
     if output == "table":
         was = f" (was {before.pool or before.layer})" if before is not None and after is not None else ""
-        why = f": {one.evidence[0]}" if after is not None else ""
-        line = f"{what} {one.thread.tid} {one.thread.name}: {one.pool or 'no pool'}, {one.layer}{was}{why}"
+        why = f": {classified.evidence[0]}" if after is not None else ""
+        thread, pool = classified.thread, classified.pool or "no pool"
+        line = f"{what} {thread.tid} {thread.name}: {pool}, {classified.layer}{was}{why}"
         stdout().print(line, soft_wrap=True)
         return
-    data = {"change": what, "was": before.pool if before is not None else None, "thread": _thread(one)}
+    data = {"change": what, "was": before.pool if before is not None else None, "thread": _thread(classified)}
     if output == "json":
         click.echo(json.dumps(data, ensure_ascii=False))
     else:
@@ -90,12 +93,15 @@ def _tell(what: str, before: Classified | None, after: Classified | None, output
         click.echo("---\n" + yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
 
 
-def _data(snapshot: Snapshot, found: tuple[Classified, ...]) -> dict[str, Any]:
+def _data(snapshot: Snapshot, current: tuple[Classified, ...]) -> dict[str, Any]:
     from strata.host.threads.pools import LAYERS, POOLS
 
-    pools, layers = Counter(one.pool for one in found), Counter(one.layer for one in found)
+    pools, layers = (
+        Counter(classified.pool for classified in current),
+        Counter(classified.layer for classified in current),
+    )
     return {
-        "threads": [_thread(one) for one in found],
+        "threads": [_thread(classified) for classified in current],
         "pools": {pool: pools[pool] for pool in POOLS},
         "layers": {layer: layers[layer] for layer in LAYERS},
         "gpus": [
@@ -112,8 +118,8 @@ def _data(snapshot: Snapshot, found: tuple[Classified, ...]) -> dict[str, Any]:
     }
 
 
-def _thread(one: Classified) -> dict[str, Any]:
-    thread = one.thread
+def _thread(classified: Classified) -> dict[str, Any]:
+    thread = classified.thread
     length_s = thread.run_length_s
     return {
         "tid": thread.tid,
@@ -121,12 +127,12 @@ def _thread(one: Classified) -> dict[str, Any]:
         "name": thread.name,
         "process": thread.process,
         "cgroup": thread.cgroup,
-        "pool": one.pool,
-        "layer": one.layer,
-        "confidence": one.confidence,
-        "evidence": list(one.evidence),
-        "gpus": list(one.gpus),
-        "numa_node": one.node,
+        "pool": classified.pool,
+        "layer": classified.layer,
+        "confidence": classified.confidence,
+        "evidence": list(classified.evidence),
+        "gpus": list(classified.gpus),
+        "numa_node": classified.node,
         "nice": thread.nice,
         "wakeups_per_s": round(thread.wakeups_per_s, 3),
         "run_length_us": round(1e6 * length_s, 3) if length_s is not None else None,
@@ -135,20 +141,26 @@ def _thread(one: Classified) -> dict[str, Any]:
     }
 
 
-def _why(one: Classified) -> str:
-    evidence = one.evidence[0]
+def _why(classified: Classified) -> str:
+    evidence = classified.evidence[0]
     # The name stands beside it.
-    return f"{one.confidence:.0%}: {'its name' if evidence.startswith('its name is ') else evidence}"
+    return f"{classified.confidence:.0%}: {'its name' if evidence.startswith('its name is ') else evidence}"
 
 
-def _show(console: Console, snapshot: Snapshot, found: tuple[Classified, ...]) -> None:
+def _show(console: Console, snapshot: Snapshot, current: tuple[Classified, ...]) -> None:
     from strata.host.threads.names import stem
     from strata.host.threads.pools import LAYERS
 
     alike: dict[tuple[str, int, str, str, str], list[Classified]] = {}
-    for one in found:
-        key = (one.layer, one.thread.pid, one.thread.process, stem(one.thread.name), one.pool or "-")
-        alike.setdefault(key, []).append(one)
+    for classified in current:
+        key = (
+            classified.layer,
+            classified.thread.pid,
+            classified.thread.process,
+            stem(classified.thread.name),
+            classified.pool or "-",
+        )
+        alike.setdefault(key, []).append(classified)
     order: list[str] = list(LAYERS)
     # The rest is most of a machine, and says nothing of the job.
     shown = sorted(
@@ -167,7 +179,7 @@ def _show(console: Console, snapshot: Snapshot, found: tuple[Classified, ...]) -
             )
         )
     left = sum(len(some) for key, some in alike.items() if key[0] == "rest" and key[4] == "-")
-    console.print(f"{left} of {len(found)} threads belong to no pool and no job on an accelerator.")
+    console.print(f"{left} of {len(current)} threads belong to no pool and no job on an accelerator.")
     for gpu in snapshot.gpus:
         where = f"NUMA node {gpu.node}" if gpu.node is not None else "NUMA node not known"
         count = f"processes {', '.join(map(str, sorted(gpu.pids)))}" if gpu.pids else "no processes"

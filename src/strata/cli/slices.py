@@ -34,8 +34,8 @@ def slices(watch: bool, output: str) -> None:
     from strata.errors import UsageError
 
     if not watch:
-        found = list(_look())
-        emit({"slices": [_data(one) for one in found]}, output, lambda console: console.print(_table(found)))
+        uses = list(_look())
+        emit({"slices": [_data(use) for use in uses]}, output, lambda console: console.print(_table(uses)))
         return
     if output != "table":
         raise UsageError("--watch works with tables only", hint="-o table")
@@ -61,34 +61,34 @@ def _look() -> Iterator[DeviceUse]:
                 click.echo(f"warning: {error}", err=True)
 
 
-def _data(one: DeviceUse) -> dict[str, Any]:
+def _data(use: DeviceUse) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "device": one.device,
-        "limit_bytes": one.limit_bytes,
-        "used_bytes": one.used_bytes,
-        "processes": [{"pid": holder.pid, "used_bytes": holder.used_bytes} for holder in one.processes],
+        "name": use.name,
+        "device": use.device,
+        "limit_bytes": use.limit_bytes,
+        "used_bytes": use.used_bytes,
+        "processes": [{"pid": holder.pid, "used_bytes": holder.used_bytes} for holder in use.processes],
     }
 
 
-def _table(found: Sequence[DeviceUse]) -> Any:
+def _table(uses: Sequence[DeviceUse]) -> Any:
     from strata.units import show_bytes
 
-    if not found:
+    if not uses:
         return "no slices; start one with: strata run --memory 8Gi -- COMMAND"
     body = []
-    for one in found:
-        limit = "-" if one.limit_bytes is None else show_bytes(one.limit_bytes)
-        share = f"{100 * one.used_bytes / one.limit_bytes:.0f}%" if one.limit_bytes else "-"
-        device = "any" if one.device is None else str(one.device)
-        cores = "-" if one.cores_share is None else f"{100 * one.cores_share:.0f}%"
-        body.append([one.name, device, show_bytes(one.used_bytes), limit, share, cores, "", ""])
+    for use in uses:
+        limit = "-" if use.limit_bytes is None else show_bytes(use.limit_bytes)
+        share = f"{100 * use.used_bytes / use.limit_bytes:.0f}%" if use.limit_bytes else "-"
+        device = "any" if use.device is None else str(use.device)
+        cores = "-" if use.cores_share is None else f"{100 * use.cores_share:.0f}%"
+        body.append([use.name, device, show_bytes(use.used_bytes), limit, share, cores, "", ""])
         body += [
             ["", "", show_bytes(holder.used_bytes), "", "", "", str(holder.pid), _command(holder)]
-            for holder in one.processes
+            for holder in use.processes
         ]
-        if one.gone_bytes:
-            body.append(["", "", show_bytes(one.gone_bytes), "", "", "", "gone", ""])
+        if use.gone_bytes:
+            body.append(["", "", show_bytes(use.gone_bytes), "", "", "", "gone", ""])
     return rows(["slice", "device", "used", "limit", "full", "cores", "pid", "command"], body, right=range(1, 7))
 
 

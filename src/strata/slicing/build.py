@@ -31,8 +31,8 @@ def library(environment: Mapping[str, str] = os.environ) -> Path:
 
     Raises MissingPart where it is not here and cannot be compiled, StrataError where compiling it fails.
     """
-    if found := brought():
-        return found
+    if wheel := brought():
+        return wheel
     command = compiler(environment)
     kept = _cache(environment) / "strata" / "quota" / _digest(command) / NAME
     if not kept.is_file():
@@ -99,8 +99,8 @@ def compile_library(out: Path, command: Sequence[str], *, more: Sequence[str] = 
             errors="replace",
         )
         if done.returncode:
-            said = "\n".join(done.stderr.splitlines()[:20])
-            raise StrataError(f"{shlex.join(command)} could not compile the quota library:\n{said}")
+            messages = "\n".join(done.stderr.splitlines()[:20])
+            raise StrataError(f"{shlex.join(command)} could not compile the quota library:\n{messages}")
         os.replace(built, out)
 
 

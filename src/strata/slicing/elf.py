@@ -31,8 +31,8 @@ class Elf:
     def glibc(self) -> tuple[int, int]:
         """Return the oldest version of glibc that has all the symbols it needs; (0, 0) where it needs none."""
         names = (name for versions in self.needs.values() for name in versions)
-        found = (re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", name) for name in names)
-        return max(((int(one[1]), int(one[2])) for one in found if one), default=(0, 0))
+        matches = (re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", name) for name in names)
+        return max(((int(version[1]), int(version[2])) for version in matches if version), default=(0, 0))
 
 
 def read_elf(path: Path) -> Elf | None:
@@ -70,13 +70,13 @@ def _needs(data: mmap.mmap, tags: dict[int, int], loads: list[tuple[int, int, in
     if _DT_VERNEED not in tags:
         return {}
     strings = _offset(tags[_DT_STRTAB], loads)
-    found: dict[str, frozenset[str]] = {}
+    needed: dict[str, frozenset[str]] = {}
     place = _offset(tags[_DT_VERNEED], loads)
     for _ in range(min(tags[_DT_VERNEEDNUM], _MOST_LIBRARIES)):
         _, count, file, first, following = struct.unpack_from("<HHIII", data, place)
-        found[_string(data, strings + file)] = frozenset(_versions(data, place + first, count, strings))
+        needed[_string(data, strings + file)] = frozenset(_versions(data, place + first, count, strings))
         place += following
-    return found
+    return needed
 
 
 def _versions(data: mmap.mmap, place: int, count: int, strings: int) -> Iterator[str]:

@@ -41,11 +41,11 @@ def prepare_directory(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(exist_ok=True, mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         message = f"cannot store slices in {folder}: {error.strerror}"
         raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that you can write") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         message = f"{folder} is not a private directory of yours"
         raise UsageError(message, hint="XDG_RUNTIME_DIR=FOLDER, one that you own")
 
@@ -78,8 +78,8 @@ def visible_ledgers(environment: Mapping[str, str], *, user: int, root: Path = P
         shared = [path for path in root.glob("dev/shm/strata-*") if path.name.removeprefix("strata-").isdecimal()]
         folders += sorted([*shared, *root.glob("run/user/*/strata/slices")])
     own = [Path(environment[LEDGER])] if environment.get(LEDGER) else []
-    found = [*own, *(path for folder in folders for path in ledgers(folder) if not _is_over(path))]
-    return list(dict.fromkeys(path for path in found if path.exists()))
+    paths = [*own, *(path for folder in folders for path in ledgers(folder) if not _is_over(path))]
+    return list(dict.fromkeys(path for path in paths if path.exists()))
 
 
 def take(folder: Path, name: str, limits: QuotaLimits) -> int:

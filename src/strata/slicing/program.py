@@ -63,5 +63,5 @@ def _interpreter(path: Path, search: str) -> Path | None:
     words = [word for word in os.fsdecode(first[2:]).split() if word]
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    found = shutil.which(words[0], path=search) if words else None
-    return Path(found) if found else None
+    program = shutil.which(words[0], path=search) if words else None
+    return Path(program) if program else None

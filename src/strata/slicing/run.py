@@ -110,9 +110,9 @@ def prepare(
 
 def find_command(name: str, search: str) -> Path:
     """Return where a command is, as a shell finds it. Raises CommandNotFound, CommandNotRunnable."""
-    found = shutil.which(name, path=search)
-    if found is not None:
-        return Path(found)
+    path = shutil.which(name, path=search)
+    if path is not None:
+        return Path(path)
     if os.sep in name and Path(name).exists():
         raise CommandNotRunnable(f"{name}: not executable", hint=f"chmod +x {name}")
     raise CommandNotFound(f"{name}: command not found", hint="its full path, or a PATH that has it")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from strata.host.machine.cpus import simple
 from strata.host.machine.kernel import Kernel
 from strata.host.threads.classify import classify
 from tests.host.builders import training_host
+from tests.host.machine.cpus import simple
 
 FULL = Kernel(
     cgroup_root="/sys/fs/cgroup",

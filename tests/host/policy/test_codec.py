@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.host.policy import forms
-from strata.host.policy.codec import LAYER_KEYS, dump, parse, read
+from strata.host.policy.codec import LAYER_KEYS, dump, read
 from strata.host.policy.policy import GROWTH, KINDS, MATCHERS, PLACEMENT
+from tests.host.policy.layers_of import parse
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 REAL = st.floats(allow_nan=False, allow_infinity=False)

@@ -14,9 +14,8 @@ import strata.host.machine.cpus
 import strata.host.machine.kernel
 import strata.host.threads.observe
 from strata.cli.main import cli
-from strata.host.machine.cpus import simple
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.codec import dump, parse, read
+from strata.host.policy.codec import dump, read
 from strata.host.policy.generate import generate
 from strata.host.policy.lint.policy import lint
 from strata.host.policy.lint.room import TargetMachine
@@ -26,7 +25,9 @@ from strata.host.threads.job import only
 from strata.host.threads.pools import LAYERS
 from strata.host.threads.snapshot import Snapshot
 from tests.host.builders import TRAINER, of, thread
+from tests.host.machine.cpus import simple
 from tests.host.policy.hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
+from tests.host.policy.layers_of import parse
 
 NAMES = st.sampled_from(
     ["python", "pt_data_worker", "pt_autograd_3", "a", "worker-7", "st-train", "é" * 7, "grpc_x"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strata.fleet.local import cpu_list
 from strata.host.apply.policy import load
 from strata.host.apply.refuse import Residents, refusals
-from strata.host.machine.cpus import Cpus, show, simple
+from strata.host.machine.cpus import Cpus, show
 from strata.host.machine.kernel import Kernel
 from strata.host.policy.codec import dump
 from strata.host.policy.generate import generate
@@ -21,6 +21,7 @@ from strata.host.policy.split import split
 from strata.host.threads.classify import classify
 from strata.host.threads.snapshot import Snapshot
 from tests.host.builders import thread
+from tests.host.machine.cpus import simple
 from tests.host.policy.hosts import BIG, FEW, FULL, HOST, MACHINES, THREADS
 
 GROUPS = st.sampled_from(["", "/a", "/a/b", "/c/d", "/user.slice/x", "/job.slice/other", "/../h", r"/a b/\x2d.\n"])

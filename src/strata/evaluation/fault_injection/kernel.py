@@ -232,7 +232,7 @@ class Kernel:
         self._wake(child, "sched_wakeup_new", by=cpu)
 
     def _leave(self, cpu: _Cpu, task: Task, state: str) -> None:
-        to = min(cpu.queue, key=lambda one: (one.virtual_ns, one.tid), default=None)
+        to = min(cpu.queue, key=lambda queued: (queued.virtual_ns, queued.tid), default=None)
         if to is not None:
             cpu.queue.remove(to)
         if state == "R":

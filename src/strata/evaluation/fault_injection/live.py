@@ -145,9 +145,9 @@ def record(work: Work, trace: Path) -> None:
     """Record some work into `trace` by what is here. Raises MissingPart where the scheduler cannot be traced."""
     folder = tracing.find()
     events, num_cpus = tracing.available(folder), os.cpu_count() or 1
-    found = perf.find()
+    program = perf.find()
     with sink(trace) as out:
-        if found is not None:
-            perf.record(found, work, out, events=events, num_cpus=num_cpus, folder=trace.parent)
+        if program is not None:
+            perf.record(program, work, out, events=events, num_cpus=num_cpus, folder=trace.parent)
         else:
             tracefs.record(folder, work, out, events=events, num_cpus=num_cpus)

@@ -89,7 +89,7 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
-        missed = [one.to_dict() for one in self.outcomes if not one.is_right]
+        missed = [outcome.to_dict() for outcome in self.outcomes if not outcome.is_right]
         return {
             "precision": self.precision,
             "recall": self.recall,
@@ -104,18 +104,18 @@ def outcome_of(
     trial: Trial, report: TraceReport, *, others: float = 0.0, culprit: float = 0.0, tries: int = 1
 ) -> TrialOutcome:
     """Return what a report says: the culprit of its first finding of warning or above that names one."""
-    serious = [one for one in report.findings if one.severity.rank >= Severity.WARNING.rank]
-    named = next((one.culprit for one in serious if one.culprit), "")
-    return TrialOutcome(trial, named, tuple(one.token for one in serious), others, culprit, tries)
+    serious = [finding for finding in report.findings if finding.severity.rank >= Severity.WARNING.rank]
+    named = next((finding.culprit for finding in serious if finding.culprit), "")
+    return TrialOutcome(trial, named, tuple(finding.token for finding in serious), others, culprit, tries)
 
 
 def score(outcomes: Sequence[TrialOutcome], *, skipped: Mapping[str, str] | None = None) -> Score:
     """Return precision and recall; both are 1 where nothing was injected and nothing named."""
-    scored = [one for one in outcomes if not one.is_disturbed]
-    disturbed = sum(one.tries for one in outcomes) - len(scored)
-    injected = [one for one in scored if one.trial.injected]
-    named = [one for one in scored if (one.named if one.trial.injected else not one.is_right)]
-    right = sum(one.is_right for one in injected)
+    scored = [outcome for outcome in outcomes if not outcome.is_disturbed]
+    disturbed = sum(outcome.tries for outcome in outcomes) - len(scored)
+    injected = [outcome for outcome in scored if outcome.trial.injected]
+    named = [outcome for outcome in scored if (outcome.named if outcome.trial.injected else not outcome.is_right)]
+    right = sum(outcome.is_right for outcome in injected)
     if not scored:
         return Score(None, None, (), disturbed, skipped or {})
     precision = right / len(named) if named else 1.0

@@ -104,8 +104,8 @@ def _shares(view: View, trainer: str, *, only: Collection[int] | None) -> dict[s
     runs, waits, interrupts = view.on_cpu, view.delays, view.interrupts
     trainers = [task for task in range(len(view.tasks)) if view.name(task) == trainer]
     lengths_ns = runs.end_ns - runs.start_ns
-    mine = np.isin(runs.task, trainers)
-    there_ns = np.bincount(runs.cpu[mine], weights=lengths_ns[mine], minlength=len(runs.cpus))
+    is_trainer = np.isin(runs.task, trainers)
+    there_ns = np.bincount(runs.cpu[is_trainer], weights=lengths_ns[is_trainer], minlength=len(runs.cpus))
     queued = np.isin(waits.task[waits.part_wait], trainers) & (waits.part_cpu >= 0)
     np.add.at(there_ns, waits.part_cpu[queued], (waits.part_end_ns - waits.part_start_ns)[queued])
     # Not where it was born, before it went to the CPU it is pinned to.

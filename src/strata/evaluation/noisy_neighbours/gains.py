@@ -71,7 +71,7 @@ class Gain:
     @property
     def predicted(self) -> float | None:
         """Return the median of what the reports before said is the most to win: 1 for twice the work."""
-        return statistics.median(one.predicted for one in self.before) if self.after else None
+        return statistics.median(shares.predicted for shares in self.before) if self.after else None
 
     @property
     def each(self) -> list[float]:
@@ -96,8 +96,8 @@ class Gain:
             "achieved_trust": "measured",
             "achieved_low": min(self.each, default=None),
             "achieved_high": max(self.each, default=None),
-            "waited_before": _median(one.waited for one in self.before),
-            "waited_after": _median(one.waited for one in self.after),
+            "waited_before": _median(shares.waited for shares in self.before),
+            "waited_after": _median(shares.waited for shares in self.after),
             "reason": self.reason,
         }
 
@@ -196,8 +196,8 @@ def _seen(trace: Trace) -> TrainerShares:
     if not view.critical_tasks:
         raise StrataError("the trainer did not run while it was recorded", hint="try on a machine less busy")
     task = view.critical_tasks[0]
-    found = next((one for one in report_of(view).findings if one.token == "cpu-wait"), None)
-    gain = predicted_gain(found) if found is not None else None
+    cpu_wait = next((finding for finding in report_of(view).findings if finding.token == "cpu-wait"), None)
+    gain = predicted_gain(cpu_wait) if cpu_wait is not None else None
     lived_ns = float(view.lived_ns[task])
     return TrainerShares(
         float(view.ran_ns[task]) / lived_ns, float(view.waited_ns[task]) / lived_ns, gain[0] if gain else 0.0

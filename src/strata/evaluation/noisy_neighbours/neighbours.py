@@ -43,7 +43,7 @@ class EventRow:
     @property
     def waits_ms(self) -> list[float]:
         """Return the wait a round of each trial."""
-        return [one.wait_ms for one in self.trials]
+        return [each.wait_ms for each in self.trials]
 
     @property
     def median_ms(self) -> float | None:
@@ -72,7 +72,7 @@ class Table:
     @property
     def others(self) -> float | None:
         """Return the median share of CPU time that others had in a trial."""
-        shares = [one.others for row in self.rows for one in row.trials]
+        shares = [each.others for row in self.rows for each in row.trials]
         return statistics.median(shares) if shares else None
 
     def to_dict(self) -> list[dict[str, Any]]:

@@ -85,17 +85,17 @@ class Cost:
 def cost_of(how: str, rounds: Sequence[dict[str, Run]]) -> Cost:
     """Return what some rounds say; each has a run `plain`, one `recorded` and one `empty`."""
     slopes, slowdowns = [], []
-    for one in rounds:
-        plain, full, empty = (one[part] for part in _PARTS)
+    for parts in rounds:
+        plain, full, empty = (parts[part] for part in _PARTS)
         slopes.append((full.recorder_s - empty.recorder_s) / max(full.events - empty.events, 1))
         slowdowns.append((full.work_s - plain.work_s) / max(full.work_events, 1))
     return Cost(
         how,
         1e6 * statistics.median(slopes),
         1e6 * statistics.median(slowdowns),
-        statistics.median(one["empty"].recorder_s for one in rounds),
-        sum(one["recorded"].events for one in rounds),
-        sum(one["recorded"].lost for one in rounds),
+        statistics.median(parts["empty"].recorder_s for parts in rounds),
+        sum(parts["recorded"].events for parts in rounds),
+        sum(parts["recorded"].lost for parts in rounds),
     )
 
 
@@ -149,8 +149,8 @@ class _Pipes(Work):
     def wait(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        with self.process.stdout as said:
-            self.cpu_s = float(said.read())
+        with self.process.stdout as stdout:
+            self.cpu_s = float(stdout.read())
         _, status, used = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
         self.all_s = used.ru_utime + used.ru_stime
@@ -187,4 +187,4 @@ def record(how: str, work: Work, trace: Path, folder: Path) -> None:
 def _used_s() -> float:
     """Return the CPU time of this process and of its children that ended."""
     some = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in some)
+    return sum(usage.ru_utime + usage.ru_stime for usage in some)

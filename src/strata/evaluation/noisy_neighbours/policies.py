@@ -48,8 +48,8 @@ def nice(scenario: Scenario) -> Iterator[Step]:
 
 def batch(scenario: Scenario) -> Iterator[Step]:
     """Yield noise that never preempts at a wakeup."""
-    for one in scenario.noise:
-        yield _step("scheduler", one, "BATCH 0", "rest")
+    for thread in scenario.noise:
+        yield _step("scheduler", thread, "BATCH 0", "rest")
 
 
 def real_time(scenario: Scenario) -> Iterator[Step]:
@@ -59,16 +59,16 @@ def real_time(scenario: Scenario) -> Iterator[Step]:
 
 def apart(scenario: Scenario) -> Iterator[Step]:
     """Yield the last CPU for the trainer, the others for the noise, by affinity."""
-    mine, others = _halves(scenario)
-    yield _step("affinity", scenario.trainer, show(mine), "critical")
-    for one in scenario.noise:
-        yield _step("affinity", one, show(others), "rest")
+    own, others = _halves(scenario)
+    yield _step("affinity", scenario.trainer, show(own), "critical")
+    for thread in scenario.noise:
+        yield _step("affinity", thread, show(others), "rest")
 
 
 def unpinned(scenario: Scenario) -> Iterator[Step]:
     """Yield noise that may run on every CPU."""
-    for one in scenario.noise:
-        yield _step("affinity", one, show(scenario.on), "rest")
+    for thread in scenario.noise:
+        yield _step("affinity", thread, show(scenario.on), "rest")
 
 
 def weight(scenario: Scenario) -> Iterator[Step]:
@@ -83,16 +83,16 @@ def idle(scenario: Scenario) -> Iterator[Step]:
 
 def cpuset(scenario: Scenario) -> Iterator[Step]:
     """Yield cgroups of which the trainer's has the last CPU to itself."""
-    mine, others = _halves(scenario)
-    yield from _grouped(scenario, {"critical": ("cpuset.cpus", show(mine)), "rest": ("cpuset.cpus", show(others))})
+    own, others = _halves(scenario)
+    yield from _grouped(scenario, {"critical": ("cpuset.cpus", show(own)), "rest": ("cpuset.cpus", show(others))})
 
 
 def layers(scenario: Scenario) -> Iterator[Step]:
     """Yield what `strata host layers --plain` writes for these threads; interrupts stay where they are."""
-    noise = (replace(one, age_s=OLD_S, run_s=OLD_S) for one in scenario.noise)
+    noise = (replace(thread, age_s=OLD_S, run_s=OLD_S) for thread in scenario.noise)
     threads = [
         Classified(scenario.trainer, "kernel-launch", "critical", 1.0, ("the benchmark's trainer",)),
-        *(Classified(one, None, "rest", 1.0, ("the benchmark's noise",)) for one in noise),
+        *(Classified(thread, None, "rest", 1.0, ("the benchmark's noise",)) for thread in noise),
     ]
     yield from plain(scenario.cpus, replace(scenario.kernel, irqs={}), threads).steps
 
@@ -115,9 +115,9 @@ POLICIES: Final[Mapping[str, Callable[[Scenario], Iterator[Step]]]] = {
 QUIET: Final = ("quiet", "quiet again")
 
 
-def _step(act: str, one: Thread, value: str, layer: LayerName) -> Step:
-    path = f"/proc/{one.pid}/task/{one.tid}"
-    return Step(act, path, value, "the benchmark's", layer, one.start_ticks)  # type: ignore[arg-type]
+def _step(act: str, thread: Thread, value: str, layer: LayerName) -> Step:
+    path = f"/proc/{thread.pid}/task/{thread.tid}"
+    return Step(act, path, value, "the benchmark's", layer, thread.start_ticks)  # type: ignore[arg-type]
 
 
 def _halves(scenario: Scenario) -> tuple[Sequence[int], Sequence[int]]:
@@ -145,6 +145,6 @@ def _grouped(scenario: Scenario, settings: Mapping[LayerName, tuple[str, str]]) 
     yield Step("write", f"{base}/cgroup.subtree_control", "+cpu +cpuset", why, "critical")
     for layer, (file, value) in settings.items():
         yield Step("write", f"{base}/strata-{layer}/{file}", value, why, layer)
-        for one in [scenario.trainer] if layer == "critical" else scenario.noise:
+        for thread in [scenario.trainer] if layer == "critical" else scenario.noise:
             path = f"{base}/strata-{layer}/cgroup.threads"
-            yield Step("attach", path, str(one.tid), why, layer, one.start_ticks)
+            yield Step("attach", path, str(thread.tid), why, layer, thread.start_ticks)

@@ -89,12 +89,12 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
         first = max(journal.records, default=-1) + 1
         outcomes = apply(steps, machine, journal)
         try:
-            if skipped := [one for one in outcomes if one.result == "skipped"]:
+            if skipped := [outcome for outcome in outcomes if outcome.result == "skipped"]:
                 raise StrataError(f"{skipped[0].step.path}: {skipped[0].why}")
             yield
         finally:
             undone = undo(machine, journal, since=first)
-        if failed := [one for one in undone if one.result == "failed"]:
+        if failed := [outcome for outcome in undone if outcome.result == "failed"]:
             raise StrataError(
                 f"{failed[0].record.step.path} could not be put back: {failed[0].why}", hint="strata host undo"
             )
@@ -102,12 +102,12 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
 
 def look(scenario: Scenario) -> Counters:
     """Return how it stands. Raises MissingPart where the kernel counts no waits, TooSlow for what ended."""
-    trainer, *noise = threads_of([scenario.trainer.pid, *(one.pid for one in scenario.noise)]) or (None,)
+    trainer, *noise = threads_of([scenario.trainer.pid, *(thread.pid for thread in scenario.noise)]) or (None,)
     if trainer is None or len(noise) < len(scenario.noise):
         raise TooSlow(f"a trial took more than {acts.LONGEST_S:.0f} s: the machine is too busy")
     if trainer.wait_s is None:
         raise MissingPart("this kernel counts no waits: no /proc/PID/schedstat")
-    ours_s = sum(one.run_s or 0.0 for one in (trainer, *noise))
+    ours_s = sum(thread.run_s or 0.0 for thread in (trainer, *noise))
     return Counters(trainer.wait_s, trainer.num_wakeups, _busy_s(scenario.on), ours_s)
 
 

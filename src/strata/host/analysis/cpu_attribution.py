@@ -53,7 +53,7 @@ class CpuAttribution:
     def named(self, culprit: Ints, ns: Ints) -> dict[str, int]:
         """Return culprits by name, longest first."""
         held = zip(culprit.tolist(), ns.tolist(), strict=True)
-        return {self.labels[one]: length for one, length in sorted(held, key=lambda item: (-item[1], item[0]))}
+        return {self.labels[index]: length for index, length in sorted(held, key=lambda item: (-item[1], item[0]))}
 
     def shares(self, waits: NDArray[np.intp], group: Ints) -> tuple[Ints, Ints, Ints]:
         """Return how long each culprit held the CPU during each group of waits: group, culprit, ns, sorted.
@@ -68,20 +68,20 @@ class CpuAttribution:
         begin = self.on_cpu.place(cpu, self.delays.part_start_ns[part])
         end = self.on_cpu.place(cpu, self.delays.part_end_ns[part])
         missing = end - begin
-        found, num_pairs, num_shares = [], 0, 0
-        for one, run, ns in overlaps(*self.on_cpu.places, begin, end):
-            np.subtract.at(missing, one, ns)
-            found.append(_summed(key[one] + self.run_culprit[run], ns))
-            num_pairs, num_shares = num_pairs + len(ns), num_shares + len(found[-1][0])
+        sums, num_pairs, num_shares = [], 0, 0
+        for which_part, run, ns in overlaps(*self.on_cpu.places, begin, end):
+            np.subtract.at(missing, which_part, ns)
+            sums.append(_summed(key[which_part] + self.run_culprit[run], ns))
+            num_pairs, num_shares = num_pairs + len(ns), num_shares + len(sums[-1][0])
             if num_pairs > MOST_PAIRS or num_shares > MOST_SHARES:
                 break
         known = np.flatnonzero(missing < end - begin)
-        for one, held, ns in overlaps(self.held_start, self.held_end, begin[known], end[known]):
+        for which_part, held, ns in overlaps(self.held_start, self.held_end, begin[known], end[known]):
             interrupted = self.run_culprit[self.held_run[held]]
-            found.append(_summed(key[known[one]] + self.held_culprit[held], ns))
-            found.append(_summed(key[known[one]] + interrupted, -ns))
-        found.append(_summed(key + self.labels.index(UNKNOWN_LABEL), missing))
-        pair, ns = _summed(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            sums.append(_summed(key[known[which_part]] + self.held_culprit[held], ns))
+            sums.append(_summed(key[known[which_part]] + interrupted, -ns))
+        sums.append(_summed(key + self.labels.index(UNKNOWN_LABEL), missing))
+        pair, ns = _summed(*(np.concatenate(column) for column in zip(*sums, strict=True)))
         return pair // len(self.labels), pair % len(self.labels), ns
 
 

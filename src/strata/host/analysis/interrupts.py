@@ -72,15 +72,15 @@ def _until_exit(
     kind: NDArray[np.uint8], number: NDArray[np.int32], cpu: NDArray[np.int32], entry: EventKind, exit_: EventKind
 ) -> Ints:
     """Return for each entry where its exit is (the next event of its sort on its CPU); -1 for all else."""
-    found = np.full(len(kind), -1, np.int64)
+    exits = np.full(len(kind), -1, np.int64)
     these = np.flatnonzero((kind == entry) | (kind == exit_))
     if len(these) < 2:
-        return found
+        return exits
     now, after = these[:-1], these[1:]
     is_pair = (kind[now] == entry) & (kind[after] == exit_) & (number[now] == number[after])
     is_pair &= cpu[now] == cpu[after]
-    found[now[is_pair]] = after[is_pair]
-    return found
+    exits[now[is_pair]] = after[is_pair]
+    return exits
 
 
 def _causes(codes: Iterable[int], trace: Trace) -> Iterator[str]:

@@ -65,20 +65,20 @@ def read_kineto(paths: Sequence[str | Path], trace: Trace, *, offset_ns: int = 0
     steps: list[Ints] = []
     for path in paths:
         events, origin = _spans(path, offset_ns)
-        launches = [one for one in events if one.get("cat") in _LAUNCH]
+        launches = [event for event in events if event.get("cat") in _LAUNCH]
         devices += _devices(events, origin, launches, path, trace)
-        launched.append((_times(launches, origin)[0], np.array([_thread(one) for one in launches], np.int64)))
+        launched.append((_times(launches, origin)[0], np.array([_thread(event) for event in launches], np.int64)))
         # The same step is there again as `gpu_user_annotation`, from its first kernel to its last.
-        marks = [one for one in events if str(one.get("name", "")).startswith("ProfilerStep")]
-        begin, end = _times([one for one in marks if one.get("cat") != "gpu_user_annotation"], origin)
+        marks = [event for event in events if str(event.get("name", "")).startswith("ProfilerStep")]
+        begin, end = _times([event for event in marks if event.get("cat") != "gpu_user_annotation"], origin)
         steps.append(end - begin)
-    start, length = union(*(np.concatenate([one[i] for one in devices]) for i in (0, 1)))
+    start, length = union(*(np.concatenate([event[i] for event in devices]) for i in (0, 1)))
     launch_ns, launch_tid = (np.concatenate(column) for column in zip(*launched, strict=True))
     gaps = [_gaps(device) for device in devices]
     gap_start, gap_end, gap_tid = (np.concatenate(column) for column in zip(*gaps, strict=True))
     # Only what both traces saw.
     ends = [(max(int(a.min()), trace.start_ns), min(int(b.max()), trace.end_ns)) for a, b, _ in devices]
-    ids = tuple(one for one, _ in Counter(launch_tid.tolist()).most_common() if one)
+    ids = tuple(tid for tid, _ in Counter(launch_tid.tolist()).most_common() if tid)
     return Accelerator(
         start,
         length,
@@ -104,7 +104,9 @@ def _spans(path: str | Path, offset_ns: int) -> tuple[list[Event], int]:
     origin_ns = (base if isinstance(base, int) else 0) - offset_ns
     if abs(origin_ns) > _MOST_ORIGIN_NS:
         raise UsageError(f"{path}: its clock is {origin_ns / 1e9:.3g} s away from the scheduler's trace")
-    spans = [one for one in events if isinstance(one, Mapping) and one.get("ph") == "X" and _is_span(one)]
+    spans = [
+        record for record in events if isinstance(record, Mapping) and record.get("ph") == "X" and _is_span(record)
+    ]
     return spans, origin_ns
 
 
@@ -125,7 +127,7 @@ def _devices(
     events: Sequence[Event], origin_ns: int, launches: Sequence[Event], path: str | Path, trace: Trace
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Yield of each device starts, ends and launching threads of what it ran, by start."""
-    busy = [one for one in events if one.get("cat") in _BUSY]
+    busy = [record for record in events if record.get("cat") in _BUSY]
     if not busy:
         raise UsageError(
             f"{path}: no accelerator kernel ran in this trace",
@@ -138,16 +140,18 @@ def _devices(
             f"{trace.start_ns / 1e9:.3f} to {trace.end_ns / 1e9:.3f} s: from another time or another clock",
             hint="--kineto-offset SECONDS (how far the profiler's clock is ahead), or --here on that machine",
         )
-    threads = [_thread(one) for one in launches]
+    threads = [_thread(record) for record in launches]
     most = Counter(threads).most_common(1)[0][0] if threads else 0
-    by_correlation = {_argument(one, "correlation"): thread for one, thread in zip(launches, threads, strict=True)}
+    by_correlation = {
+        _argument(record, "correlation"): thread for record, thread in zip(launches, threads, strict=True)
+    }
     by_correlation[None] = most
-    tid = np.array([by_correlation.get(_argument(one, "correlation"), most) for one in busy], np.int64)
-    device = np.array([_id(_argument(one, "device")) or _id(one.get("pid")) for one in busy], np.int64)
+    tid = np.array([by_correlation.get(_argument(record, "correlation"), most) for record in busy], np.int64)
+    device = np.array([_id(_argument(record, "device")) or _id(record.get("pid")) for record in busy], np.int64)
     order = np.argsort(start, kind="stable")
     for number in np.unique(device):
-        mine = order[device[order] == number]
-        yield start[mine], end[mine], tid[mine]
+        of_device = order[device[order] == number]
+        yield start[of_device], end[of_device], tid[of_device]
 
 
 def _gaps(device: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Ints]:
@@ -178,7 +182,7 @@ def _is_span(event: Event) -> bool:
 
 def _times(events: Sequence[Event], origin_ns: int) -> tuple[Ints, Ints]:
     """Return starts and ends [ns]; in microseconds of the epoch a double keeps half of one."""
-    start: Floats = np.array([one["ts"] for one in events], np.float64)
-    length = np.array([one["dur"] for one in events], np.float64)
+    start: Floats = np.array([record["ts"] for record in events], np.float64)
+    length = np.array([record["dur"] for record in events], np.float64)
     begin = np.round(start * 1e3).astype(np.int64) + origin_ns
     return begin, begin + np.round(length * 1e3).astype(np.int64)

@@ -46,8 +46,8 @@ class OnCpuIntervals:
 
     def index(self, cpu: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the indices of CPUs given by number; -1 for one on which nothing was seen to run."""
-        found = np.minimum(np.searchsorted(self.cpus, cpu), len(self.cpus) - 1)
-        return np.where(self.cpus[found] == cpu, found, -1).astype(np.int32)
+        at = np.minimum(np.searchsorted(self.cpus, cpu), len(self.cpus) - 1)
+        return np.where(self.cpus[at] == cpu, at, -1).astype(np.int32)
 
     def who(self, cpu: NDArray[np.int32], event: NDArray[np.intp]) -> NDArray[np.int32]:
         """Return which thread ran on a CPU (index; -1: none) at an event; -1 for the idle thread.

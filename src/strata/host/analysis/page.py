@@ -60,14 +60,14 @@ def page(report: TraceReport, *, title: str) -> str:
     view = report.view
     colours = _colours(report)
     pinned: dict[Span, list[int]] = {}
-    for number, one in enumerate(report.findings, 1):
-        if one.span_ns is not None:
-            pinned.setdefault(one.span_ns, []).append(number)
+    for number, finding in enumerate(report.findings, 1):
+        if finding.span_ns is not None:
+            pinned.setdefault(finding.span_ns, []).append(number)
     pictures = [
         "<h2>The whole trace</h2>",
         _picture(view, view.trace.start_ns, view.trace.end_ns, colours, pinned),
     ]
-    worst = next((one.span_ns for one in report.findings if one.span_ns), None)
+    worst = next((finding.span_ns for finding in report.findings if finding.span_ns), None)
     if worst is not None:
         margin = max((worst[1] - worst[0]) // 2, 1)
         start, end = max(worst[0] - margin, view.trace.start_ns), min(worst[1] + margin, view.trace.end_ns)
@@ -123,12 +123,12 @@ def _key(colours: dict[str, str], *, has_accelerator: bool) -> str:
 
 def _hidden(view: View) -> str:
     """Return what has no lane, in words."""
-    said = []
+    limits = []
     if len(view.critical_tasks) > MOST_THREADS:
-        said.append(f"the {MOST_THREADS} of {len(view.critical_tasks)} critical threads that waited longest")
+        limits.append(f"the {MOST_THREADS} of {len(view.critical_tasks)} critical threads that waited longest")
     if len(view.on_cpu.cpus) > MOST_CPUS:
-        said.append(f"the {MOST_CPUS} of {len(view.on_cpu.cpus):,} CPUs on which critical threads ran most")
-    return f'<p class="note">Shown are {" and ".join(said)}.</p>' if said else ""
+        limits.append(f"the {MOST_CPUS} of {len(view.on_cpu.cpus):,} CPUs on which critical threads ran most")
+    return f'<p class="note">Shown are {" and ".join(limits)}.</p>' if limits else ""
 
 
 def _picture(
@@ -196,8 +196,10 @@ def _thread_lanes(view: View, edges: Ints) -> Iterator[tuple[str, Layers]]:
         busy = _share(gpu.busy_start_ns, gpu.busy_start_ns + gpu.busy_ns, edges)
         yield "accelerators", [(_KERNELS, "any kernel runs", busy)]
     for task in view.critical_tasks[:MOST_THREADS]:
-        mine = view.on_cpu.task == task
-        layers: Layers = [(_CRITICAL, "runs", _share(view.on_cpu.start_ns[mine], view.on_cpu.end_ns[mine], edges))]
+        is_own = view.on_cpu.task == task
+        layers: Layers = [
+            (_CRITICAL, "runs", _share(view.on_cpu.start_ns[is_own], view.on_cpu.end_ns[is_own], edges))
+        ]
         waits = view.waits_by(task)
         for cause, colour in _CAUSES.items():
             of_cause = waits[view.delays.cause[waits] == cause]
@@ -244,12 +246,13 @@ def _share(start: Ints, end: Ints, edges: Ints) -> Floats:
 
 
 def _findings(report: TraceReport) -> Iterator[str]:
-    for one in report.findings:
-        cost = f"{one.cost_ms:,.1f} ms ({one.cost_share:.1%} of its time). " if one.cost_ms else ""
+    for finding in report.findings:
+        cost = f"{finding.cost_ms:,.1f} ms ({finding.cost_share:.1%} of its time). " if finding.cost_ms else ""
         yield (
-            f'<li class="{one.severity}"><b>{one.severity} {one.token}</b>: {escape(str(one.reason))}<br>'
-            f"{escape(cost + one.evidence)}<br>Do: {escape(one.advice)} "
-            f"<small>{one.confidence:.0%} sure</small></li>"
+            f'<li class="{finding.severity}"><b>{finding.severity} {finding.token}</b>: '
+            f"{escape(str(finding.reason))}<br>"
+            f"{escape(cost + finding.evidence)}<br>Do: {escape(finding.advice)} "
+            f"<small>confidence {finding.confidence:.0%}</small></li>"
         )
 
 
@@ -258,11 +261,11 @@ def _threads(report: TraceReport, *, most: int = 20) -> str:
         "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean ms</th><th>p99 ms</th>",
         "<th>on the CPU meanwhile [ms]</th></tr>",
     ]
-    waited = [one for one in report.threads if one.waits or one.is_critical]
-    for one in waited[:most]:
-        had = ", ".join(f"{name} {ms:,.1f}" for name, ms in list(one.culprits.items())[:3])
+    waited = [thread for thread in report.threads if thread.waits or thread.is_critical]
+    for thread in waited[:most]:
+        had = ", ".join(f"{name} {ms:,.1f}" for name, ms in list(thread.culprits.items())[:3])
         rows.append(
-            f"<tr><td>{escape(one.comm)}</td><td>{one.tid}</td><td>{one.waits:,}</td><td>{one.wait_ms_total:,.1f}</td>"
-            f"<td>{one.wait_ms_mean:.2f}</td><td>{one.wait_ms_p99:.1f}</td><td>{escape(had)}</td></tr>"
+            f"<tr><td>{escape(thread.comm)}</td><td>{thread.tid}</td><td>{thread.waits:,}</td><td>{thread.wait_ms_total:,.1f}</td>"
+            f"<td>{thread.wait_ms_mean:.2f}</td><td>{thread.wait_ms_p99:.1f}</td><td>{escape(had)}</td></tr>"
         )
     return "".join([*rows, "</table>"])

@@ -65,7 +65,7 @@ class TraceReport:
 
     def worst(self) -> Severity | None:
         """Return the highest severity found; None for no finding."""
-        return max((one.severity for one in self.findings), key=lambda one: one.rank, default=None)
+        return max((finding.severity for finding in self.findings), key=lambda finding: finding.rank, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -79,20 +79,20 @@ class TraceReport:
             "switch_outs": switch_outs(trace, self.view.tasks, self.view.on_cpu),
             "gpu": gpu.to_dict() if (gpu := idleness(self.view)) else None,
             "verdict": verdict(self),
-            "findings": [_finding(one) for one in self.findings],
-            "threads": [one.to_dict() for one in self.threads],
+            "findings": [_finding(finding) for finding in self.findings],
+            "threads": [thread.to_dict() for thread in self.threads],
         }
 
 
-def _finding(one: Finding) -> dict[str, Any]:
-    gain, trust = predicted_gain(one) or (None, None)
-    said = {"predicted_gain": None if gain is None else round(gain, 4), "gain_trust": trust and str(trust)}
-    return {**one.to_dict(), **said}
+def _finding(finding: Finding) -> dict[str, Any]:
+    gain, trust = predicted_gain(finding) or (None, None)
+    gains = {"predicted_gain": None if gain is None else round(gain, 4), "gain_trust": trust and str(trust)}
+    return {**finding.to_dict(), **gains}
 
 
 def report_of(view: View) -> TraceReport:
     """Return what a trace says: critical threads first, then who waited longest."""
-    threads = sorted(_threads(view), key=lambda one: (not one.is_critical, -one.wait_ms_total))
+    threads = sorted(_threads(view), key=lambda thread: (not thread.is_critical, -thread.wait_ms_total))
     return TraceReport(view, tuple(threads), findings_of(view))
 
 
@@ -146,17 +146,19 @@ def verdict(report: TraceReport) -> str:
     """Return the report in one paragraph, for someone who knows nothing of schedulers."""
     view = report.view
     seconds = view.wall_ns / 1e9
-    critical = [one for one in report.threads if one.is_critical]
+    critical = [thread for thread in report.threads if thread.is_critical]
     if not critical or view.is_guessed:
         start = f"In {seconds:.1f} s on {len(view.on_cpu.cpus)} CPUs, no thread was recognised as critical."
-        longest = ", ".join(f"{one.comm} ({one.wait_ms_total:,.0f} ms)" for one in critical)
+        longest = ", ".join(f"{thread.comm} ({thread.wait_ms_total:,.0f} ms)" for thread in critical)
         guess = f" Of the threads that work in rounds, these waited longest: {longest}." if critical else ""
         return f"{start}{guess} Name yours with --critical, or record while the job runs."
-    waited = max(critical, key=lambda one: one.wait_ms_total + one.unfinished_ms)
+    waited = max(critical, key=lambda thread: thread.wait_ms_total + thread.unfinished_ms)
     task = waited.task
     share = float(view.waited_ns[task] / view.lived_ns[task])
     name = f"{waited.comm} ({waited.tid})"
-    serious = [one for one in report.findings if one.severity is not Severity.INFO and one.cost_ms > 0]
+    serious = [
+        finding for finding in report.findings if finding.severity is not Severity.INFO and finding.cost_ms > 0
+    ]
     sentences = []
     if not serious or share < WARNING_SHARE:
         sentences.append(
@@ -177,8 +179,8 @@ def verdict(report: TraceReport) -> str:
         )
         sentences.append(f"Without these waits it could do up to {without(share):.0%} more work.")
     # The first that is not the same again: a preemption is a wait as well.
-    extra = [one for one in serious if one.token not in ("cpu-wait", "cpu-preempted")][:1]
-    sentences += [f"Also: {Reason(one.token, data=one.reason.data)}." for one in extra]
+    extra = [finding for finding in serious if finding.token not in ("cpu-wait", "cpu-preempted")][:1]
+    sentences += [f"Also: {Reason(finding.token, data=finding.reason.data)}." for finding in extra]
     if serious:
         sentences.append(f"First step: {serious[0].advice}")
     if view.trace.lost:

@@ -79,9 +79,9 @@ def yields_of(
     if not len(keys):
         return np.zeros(len(outs), bool)
     task = tasks.at(events.tid[outs], outs)
-    found = keys[np.maximum(np.searchsorted(keys, key(task, outs)) - 1, 0)]
-    call = (found & 0xFFFFFFFF).astype(np.intp)
-    is_same = (found >> 32) == task
+    latest = keys[np.maximum(np.searchsorted(keys, key(task, outs)) - 1, 0)]
+    call = (latest & 0xFFFFFFFF).astype(np.intp)
+    is_same = (latest >> 32) == task
     is_yield: NDArray[np.bool_] = is_same & (call < outs)
     return is_yield & (events.time_ns[outs] - events.time_ns[call] <= YIELD_NS)
 
@@ -191,8 +191,8 @@ def _wakers(trace: Trace, on_cpu: OnCpuIntervals, wakeup: NDArray[np.intp]) -> N
     if len(waking):
         keys = key(events.tid[waking], waking)
         order = np.argsort(keys, kind="stable")
-        found = np.maximum(np.searchsorted(keys[order], key(tid, wakeup)) - 1, 0)
-        event = waking[order[found]]
+        latest = np.maximum(np.searchsorted(keys[order], key(tid, wakeup)) - 1, 0)
+        event = waking[order[latest]]
         is_it = (events.tid[event] == tid) & (event < wakeup)
         is_it &= events.time_ns[wakeup] - events.time_ns[event] < WAKING_NS
         source = np.where(is_it, event, source)

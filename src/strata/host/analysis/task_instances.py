@@ -43,9 +43,9 @@ class TaskInstances:
 
     def at(self, tid: NDArray[np.int32], event: NDArray[np.intp]) -> NDArray[np.int32]:
         """Return the index of the life that had each id at an event; -1 for an id that is not known."""
-        found = np.searchsorted(self.key, key(tid, event), side="right") - 1
-        is_it = (found >= 0) & (self.tid[np.maximum(found, 0)] == tid)
-        return np.where(is_it, found, -1).astype(np.int32)
+        index = np.searchsorted(self.key, key(tid, event), side="right") - 1
+        is_it = (index >= 0) & (self.tid[np.maximum(index, 0)] == tid)
+        return np.where(is_it, index, -1).astype(np.int32)
 
 
 def key(tid: NDArray[np.int32], event: NDArray[np.intp]) -> Ints:

@@ -90,11 +90,6 @@ class View:
         return self._sum(self.delays.task, self.delays.length_ns)
 
     @cached_property
-    def num_waits(self) -> Ints:
-        """How often each thread waited, and then ran."""
-        return np.bincount(self.delays.task[self.delays.is_over], minlength=len(self.tasks))
-
-    @cached_property
     def is_critical(self) -> Bools:
         """Which threads hold up others: those the user named, else those that launch kernels, seen or by name.
 
@@ -167,7 +162,7 @@ class View:
 def _feeds(name: str) -> bool:
     pool = of_thread(name)
     if name.startswith(NAME_PREFIX):
-        return any(name.removeprefix(NAME_PREFIX) in POOLS[one].labels for one in _POOLS)
+        return any(name.removeprefix(NAME_PREFIX) in POOLS[pool_name].labels for pool_name in _POOLS)
     return bool(_CRITICAL.match(name)) or (pool is not None and pool[0] in _POOLS)
 
 

@@ -69,7 +69,9 @@ class Journal:
 
     def open_records(self, *, since: int = 0) -> list[Record]:
         """Return what was not undone, newest first."""
-        return [one for one in reversed(self.records.values()) if not one.is_undone and one.number >= since]
+        return [
+            record for record in reversed(self.records.values()) if not record.is_undone and record.number >= since
+        ]
 
     def begin(self, boot: str) -> None:
         """Make ready for changes in this boot. Raises AssertionError for a journal of another one."""
@@ -87,7 +89,7 @@ class Journal:
                 "n": record.number,
                 "step": step.to_dict(),
                 "before": before,
-                "beside": [list(one) for one in beside],
+                "beside": [list(pair) for pair in beside],
             }
         )
         self.records[record.number] = record

@@ -102,7 +102,7 @@ class Machine:
                 name, _, priority = value.partition(" ")
                 os.sched_setscheduler(_number(path), SCHEDULERS[name], os.sched_param(int(priority)))
             elif act == "migrate":
-                _migrate(_number(path), int(value), [int(one.name[4:]) for one in self._nodes()])
+                _migrate(_number(path), int(value), [int(node.name[4:]) for node in self._nodes()])
             else:
                 # Unbuffered and whole: a kernel file takes one write as one request.
                 with self._at(path).open("wb", buffering=0) as stream:
@@ -128,8 +128,8 @@ class Machine:
     def _list_of(self, path: str, tid: str) -> str:
         if path.startswith(RESCTRL):
             groups = sorted(self._at(RESCTRL).glob("*/tasks"))
-            found = next((one for one in groups if tid in one.read_text().split()), None)
-            return f"{RESCTRL}/{found.parent.name}/tasks" if found is not None else f"{RESCTRL}/tasks"
+            group_file = next((group for group in groups if tid in group.read_text().split()), None)
+            return f"{RESCTRL}/{group_file.parent.name}/tasks" if group_file is not None else f"{RESCTRL}/tasks"
         lines = [line.split(":", 2) for line in self._text(f"/proc/{tid}/cgroup").splitlines()]
         group = next((line[2] for line in lines if len(line) == 3 and line[0] == "0"), "/")
         return f"{CGROUPS}{group.rstrip('/')}/cgroup.threads"
@@ -171,9 +171,9 @@ def _migrate(pid: int, node: int, nodes: list[int]) -> None:
         raise MissingPart(f"pages cannot be moved on {platform.machine()}: its system call is not known")
     words = (max([*nodes, node]) // 64) + 1
     old, new = (ctypes.c_ulong * words)(), (ctypes.c_ulong * words)()
-    for one in nodes:
-        if one != node:
-            old[one // 64] |= 1 << one % 64
+    for node_folder in nodes:
+        if node_folder != node:
+            old[node_folder // 64] |= 1 << node_folder % 64
     new[node // 64] |= 1 << node % 64
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(number, pid, ctypes.c_ulong(words * 64 + 1), old, new) < 0:

@@ -59,7 +59,7 @@ def load(path: str) -> tuple[Step, ...]:
     """Read the steps of a file. Raises BadFile with every fault; UsageError for a policy of scx_layered."""
     document = read_document(path)
     data = document.data
-    if isinstance(data, list) and any(isinstance(one, dict) and "matches" in one for one in data):
+    if isinstance(data, list) and any(isinstance(entry, dict) and "matches" in entry for entry in data):
         raise UsageError(f"{path}: a policy of scx_layered", hint=f"strata host run-layered {path}")
     listed = data.get("steps") if isinstance(data, dict) else None
     if not isinstance(listed, list):
@@ -67,37 +67,39 @@ def load(path: str) -> tuple[Step, ...]:
             [document.fault((), "should hold a list `steps`")],
             hint="strata host layers --plain -o json > policy.json",
         )
-    faults = [fault for index, one in enumerate(listed) for fault in _faults(document, index, one)]
+    faults = [fault for index, entry in enumerate(listed) for fault in _faults(document, index, entry)]
     if faults:
         raise BadFile(faults)
     return tuple(
-        Step(one["act"], one["path"], one["value"], one["why"], one["layer"], one.get("start_ticks", 0))
-        for one in listed
+        Step(
+            entry["act"], entry["path"], entry["value"], entry["why"], entry["layer"], entry.get("start_ticks", 0)
+        )
+        for entry in listed
     )
 
 
-def _faults(document: Document, index: int, one: Any) -> list[Fault]:
+def _faults(document: Document, index: int, entry: Any) -> list[Fault]:
     where = ("steps", index)
-    if not isinstance(one, dict):
+    if not isinstance(entry, dict):
         return [document.fault(where, "should be a mapping with act, path, value, why and layer")]
     wanted = ("act", "path", "value", "why", "layer")
     faults = [
         document.fault((*where, key), f"{key} should be text")
         for key in wanted
-        if not isinstance(one.get(key), str)
+        if not isinstance(entry.get(key), str)
     ]
-    ticks = one.get("start_ticks", 0)
+    ticks = entry.get("start_ticks", 0)
     if not isinstance(ticks, int) or isinstance(ticks, bool) or ticks < 0:
         faults.append(document.fault((*where, "start_ticks"), "start_ticks should be a number of clock ticks"))
     faults += [
-        document.fault((*where, str(key)), "unknown key") for key in one if key not in (*wanted, "start_ticks")
+        document.fault((*where, str(key)), "unknown key") for key in entry if key not in (*wanted, "start_ticks")
     ]
     if faults:
         return faults
-    act, path, value = one["act"], one["path"], one["value"]
+    act, path, value = entry["act"], entry["path"], entry["value"]
     if act not in get_args(Act):
         return [document.fault((*where, "act"), f"{act!r} should be one of {', '.join(get_args(Act))}")]
-    if one["layer"] not in LAYERS:
+    if entry["layer"] not in LAYERS:
         faults.append(document.fault((*where, "layer"), f"should be one of {', '.join(LAYERS)}"))
     if not PLACES[act].fullmatch(path) or "/../" in path or "/./" in path:
         return [*faults, document.fault((*where, "path"), f"{path!r} is nothing that {act} may touch")]

@@ -33,8 +33,8 @@ class Residents:
 
 def refusals(steps: Sequence[Step], residents: Residents) -> tuple[Reason, ...]:
     """Return why a step would starve someone, with its path as subject; empty for steps that may be taken."""
-    found = [one for step in steps for one in _of_step(step, residents)]
-    return (*found, *_of_users(steps, residents))
+    refused = [refusal for step in steps for refusal in _of_step(step, residents)]
+    return (*refused, *_of_users(steps, residents))
 
 
 def residents(root: Path = Path("/")) -> Residents:
@@ -47,8 +47,8 @@ def residents(root: Path = Path("/")) -> Residents:
             has_memory = (folder / "statm").read_text().split()[:1] != ["0"]
         except OSError:  # it has ended
             continue
-        if has_memory and (found := re.search(r"^0::(.*)$", text, re.MULTILINE)):
-            groups.setdefault(user, set()).add(found[1])
+        if has_memory and (match := re.search(r"^0::(.*)$", text, re.MULTILINE)):
+            groups.setdefault(user, set()).add(match[1])
     return Residents(
         frozenset(cpu_list(_text(root / "sys/devices/system/cpu/online")) or os.sched_getaffinity(0)),
         frozenset(cpu_list(_text(root / "sys/devices/system/node/has_memory")) or (0,)),

@@ -43,11 +43,11 @@ def undo(machine: Machine, journal: Journal, *, since: int = 0, is_dry: bool = F
     is_over = journal.boot not in ("", machine.boot())
     for record in journal.open_records(since=since):
         if is_over:
-            one = UndoOutcome(record, "gone", "the machine was started anew since")
+            outcome = UndoOutcome(record, "gone", "the machine was started anew since")
         else:
-            one = _undo(record, machine, is_dry=is_dry)
-        done.append(one)
-        if not is_dry and one.result != "failed":
+            outcome = _undo(record, machine, is_dry=is_dry)
+        done.append(outcome)
+        if not is_dry and outcome.result != "failed":
             try:
                 journal.strike(record)
             except StrataError as error:

@@ -37,7 +37,7 @@ def holds(name: str, wanted: str, current: str) -> bool:
 def undoing(name: str, wanted: str, before: str) -> str | None:
     """Return what to write to have `before` back after `wanted` was written; None where nothing need be."""
     if name == "cgroup.subtree_control":
-        return " ".join(f"-{one}" for one in sorted(_added(wanted) - set(before.split()))) or None
+        return " ".join(f"-{controller}" for controller in sorted(_added(wanted) - set(before.split()))) or None
     if name == "cgroup.type":
         return None  # it goes with its folder
     if name == "schemata":

@@ -63,27 +63,11 @@ class Cpus:
         return any(len(core) > 1 for core in self.cores)
 
 
-def simple(number: int, *, nodes: int = 1, smt: bool = False) -> Cpus:
-    """Return a machine of `number` like CPUs, one cache a node; with `smt` two neighbours share a core."""
-    per_node = max(1, number // nodes)
-    return Cpus(
-        tuple(
-            Cpu(
-                cpu,
-                min(cpu // per_node, nodes - 1),
-                min(cpu // per_node, nodes - 1),
-                (cpu - cpu % 2, cpu - cpu % 2 + 1) if smt else (cpu,),
-            )
-            for cpu in range(number)
-        )
-    )
-
-
 def probe(root: Path = Path("/sys")) -> Cpus:
     """Read the online CPUs below a sysfs root. What the kernel does not show counts as one node and one cache."""
     folder = root / "devices/system/cpu"
     online = local.cpu_list(_text(folder / "online")) or tuple(
-        sorted(int(one.name[3:]) for one in folder.glob("cpu[0-9]*"))
+        sorted(int(cpu_folder.name[3:]) for cpu_folder in folder.glob("cpu[0-9]*"))
     )
     node_of = {cpu: node for node, cpus in local.probe(root).cpus.items() for cpu in cpus}
     caches: dict[tuple[int, ...], int] = {}
@@ -123,8 +107,8 @@ def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int
 
 
 def _hz(path: Path) -> float:
-    said = _text(path)
-    return int(said) * 1e3 if said.isdecimal() else 0.0
+    text = _text(path)
+    return int(text) * 1e3 if text.isdecimal() else 0.0
 
 
 def _text(path: Path) -> str:
@@ -135,7 +119,7 @@ def _text(path: Path) -> str:
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for key, cpu in pairs:
-        found.setdefault(key, []).append(cpu)
-    return {key: tuple(cpus) for key, cpus in sorted(found.items())}
+        groups.setdefault(key, []).append(cpu)
+    return {key: tuple(cpus) for key, cpus in sorted(groups.items())}

@@ -46,11 +46,11 @@ class Steal:
 
 def ticks(root: Path = Path("/")) -> dict[int, int]:
     """Return how much was taken from each CPU since boot, in ticks; nothing where the kernel does not count it."""
-    found = {}
+    ticks = {}
     for words in (line.split() for line in _lines(root / "proc/stat")):
         if words and words[0].startswith("cpu") and words[0][3:].isdecimal() and len(words) > COLUMN:
-            found[int(words[0][3:])] = int(words[COLUMN])
-    return found
+            ticks[int(words[0][3:])] = int(words[COLUMN])
+    return ticks
 
 
 def between(before: Mapping[int, int], after: Mapping[int, int], *, seconds: float) -> Steal:

@@ -99,7 +99,7 @@ class Metrics:
         self._figures.stats = stats
         for layer, figures in _layers(stats):
             counts = figures.get(LATENCY)
-            if isinstance(counts, list) and all(isinstance(one, int) and one >= 0 for one in counts):
+            if isinstance(counts, list) and all(isinstance(value, int) and value >= 0 for value in counts):
                 self._delays.add(layer, counts)
 
 

@@ -141,8 +141,8 @@ def last_words(log: Path) -> str:
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
     # Being thrown out is an error to scx_layered: `Error: EXIT: runtime error (...)`; being told to end is none.
     for pattern in (r"(?:Error: )?(EXIT: .+)", r"(Error: .+)"):
-        if found := [match[1] for line in lines if (match := re.match(pattern, line))]:
-            return found[-1]
+        if reasons := [match[1] for line in lines if (match := re.match(pattern, line))]:
+            return reasons[-1]
     return lines[-1] if lines else ""
 
 

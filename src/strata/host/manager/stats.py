@@ -33,13 +33,13 @@ class Stats:
     def ask(self) -> dict[str, Any]:
         """Return the figures since the last call. Raises NoStats."""
         try:
-            answer = json.loads(self._asked({"req": "stats", "args": {"target": "top"}}))
+            answer = json.loads(self._exchange({"req": "stats", "args": {"target": "top"}}))
             if answer["errno"] != 0:
                 raise NoStats(f"scx_layered answers with error {answer['errno']}")
-            found = answer["args"]["resp"]
-            if not isinstance(found, dict):
+            response = answer["args"]["resp"]
+            if not isinstance(response, dict):
                 raise NoStats("scx_layered answers with no figures")
-            return found
+            return response
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.close()
             raise NoStats(f"{self.path}: {error!r}") from None
@@ -50,7 +50,7 @@ class Stats:
             self._socket.close()
             self._socket = None
 
-    def _asked(self, request: dict[str, Any]) -> bytes:
+    def _exchange(self, request: dict[str, Any]) -> bytes:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(self.timeout_s)

@@ -74,8 +74,8 @@ def _ended(course: SchedulerRun, seen: SchedulerState) -> SchedulerRun:
     code = seen.exit_code or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     if seen.last_words.startswith("EXIT: "):
-        said = seen.last_words.removeprefix("EXIT: ")
+        reason = seen.last_words.removeprefix("EXIT: ")
         # Somebody asked the kernel, or the scheduler itself, to stop; all else it was thrown out for.
-        is_asked = said.startswith("unregistered from user space")
-        return replace(course, verdict="stopped" if is_asked else "ejected", why=said)
-    return replace(course, verdict="died", why=", ".join(one for one in (how, seen.last_words) if one))
+        is_asked = reason.startswith("unregistered from user space")
+        return replace(course, verdict="stopped" if is_asked else "ejected", why=reason)
+    return replace(course, verdict="died", why=", ".join(part for part in (how, seen.last_words) if part))

@@ -13,7 +13,7 @@ def arguments(layers: Sequence[Layer], *, num_nodes: int) -> tuple[str, ...]:
     Without them a policy that asks who used a GPU ends the scheduler. Hints also need --task-hint-map PATH, where
     those who write hints look for it, which the policy does not say.
     """
-    asked = {match.kind for layer in layers for block in layer.matches for match in block}
-    if not asked & {"UsedGpuTid", "UsedGpuPid"}:
+    kinds = {match.kind for layer in layers for block in layer.matches for match in block}
+    if not kinds & {"UsedGpuTid", "UsedGpuPid"}:
         return ()
     return ("--enable-gpu-support", "--enable-gpu-affinitize") if num_nodes > 1 else ("--enable-gpu-support",)

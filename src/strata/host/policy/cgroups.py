@@ -37,14 +37,14 @@ def cgroup_steps(
         return
     if "cpuset" in kernel.controllers and not parts.critical:
         left.append(LeftOut("cpuset.cpus", "too few CPUs to set some aside"))
-    if any(_is_hidden(one.thread.cgroup) and one.layer != "rest" for one in threads):
+    if any(_is_hidden(thread.thread.cgroup) and thread.layer != "rest" for thread in threads):
         left.append(LeftOut("cgroups of threads outside of this cgroup namespace", "not to be seen from here"))
-    threads = [one for one in threads if not _is_hidden(one.thread.cgroup)]
-    jobs = sorted({one.thread.cgroup for one in threads if one.layer != "rest"})
+    threads = [thread for thread in threads if not _is_hidden(thread.thread.cgroup)]
+    jobs = sorted({thread.thread.cgroup for thread in threads if thread.layer != "rest"})
     if "" in jobs:
         left.append(LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined"))
     for job in (job for job in jobs if job):
-        yield from _job(job, [one for one in threads if one.thread.cgroup == job], kernel, parts)
+        yield from _job(job, [thread for thread in threads if thread.thread.cgroup == job], kernel, parts)
     yield from _others(jobs, threads, kernel, parts)
 
 
@@ -57,7 +57,7 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) 
         folder = "/".join([kernel.cgroup_root, *above[:depth]])
         why = f"the cgroups of {job} need controllers"
         yield Step("write", f"{folder}/cgroup.subtree_control", wanted, why, "critical")
-    layers = [layer for layer in WEIGHT if layer != "rest" and any(one.layer == layer for one in threads)]
+    layers = [layer for layer in WEIGHT if layer != "rest" and any(thread.layer == layer for thread in threads)]
     for layer in layers:
         child = f"{base}/strata-{layer}"
         why = "threads of one process belong to different layers"
@@ -65,28 +65,28 @@ def _job(job: str, threads: Sequence[Classified], kernel: Kernel, parts: Split) 
         yield Step("write", f"{child}/cgroup.type", "threaded", why, layer)
     yield Step("write", f"{base}/cgroup.subtree_control", wanted, "the layers below differ in them", layers[0])
     for layer in layers:
-        child, mine = f"{base}/strata-{layer}", [one for one in threads if one.layer == layer]
+        child, own = f"{base}/strata-{layer}", [thread for thread in threads if thread.layer == layer]
         if "cpu" in kernel.controllers:
             yield Step("write", f"{child}/cpu.weight", str(WEIGHT[layer]), "its share where CPUs are short", layer)
         has_sets = "cpuset" in kernel.controllers
         if has_sets and (chosen := parts.of(layer)):
             yield Step("write", f"{child}/cpuset.cpus", show(chosen), parts.why(layer), layer)
-        nodes = {one.node for one in mine if one.gpus}
+        nodes = {thread.node for thread in own if thread.gpus}
         is_near = has_sets and layer != "support" and len(kernel.memory_nodes) > 1
         if is_near and len(nodes) == 1 and (node := nodes.pop()) is not None:
             yield Step(
                 "write", f"{child}/cpuset.mems", str(node), "memory beside the GPU; pages move with it", layer
             )
-        for one in mine:
-            tid, why = str(one.thread.tid), one.evidence[0]
-            yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, one.thread.start_ticks)
+        for thread in own:
+            tid, why = str(thread.thread.tid), thread.evidence[0]
+            yield Step("attach", f"{child}/cgroup.threads", tid, why, layer, thread.thread.start_ticks)
 
 
 def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step]:
     """Yield what holds everyone else back: top-level cgroups without a job."""
     users: dict[str, set[int]] = {}
-    for one in threads:
-        users.setdefault(_top(one.thread.cgroup), set()).add(one.thread.user)
+    for thread in threads:
+        users.setdefault(_top(thread.thread.cgroup), set()).add(thread.thread.user)
     held_back = [top for top in sorted(users) if top and top not in map(_top, jobs)]
     may_idle = {top for top in held_back if top not in SYSTEM}
     # Whoever has processes there only would starve.

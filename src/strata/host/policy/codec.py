@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, Final
 
-from strata.errors import UsageError
 from strata.host.policy import forms, text
 from strata.host.policy.policy import KINDS, MATCHERS, Layer, LayerKind, Match
 from strata.names import did_you_mean
@@ -53,17 +52,8 @@ class ParsedPolicy:
 
 def load(path: str) -> ParsedPolicy:
     """Read a policy file. Raises UsageError (no such file) or BadFile (no JSON), never for what it says."""
-    said = text.load(path)
-    return replace(read(said.data), place=said.place)
-
-
-def parse(data: Any) -> tuple[Layer, ...]:
-    """Return the layers of JSON data. Raises UsageError with all that scx_layered would refuse to read."""
-    found = read(data)
-    layers = tuple(layer for layer in found.layers if layer is not None)
-    if found.faults:
-        raise UsageError("\n".join(f"{fault.path}: {fault.message}" for fault in found.faults))
-    return layers
+    source = text.load(path)
+    return replace(read(source.data), place=source.place)
 
 
 def read(data: Any) -> ParsedPolicy:
@@ -108,20 +98,22 @@ def _layer(data: Any, path: str, faults: list[ParseFault], unknown: list[Unknown
 def _matches(data: Mapping[str, Any], path: str, faults: list[ParseFault]) -> tuple[tuple[Match, ...], ...]:
     blocks = data.get("matches")
     if not isinstance(blocks, list):
-        said = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
-        faults.append(ParseFault(f"{path}.matches", said))
+        problem = "should be a list of lists of conditions" if "matches" in data else "required key is missing"
+        faults.append(ParseFault(f"{path}.matches", problem))
         return ()
-    found: list[tuple[Match, ...]] = []
+    parsed: list[tuple[Match, ...]] = []
     for index, block in enumerate(blocks):
         where = f"{path}.matches[{index}]"
         if not isinstance(block, list):
             faults.append(ParseFault(where, "should be a list of conditions"))
-            found.append((UNREAD,))
+            parsed.append((UNREAD,))
             continue
-        found.append(
-            tuple(_match(one, f"{where}[{number}]", faults) or UNREAD for number, one in enumerate(block))
+        parsed.append(
+            tuple(
+                _match(condition, f"{where}[{number}]", faults) or UNREAD for number, condition in enumerate(block)
+            )
         )
-    return tuple(found)
+    return tuple(parsed)
 
 
 def _match(data: Any, path: str, faults: list[ParseFault]) -> Match | None:
@@ -143,12 +135,12 @@ def _match(data: Any, path: str, faults: list[ParseFault]) -> Match | None:
 def _kind(
     data: Mapping[str, Any], path: str, faults: list[ParseFault], unknown: list[UnknownKey]
 ) -> LayerKind | None:
-    said = data.get("kind")
-    if not isinstance(said, dict) or len(said) != 1 or _doubled(said):
+    kind = data.get("kind")
+    if not isinstance(kind, dict) or len(kind) != 1 or _doubled(kind):
         message = "should be an object of one key: Confined, Grouped or Open"
         faults.append(ParseFault(f"{path}.kind", message if "kind" in data else "required key is missing"))
         return None
-    ((name, body),) = said.items()
+    ((name, body),) = kind.items()
     made, where = KINDS.get(name), f"{path}.kind.{name}"
     if made is None:
         faults.append(ParseFault(where, f"no such kind{did_you_mean(name, KINDS)}"))
@@ -156,16 +148,16 @@ def _kind(
     if not isinstance(body, dict):
         faults.append(ParseFault(where, "should be an object"))
         return None
-    known = {one.name: one for one in _known(made)}
+    known = {setting.name: setting for setting in _known(made)}
     _told_twice(body, where, known, faults)
     values = {}
-    for key, one in known.items():
-        if key in body or one.default is MISSING:
+    for key, setting in known.items():
+        if key in body or setting.default is MISSING:
             before = len(faults)
-            value = _value(body, key, one.metadata["form"], where, faults)
+            value = _value(body, key, setting.metadata["form"], where, faults)
             if len(faults) == before:
                 values[key] = value
-            elif one.default is MISSING:
+            elif setting.default is MISSING:
                 values[key] = ANY_RANGE  # util_range, the only one that has to be there
     extra = {key: value for key, value in body.items() if key not in known}
     unknown.extend(UnknownKey(f"{where}.{key}", key, name) for key in extra)
@@ -197,23 +189,23 @@ def _doubled(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _known(kind: type[LayerKind]) -> Sequence[Field[Any]]:
-    return [one for one in fields(kind) if "form" in one.metadata]
+    return [setting for setting in fields(kind) if "form" in setting.metadata]
 
 
 def _dump_layer(layer: Layer) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": layer.name}
+    data: dict[str, Any] = {"name": layer.name}
     if layer.comment is not None:
-        found["comment"] = layer.comment
+        data["comment"] = layer.comment
     if layer.template is not None:
-        found["template"] = _dump_match(layer.template)
-    found["matches"] = [[_dump_match(match) for match in block] for block in layer.matches]
+        data["template"] = _dump_match(layer.template)
+    data["matches"] = [[_dump_match(match) for match in block] for block in layer.matches]
     body = {
-        one.name: _plain(getattr(layer.kind, one.name))
-        for one in sorted(_known(type(layer.kind)), key=lambda one: one.default is not MISSING)
-        if getattr(layer.kind, one.name) != one.default
+        setting.name: _plain(getattr(layer.kind, setting.name))
+        for setting in sorted(_known(type(layer.kind)), key=lambda setting: setting.default is not MISSING)
+        if getattr(layer.kind, setting.name) != setting.default
     }
-    found["kind"] = {type(layer.kind).__name__: {**body, **layer.kind.unknown}}
-    return {**found, **layer.unknown}
+    data["kind"] = {type(layer.kind).__name__: {**body, **layer.kind.unknown}}
+    return {**data, **layer.unknown}
 
 
 def _dump_match(match: Match) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def generate(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified] = ()) -> 
         blocks = _blocks(name, threads, before, has_gpu=has_gpu) if name != "rest" else ((),)
         layers.append(Layer(name, blocks, _kind(name, cpus, threads), text))
         before += blocks
-    missed = (one.thread for one in threads if getattr(layer_of(one.thread, layers), "name", "") != one.layer)
+    missed = (
+        member.thread for member in threads if getattr(layer_of(member.thread, layers), "name", "") != member.layer
+    )
     return LayeredPolicy(tuple(layers), arguments(layers, num_nodes=len(cpus.nodes)), tuple(missed))
 
 
@@ -69,12 +71,12 @@ def _blocks(
     blocks += [(Match("CommPrefix", NAME_PREFIX + label),) for label in labels]
     if name == "critical" and has_gpu:
         blocks.append((Match("UsedGpuPid", True), Match("IsGroupLeader", True)))
-    mine = [one.thread for one in threads if one.layer == name]
-    others = [one.thread for one in threads if _is_behind(one.layer, name)]
+    own = [member.thread for member in threads if member.layer == name]
+    others = [member.thread for member in threads if _is_behind(member.layer, name)]
     usual = [(Match("CommPrefix", prefix),) for prefix in USUAL[name]]
     blocks += [block for block in usual if not _takes(block, others)]
     blocks = [block for block in blocks if not any(covers(wide, block) for wide in before)]
-    for thread in sorted(mine, key=lambda one: (not one.is_leader, one.name, one.tid)):
+    for thread in sorted(own, key=lambda member: (not member.is_leader, member.name, member.tid)):
         if not any(_takes(block, [thread]) for block in (*before, *blocks)):
             blocks.append(next(block for block in _candidates(thread) if not _takes(block, others)))
     return tuple(_wider(blocks, others))
@@ -128,10 +130,10 @@ def _wider(blocks: list[Block], others: Sequence[Thread]) -> list[Block]:
 
 def _kind(name: LayerName, cpus: Cpus, threads: Sequence[Classified]) -> LayerKind:
     total = len(cpus.numbers)
-    nodes = sorted({one.node for one in threads if one.layer == "critical" and one.node is not None})
+    nodes = sorted({thread.node for thread in threads if thread.layer == "critical" and thread.node is not None})
     # Where the GPUs of all jobs hang off some nodes, critical threads have nothing to do on the others.
     is_local = 0 < len(nodes) < len(cpus.nodes) and all(
-        one.node is not None for one in threads if one.layer == "critical" and one.gpus
+        thread.node is not None for thread in threads if thread.layer == "critical" and thread.gpus
     )
     if name == "critical":
         return Grouped(

@@ -79,22 +79,22 @@ def contradiction(block: Sequence[Match]) -> str:
             return why
     for a, b in combinations(block, 2):
         if _exclusive(a, b) or _exclusive(b, a):
-            return f"{_said(a)} and {_said(b)} never hold together"
+            return f"{_sentence(a)} and {_sentence(b)} never hold together"
     nices = [match for match in block if match.kind.startswith("Nice")]
     if nices and not set(NICE).intersection(*(_nices(match) for match in nices)):
-        return f"{' and '.join(map(_said, nices))} leave no nice value"
+        return f"{' and '.join(map(_sentence, nices))} leave no nice value"
     return ""
 
 
 def _impossible(match: Match) -> str:
     if match.kind.startswith("Nice") and not _nices(match):
-        return f"{_said(match)}: nice values go from {NICE[0]} to {NICE[-1]}"
+        return f"{_sentence(match)}: nice values go from {NICE[0]} to {NICE[-1]}"
     if match.kind == "AvgRuntime" and match.value[0] >= match.value[1]:
-        return f"{_said(match)}: the upper end is not above the lower"
+        return f"{_sentence(match)}: the upper end is not above the lower"
     if match.kind.endswith("Exclude") and match.value == "":
-        return f"{_said(match)} leaves out every name"
+        return f"{_sentence(match)} leaves out every name"
     if match.kind == "CmdJoin" and JOIN_BYTES <= len(match.value.encode()) < 16:
-        return f"{_said(match)}: a join command holds {JOIN_BYTES - 1} bytes"
+        return f"{_sentence(match)}: a join command holds {JOIN_BYTES - 1} bytes"
     return ""
 
 
@@ -128,6 +128,6 @@ def _nices(match: Match) -> set[int]:
     return {nice for nice in NICE if nice == match.value}
 
 
-def _said(match: Match) -> str:
+def _sentence(match: Match) -> str:
     value = list(match.value) if isinstance(match.value, tuple) else match.value
     return f"{match.kind} {value!r}"

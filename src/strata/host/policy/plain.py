@@ -45,7 +45,7 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPol
     parts = split(cpus, threads)
     steps: list[Step] = []
     left: list[LeftOut] = []
-    if not any(one.layer != "rest" for one in threads):
+    if not any(thread.layer != "rest" for thread in threads):
         return PlainPolicy((), (LeftOut("everything", "no thread of a job was found"),), parts)
     steps += _nice(threads)
     steps += cgroup_steps(threads, kernel, parts, left)
@@ -58,25 +58,25 @@ def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPol
     return PlainPolicy(tuple(steps), tuple(left), parts)
 
 
-def _task(one: Classified) -> str:
-    return f"/proc/{one.thread.pid}/task/{one.thread.tid}"
+def _task(thread: Classified) -> str:
+    return f"/proc/{thread.thread.pid}/task/{thread.thread.tid}"
 
 
 def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
-    for one in threads:
-        wanted = NICE.get(one.layer)
-        if wanted is None or one.thread.nice == wanted:
+    for thread in threads:
+        wanted = NICE.get(thread.layer)
+        if wanted is None or thread.thread.nice == wanted:
             continue
-        if one.layer == "rest" and (one.thread.busy < NOISE or one.thread.age_s < SETTLED_S):
+        if thread.layer == "rest" and (thread.thread.busy < NOISE or thread.thread.age_s < SETTLED_S):
             continue
         # What init starts from now on would have its value too.
-        if one.layer == "rest" and one.thread.pid == 1:
+        if thread.layer == "rest" and thread.thread.pid == 1:
             continue
         # Nobody's own choice is made worse for it: a critical thread at -15 stays there, a polite one at 19 too.
-        if (wanted < 0) == (one.thread.nice < wanted):
+        if (wanted < 0) == (thread.thread.nice < wanted):
             continue
-        why = f"{one.thread.name}: {one.evidence[0]}"
-        yield Step("nice", _task(one), str(wanted), why, one.layer, one.thread.start_ticks)
+        why = f"{thread.thread.name}: {thread.evidence[0]}"
+        yield Step("nice", _task(thread), str(wanted), why, thread.layer, thread.thread.start_ticks)
 
 
 def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
@@ -84,20 +84,20 @@ def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: lis
         return
     everywhere = set(cpus.numbers)
     pinned = 0
-    for one in threads:
+    for thread in threads:
         # Supporting frameworks keep to their few CPUs, wherever those are.
-        if one.layer in ("support", "rest") or one.node is None or one.node not in cpus.nodes:
+        if thread.layer in ("support", "rest") or thread.node is None or thread.node not in cpus.nodes:
             continue
-        if one.thread.cpus and set(one.thread.cpus) < everywhere:
+        if thread.thread.cpus and set(thread.thread.cpus) < everywhere:
             pinned += 1
             continue
-        node = cpus.nodes[one.node]
+        node = cpus.nodes[thread.node]
         # Within the layer's cpuset, or the kernel would refuse it.
-        near = [cpu for cpu in node if cpu in (parts.of(one.layer) or node)]
+        near = [cpu for cpu in node if cpu in (parts.of(thread.layer) or node)]
         if not near:
             continue
-        why = f"GPU {', '.join(map(str, one.gpus))} of its process hangs off NUMA node {one.node}"
-        yield Step("affinity", _task(one), show(near), why, one.layer, one.thread.start_ticks)
+        why = f"GPU {', '.join(map(str, thread.gpus))} of its process hangs off NUMA node {thread.node}"
+        yield Step("affinity", _task(thread), show(near), why, thread.layer, thread.thread.start_ticks)
     if pinned:
         what = f"affinity of {pinned} {'thread' if pinned == 1 else 'threads'}"
         left.append(LeftOut(what, "pinned by the application itself"))
@@ -107,11 +107,11 @@ def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) 
     if len(kernel.memory_nodes) < 2:
         left.append(LeftOut("memory beside the GPU", "the machine has one NUMA node with memory"))
         return
-    for one in threads:
-        if one.thread.is_leader and one.layer != "rest" and one.node in kernel.memory_nodes:
-            why = f"its memory goes to the NUMA node of GPU {', '.join(map(str, one.gpus))}"
-            start = one.thread.start_ticks
-            yield Step("migrate", f"/proc/{one.thread.pid}", str(one.node), why, one.layer, start)
+    for thread in threads:
+        if thread.thread.is_leader and thread.layer != "rest" and thread.node in kernel.memory_nodes:
+            why = f"its memory goes to the NUMA node of GPU {', '.join(map(str, thread.gpus))}"
+            start = thread.thread.start_ticks
+            yield Step("migrate", f"/proc/{thread.thread.pid}", str(thread.node), why, thread.layer, start)
 
 
 def _interrupts(
@@ -120,7 +120,7 @@ def _interrupts(
     if not parts.critical:
         left.append(LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads"))
         return
-    if any(one.thread.name == "irqbalance" for one in threads):
+    if any(thread.thread.name == "irqbalance" for thread in threads):
         why = (
             f"irqbalance moves them back unless IRQBALANCE_BANNED_CPULIST={show(parts.critical)}, or it is stopped"
         )
@@ -145,17 +145,17 @@ def _frequency(cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
 
 
 def _bandwidth(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
-    mine = [one for one in threads if one.layer == "pipeline"]
+    own = [thread for thread in threads if thread.layer == "pipeline"]
     if not kernel.resctrl_domains:
         why = "resctrl is not mounted, or caps no bandwidth in percents"
         left.append(LeftOut("memory bandwidth of the pipeline", why))
         return
-    if not mine:
+    if not own:
         return
     folder = "/sys/fs/resctrl/strata-pipeline"
     caps = ";".join(f"{domain}={BANDWIDTH_PERCENT}" for domain in kernel.resctrl_domains)
     yield Step("mkdir", folder, "", "a group with a cap of its own", "pipeline")
     yield Step("write", f"{folder}/schemata", f"MB:{caps}", "loaders leave bandwidth to the launch", "pipeline")
-    for one in mine:
-        tid, start = str(one.thread.tid), one.thread.start_ticks
-        yield Step("attach", f"{folder}/tasks", tid, one.evidence[0], "pipeline", start)
+    for thread in own:
+        tid, start = str(thread.thread.tid), thread.thread.start_ticks
+        yield Step("attach", f"{folder}/tasks", tid, thread.evidence[0], "pipeline", start)

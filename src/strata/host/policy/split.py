@@ -46,15 +46,15 @@ def split(cpus: Cpus, threads: Sequence[Classified]) -> Split:
     Critical threads get a core for each that is really busy, at least one for each node with GPUs, at most half of
     a node's; the first core of the machine, where most interrupts land, comes last.
     """
-    busy = [one for one in threads if one.layer == "critical" and one.thread.busy >= BUSY]
-    if len(cpus.cores) < LEAST_CORES or not any(one.layer == "critical" for one in threads):
+    busy = [thread for thread in threads if thread.layer == "critical" and thread.thread.busy >= BUSY]
+    if len(cpus.cores) < LEAST_CORES or not any(thread.layer == "critical" for thread in threads):
         return Split()
-    nodes = sorted({one.node for one in threads if one.layer == "critical" and one.node is not None})
+    nodes = sorted({thread.node for thread in threads if thread.layer == "critical" and thread.node is not None})
     chosen: list[int] = []
     places: list[int | None] = [*nodes] or [None]
     for node in places:
         cores = [core for core in cpus.cores if node is None or core[0] in cpus.nodes.get(node, ())]
-        wanted = sum(one.node == node for one in busy) if node is not None else len(busy)
+        wanted = sum(thread.node == node for thread in busy) if node is not None else len(busy)
         free = cores[1:] + cores[:1] if cores and cores[0] == cpus.cores[0] else cores
         for core in free[: max(1, min(wanted, len(cores) // 2))]:
             chosen += core

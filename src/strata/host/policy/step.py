@@ -29,14 +29,14 @@ class Step:
 
     def to_dict(self) -> dict[str, str | int]:
         """Return the stable JSON form."""
-        said: dict[str, str | int] = {
+        data: dict[str, str | int] = {
             "act": self.act,
             "path": self.path,
             "value": self.value,
             "layer": self.layer,
             "why": self.why,
         }
-        return {**said, "start_ticks": self.start_ticks} if self.start_ticks else said
+        return {**data, "start_ticks": self.start_ticks} if self.start_ticks else data
 
 
 @dataclass(frozen=True, slots=True)

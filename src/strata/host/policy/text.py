@@ -61,7 +61,8 @@ def load(path: str) -> Text:
         raise BadFile([Fault(path, "not usable JSON: nested too deeply")]) from None
     except _OddError as error:
         place = next(
-            (_place(_lines(text), one.start()) for one in _TOKEN.finditer(text) if one[0] == error.said), ()
+            (_place(_lines(text), token.start()) for token in _TOKEN.finditer(text) if token[0] == error.number),
+            (),
         )
         raise BadFile([Fault(path, f"not JSON: {error}", *place)]) from None
     lines = _lines(text)
@@ -74,37 +75,37 @@ def load(path: str) -> Text:
 class _OddError(ValueError):
     """A number that Python takes and serde_json does not."""
 
-    def __init__(self, said: str, why: str) -> None:
-        super().__init__(f"{said[:LONGEST_INT]} {why}")
-        self.said = said
+    def __init__(self, number: str, why: str) -> None:
+        super().__init__(f"{number[:LONGEST_INT]} {why}")
+        self.number = number
 
 
-def _odd(said: str) -> Any:
-    raise _OddError(said, "is no number of JSON")
+def _odd(number: str) -> Any:
+    raise _OddError(number, "is no number of JSON")
 
 
-def _real(said: str) -> float:
-    value = float(said)
+def _real(number: str) -> float:
+    value = float(number)
     if math.isinf(value):
-        raise _OddError(said, "is out of range")
+        raise _OddError(number, "is out of range")
     return value
 
 
-def _whole(said: str) -> int | float:
-    return int(said) if len(said) <= LONGEST_INT else _real(said)
+def _whole(number: str) -> int | float:
+    return int(number) if len(number) <= LONGEST_INT else _real(number)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Object:
-    found = Object(pairs)
-    if len(found) < len(pairs):
+    members = Object(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
-        found.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
-    return found
+        members.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return members
 
 
 def _offsets(path: str, text: str, lines: list[int]) -> list[tuple[str, int]]:
     """Return each value's path and offset in a text that is JSON. Raises BadFile for text that is none."""
-    found: list[tuple[str, int]] = []
+    places: list[tuple[str, int]] = []
     around: list[tuple[str, list[int] | None]] = []  # paths of what is open; the count of items in lists
     here, is_key = "", False
     for token in _TOKEN.finditer(text):
@@ -122,9 +123,9 @@ def _offsets(path: str, text: str, lines: list[int]) -> list[tuple[str, int]]:
                 here = f"{outer}[{count[0]}]"
         elif is_key and mark != ":":
             here, is_key = f"{around[-1][0]}.{json.loads(mark)}", False
-            found.append((here, token.start()))
+            places.append((here, token.start()))
         elif mark != ":":
-            found.append((here, token.start()))
+            places.append((here, token.start()))
             is_key = mark == "{"
             if mark in ("[", "{"):
                 if len(around) == DEEPEST:
@@ -132,11 +133,11 @@ def _offsets(path: str, text: str, lines: list[int]) -> list[tuple[str, int]]:
                     raise BadFile([Fault(path, f"nested more than {DEEPEST} deep", *place)])
                 around.append((here, [0] if mark == "[" else None))
                 here = f"{here}[0]"
-    return found
+    return places
 
 
 def _lines(text: str) -> list[int]:
-    return [0, *(one.end() for one in re.finditer("\n", text))]
+    return [0, *(newline.end() for newline in re.finditer("\n", text))]
 
 
 def _place(lines: list[int], offset: int) -> tuple[int, int]:

@@ -53,34 +53,34 @@ def record(perf: str, work: Work, sink: Sink, *, events: Sequence[str], num_cpus
 
 
 def _record(perf: str, work: Work, data: IO[bytes], events: Sequence[str], num_cpus: int, folder: Path) -> bool:
-    told_read, told = os.pipe()
+    control_read, control = os.pipe()
     heard, heard_write = os.pipe()
     command = [
         perf, "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", str(pages(num_cpus)), "--max-size", MAX_FILE,
         # Without them perf ends a second later, and reads all its file again for what our events do not need.
         "--no-bpf-event", "--no-buildid", "--no-buildid-cache",
-        "-D", "-1", "--control", f"fd:{told_read},{heard_write}", "-o", f"/dev/fd/{data.fileno()}",
+        "-D", "-1", "--control", f"fd:{control_read},{heard_write}", "-o", f"/dev/fd/{data.fileno()}",
         "-e", ",".join(events),
     ]  # fmt: skip
     # A session of its own: Ctrl-C is ours to hand on, once the recording is whole.
     process = subprocess.Popen(
         command,
-        pass_fds=(told_read, heard_write, data.fileno()),
+        pass_fds=(control_read, heard_write, data.fileno()),
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    os.close(told_read)
+    os.close(control_read)
     os.close(heard_write)
     try:
         # It answers when it records; where it cannot it ends instead, and the pipe is closed.
-        if not _say(told, b"enable\n") or not os.read(heard, 64):
+        if not _say(control, b"enable\n") or not os.read(heard, 64):
             raise MissingPart(
                 f"perf cannot record: {_last_words(process)}", hint="strata host record --how tracefs"
             )
         work.start()
         work.wait()
         is_whole = process.poll() is None
-        _say(told, b"stop\n")
+        _say(control, b"stop\n")
         _, errors = process.communicate(timeout=60)
         if process.returncode != 0:
             raise MissingPart(
@@ -89,7 +89,7 @@ def _record(perf: str, work: Work, data: IO[bytes], events: Sequence[str], num_c
             )
         return is_whole
     finally:
-        os.close(told)
+        os.close(control)
         os.close(heard)
         if process.poll() is None:
             process.terminate()

@@ -31,19 +31,19 @@ class Change:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
-        one = self.thread
+        classified = self.thread
         return {
-            "comm": one.thread.name,
-            "tid": one.thread.tid,
-            "pid": one.thread.pid,
-            "pool": one.pool,
-            "layer": one.layer,
+            "comm": classified.thread.name,
+            "tid": classified.thread.tid,
+            "pid": classified.thread.pid,
+            "pool": classified.pool,
+            "layer": classified.layer,
             "run_ms": round(self.run_ms, 3),
             "wait_ms": round(self.wait_ms, 3),
             "preempted": self.preempted,
             "wakeups": self.wakeups,
-            "nice": one.thread.nice,
-            "cpus": len(one.thread.cpus),
+            "nice": classified.thread.nice,
+            "cpus": len(classified.thread.cpus),
         }
 
 
@@ -77,15 +77,15 @@ class Quick:
             "seconds": round(self.seconds, 3),
             "cpus": self.num_cpus,
             "notes": list(self.notes),
-            "threads": [one.to_dict() for one in self.changes],
+            "threads": [change.to_dict() for change in self.changes],
             "pools": [
                 {
-                    "process": one.process,
-                    "name": one.name,
-                    "threads": one.threads,
-                    "wanted_cpus": round(one.wanted_cpus, 3),
+                    "process": pool.process,
+                    "name": pool.name,
+                    "threads": pool.threads,
+                    "wanted_cpus": round(pool.wanted_cpus, 3),
                 }
-                for one in self.pools
+                for pool in self.pools
             ],
             "interrupts": [
                 {"name": name, "cpu": cpu, "per_s": round(rate, 3)} for name, cpu, rate in self.interrupts
@@ -106,13 +106,13 @@ def compare(
     steal: Steal | None = None,
 ) -> Quick:
     """Return what happened between two snapshots, `seconds` apart: critical threads first, then who waited."""
-    old = {_key(one): one for one in before}
-    changes = [_change(old[_key(one)], one) for one in after if _key(one) in old]
-    moved = [one for one in changes if one.run_ms or one.wait_ms or one.wakeups]
-    moved.sort(key=lambda one: (one.thread.layer != "critical", -one.wait_ms, one.thread.thread.tid))
+    old = {_key(thread): thread for thread in before}
+    changes = [_change(old[_key(thread)], thread) for thread in after if _key(thread) in old]
+    moved = [change for change in changes if change.run_ms or change.wait_ms or change.wakeups]
+    moved.sort(key=lambda change: (change.thread.layer != "critical", -change.wait_ms, change.thread.thread.tid))
     pools = _pools(moved, seconds)
     rates = _rates(*interrupts, seconds)
-    new = {_key(one) for one in after}
+    new = {_key(thread) for thread in after}
     return Quick(
         seconds,
         num_cpus,
@@ -126,8 +126,8 @@ def compare(
     )
 
 
-def _key(one: Classified) -> tuple[int, int]:
-    return one.thread.tid, one.thread.start_ticks
+def _key(thread: Classified) -> tuple[int, int]:
+    return thread.thread.tid, thread.thread.start_ticks
 
 
 def _change(old: Classified, new: Classified) -> Change:
@@ -144,34 +144,34 @@ def _change(old: Classified, new: Classified) -> Change:
 def _pools(changes: Sequence[Change], seconds: float) -> tuple[Pool, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     wanted: dict[tuple[str, str], float] = {}
-    for one in changes:
-        key = one.thread.thread.process, stem(one.thread.thread.name)
+    for change in changes:
+        key = change.thread.thread.process, stem(change.thread.thread.name)
         counts[key] += 1
-        wanted[key] = wanted.get(key, 0.0) + (one.run_ms + one.wait_ms) / (1e3 * seconds)
-    found = [Pool(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
-    return tuple(sorted(found, key=lambda one: -one.wanted_cpus))
+        wanted[key] = wanted.get(key, 0.0) + (change.run_ms + change.wait_ms) / (1e3 * seconds)
+    pools = [Pool(*key, counts[key], wanted[key]) for key in counts if counts[key] > 1]
+    return tuple(sorted(pools, key=lambda pool: -pool.wanted_cpus))
 
 
 def _rates(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], seconds: float
 ) -> tuple[tuple[str, int, float], ...]:
-    old = {one["irq"]: one["counts"] for one in before}
-    found = [
-        (f"{one['irq']} {one['name']}".strip(), int(cpu), (count - old.get(one["irq"], {}).get(cpu, 0)) / seconds)
-        for one in after
-        for cpu, count in one["counts"].items()
+    old = {irq["irq"]: irq["counts"] for irq in before}
+    rates = [
+        (f"{irq['irq']} {irq['name']}".strip(), int(cpu), (count - old.get(irq["irq"], {}).get(cpu, 0)) / seconds)
+        for irq in after
+        for cpu, count in irq["counts"].items()
     ]
-    return tuple(sorted((one for one in found if one[2] > 0), key=lambda one: -one[2]))
+    return tuple(sorted((rate for rate in rates if rate[2] > 0), key=lambda rate: -rate[2]))
 
 
 def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num_cpus: int) -> list[str]:
     notes = []
-    for one in changes:
-        share, thread = one.wait_ms / (1e3 * seconds), one.thread.thread
-        if one.thread.layer == "critical" and share >= WAIT_SHARE:
+    for change in changes:
+        share, thread = change.wait_ms / (1e3 * seconds), change.thread.thread
+        if change.thread.layer == "critical" and share >= WAIT_SHARE:
             notes.append(
                 f"{thread.name} ({thread.tid}) could run but had no CPU {share:.0%} of the time; preempted "
-                f"{one.preempted:,} times. Who had it needs a trace: strata host record"
+                f"{change.preempted:,} times. Who had it needs a trace: strata host record"
             )
         if len(thread.cpus) == 1 < num_cpus and share >= WAIT_SHARE:
             notes.append(
@@ -184,7 +184,7 @@ def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num
         for pool in pools
         if pool.wanted_cpus > num_cpus and pool.threads > num_cpus
     ]
-    if changes and not any(one.thread.thread.wait_s is not None for one in changes):
+    if changes and not any(change.thread.thread.wait_s is not None for change in changes):
         notes.append("this kernel counts no waits (no /proc/PID/schedstat): only preemptions are known")
     return notes
 

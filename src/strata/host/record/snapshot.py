@@ -42,7 +42,7 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
     """
     snapshot = observe(root)
     threads = classify(snapshot)
-    mine = snapshot.tree(pid) if pid is not None else snapshot.processes.keys()
+    job = snapshot.tree(pid) if pid is not None else snapshot.processes.keys()
     return {
         "form": FORM,
         "kernel": os.uname().release,
@@ -50,24 +50,26 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
         "cpus": [asdict(cpu) for cpu in cpus_of.probe(root / "sys").all],
         "irqs": interrupts(root),
         "gpus": [
-            {"index": one.index, "address": one.address, "numa_node": one.node, "pids": sorted(one.pids)}
-            for one in snapshot.gpus
+            {"index": gpu.index, "address": gpu.address, "numa_node": gpu.node, "pids": sorted(gpu.pids)}
+            for gpu in snapshot.gpus
         ],
         "threads": [
             {
-                "tid": one.thread.tid,
-                "pid": one.thread.pid,
-                "name": one.thread.name,
-                "cgroup": one.thread.cgroup,
-                "pool": one.pool,
-                "layer": one.layer,
-                "nice": one.thread.nice,
-                "cpus": cpus_of.show(one.thread.cpus),
+                "tid": thread.thread.tid,
+                "pid": thread.thread.pid,
+                "name": thread.thread.name,
+                "cgroup": thread.thread.cgroup,
+                "pool": thread.pool,
+                "layer": thread.layer,
+                "nice": thread.thread.nice,
+                "cpus": cpus_of.show(thread.thread.cpus),
             }
-            for one in threads
+            for thread in threads
         ],
-        "critical": [one.thread.tid for one in threads if one.pool in FEEDING and one.thread.pid in mine],
-        "cgroups": _limits(root, {one.thread.cgroup for one in threads if one.layer != "rest"}),
+        "critical": [
+            thread.thread.tid for thread in threads if thread.pool in FEEDING and thread.thread.pid in job
+        ],
+        "cgroups": _limits(root, {thread.thread.cgroup for thread in threads if thread.layer != "rest"}),
         "pressure": _text(root / "proc/pressure/cpu"),
     }
 
@@ -112,7 +114,7 @@ def read(path: Path) -> MachineSnapshot:
         data = json.loads(read_text(path))
         if data["form"] != FORM:
             raise ValueError(f"its form is {data['form']!r}")
-        cpus = Cpus(tuple(Cpu(**{**one, "core": tuple(one["core"])}) for one in data["cpus"]))
+        cpus = Cpus(tuple(Cpu(**{**cpu, "core": tuple(cpu["core"])}) for cpu in data["cpus"]))
         critical = tuple(int(tid) for tid in data["critical"])
         stolen = Steal.of_dict(data["steal"]) if data.get("steal") else None
         return MachineSnapshot(cpus, int(data["epoch_ahead_ns"]), critical, stolen)
@@ -123,17 +125,17 @@ def read(path: Path) -> MachineSnapshot:
 def interrupts(root: Path = Path("/")) -> list[dict[str, Any]]:
     """Return each numbered interrupt: its name, where it may land, and how often it did on each CPU since boot."""
     lines = _text(root / "proc/interrupts").splitlines()
-    columns = [int(one[3:]) for one in (lines[0].split() if lines else []) if re.fullmatch(r"CPU\d+", one)]
-    found = []
+    columns = [int(word[3:]) for word in (lines[0].split() if lines else []) if re.fullmatch(r"CPU\d+", word)]
+    irqs = []
     for line in lines[1:]:
         number, _, rest = line.partition(":")
         words = rest.split()
-        counts = [int(one) for one in words[: len(columns)] if one.isdecimal()]
+        counts = [int(word) for word in words[: len(columns)] if word.isdecimal()]
         if not number.strip().isdecimal() or len(counts) < len(columns):
             continue
         irq = int(number)
         allowed = cpu_list(_text(root / f"proc/irq/{irq}/smp_affinity_list"))
-        found.append(
+        irqs.append(
             {
                 "irq": irq,
                 "name": words[-1] if len(words) > len(columns) else "",
@@ -141,17 +143,17 @@ def interrupts(root: Path = Path("/")) -> list[dict[str, Any]]:
                 "counts": {str(cpu): count for cpu, count in zip(columns, counts, strict=True) if count},
             }
         )
-    return found
+    return irqs
 
 
 def _limits(root: Path, groups: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-    found = {}
+    by_group = {}
     for group in sorted(group for group in groups if group):
         folder = root / "sys/fs/cgroup" / group.lstrip("/")
         limits = {name: text for name in LIMITS if (text := _text(folder / name))}
         if limits:
-            found[group] = limits
-    return found
+            by_group[group] = limits
+    return by_group
 
 
 def _text(path: Path) -> str:

@@ -53,8 +53,8 @@ def measure(plan: RolloutPlan, path: str | Path) -> float:
 def log_values(text: str, pattern: str) -> list[float]:
     """Return the first group of a pattern, line by line. Raises UsageError for one that finds no number."""
     try:
-        found = [match[1] for line in text.splitlines() if (match := re.search(pattern, line))]
-        return [_number(value) for value in found]
+        figures = [match[1] for line in text.splitlines() if (match := re.search(pattern, line))]
+        return [_number(value) for value in figures]
     except (re.error, IndexError) as error:
         raise UsageError(f"pattern {pattern!r}: {error}; its first group must be the number") from None
     except (ValueError, AttributeError):
@@ -68,12 +68,12 @@ def prometheus_values(text: str, name: str) -> list[float]:
     samples with timestamps, as pages that were appended to each other have.
     """
     series: dict[tuple[str, str], list[tuple[float, float | None]]] = defaultdict(list)
-    for found, labels, value, at_s in _answered(text) if text.lstrip().startswith("{") else _samples(text):
-        if found in (name, "") and math.isfinite(value):
-            series[found, labels].append((value, at_s))
+    for metric, labels, value, at_s in _answered(text) if text.lstrip().startswith("{") else _samples(text):
+        if metric in (name, "") and math.isfinite(value):
+            series[metric, labels].append((value, at_s))
     is_counter = name.endswith("_total") or re.search(rf"^# TYPE {re.escape(name)} counter", text, re.M)
     # The answer to an expression, as rate(...), has no metric's name, and counts nothing up.
-    if not is_counter or any(not found for found, _ in series):
+    if not is_counter or any(not metric for metric, _ in series):
         return [float(np.mean([value for value, _ in samples])) for samples in series.values()]
     rates = [_rate(name, samples) for samples in series.values()]
     return [float(np.sum(rates))] if rates else []
@@ -129,10 +129,10 @@ def _samples(text: str) -> Iterator[Sample]:
 def _answered(text: str) -> Iterator[Sample]:
     """Yield the samples of an answer of Prometheus: a matrix or a vector; "" stands for no metric's name."""
     try:
-        for one in json.loads(text)["data"]["result"]:
-            labels = dict(one["metric"])
+        for result in json.loads(text)["data"]["result"]:
+            labels = dict(result["metric"])
             name = str(labels.pop("__name__", ""))
-            for at_s, value in one["values"] if "values" in one else [one["value"]]:
+            for at_s, value in result["values"] if "values" in result else [result["value"]]:
                 yield name, json.dumps(labels, sort_keys=True), float(value), float(at_s)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(

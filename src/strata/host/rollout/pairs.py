@@ -31,18 +31,18 @@ class Pair:
 def pairs_of(rollout: Rollout) -> tuple[Pair, ...]:
     """Return the pairs that are complete, in the order in which they became so."""
     waiting: dict[tuple[str, str, int], Attempt] = {}
-    found = []
+    pairs = []
     for attempt in rollout.kept:
         key = attempt.job, attempt.config, attempt.number // 2
         other = waiting.pop(key, None)
         if other is None:
             waiting[key] = attempt
             continue
-        first, second = sorted((other, attempt), key=lambda one: one.number)
+        first, second = sorted((other, attempt), key=lambda each: each.number)
         pair = _pair(rollout, first, second)
         if pair is not None:
-            found.append(pair)
-    return tuple(found)
+            pairs.append(pair)
+    return tuple(pairs)
 
 
 def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> Pair | None:

@@ -33,7 +33,7 @@ def bins_of(aa: Sequence[float], ab: Sequence[float]) -> Bins:
     values = np.array([*aa, *ab])
     reach = max(float(np.max(np.abs(values - 1), initial=0.0)) * 1.0001, 0.01)
     edges = np.linspace(1 - reach, 1 + reach, BINS + 1)
-    aa_share, ab_share = (np.histogram(one, edges)[0] / max(len(one), 1) for one in (aa, ab))
+    aa_share, ab_share = (np.histogram(sample, edges)[0] / max(len(sample), 1) for sample in (aa, ab))
     return Bins(tuple(edges.tolist()), tuple(aa_share.tolist()), tuple(ab_share.tolist()))
 
 

@@ -128,7 +128,7 @@ def _jobs(verdict: Verdict) -> tuple[JobReport, ...]:
     for pair in verdict.ab:
         if pair.change is not None:
             of_job[pair.job].append(pair)
-    found = [
+    reports = [
         JobReport(
             name,
             len(pairs),
@@ -138,7 +138,7 @@ def _jobs(verdict: Verdict) -> tuple[JobReport, ...]:
         )
         for name, pairs in of_job.items()
     ]
-    return tuple(sorted(found, key=lambda job: job.change))
+    return tuple(sorted(reports, key=lambda job: job.change))
 
 
 def _interval(interval: Interval | None) -> dict[str, float] | None:

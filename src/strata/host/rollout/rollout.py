@@ -86,11 +86,15 @@ class Rollout:
     @property
     def kept(self) -> tuple[Attempt, ...]:
         """The attempts that count."""
-        return tuple(one for one in self.attempts if self.assigned.get(one.key, one.policy) is one.policy)
+        return tuple(
+            attempt
+            for attempt in self.attempts
+            if self.assigned.get(attempt.key, attempt.policy) is attempt.policy
+        )
 
     def find(self, job: str, number: int) -> Attempt | None:
         """Return a recorded attempt."""
-        return next((one for one in self.attempts if one.key == (job, number)), None)
+        return next((attempt for attempt in self.attempts if attempt.key == (job, number)), None)
 
 
 def rollout_of(events: Iterable[Mapping[str, Any]]) -> Rollout | None:
@@ -109,8 +113,8 @@ def rollout_of(events: Iterable[Mapping[str, Any]]) -> Rollout | None:
                 is_stopped = rollout.is_stopped or event["is_stopped"]
                 rollout = replace(rollout, rules=rules_of(event["rules"]), is_stopped=is_stopped)
             case "attempt":
-                one = Attempt.of(event["attempt"])
-                attempts.setdefault(one.key, one)
+                attempt = Attempt.of(event["attempt"])
+                attempts.setdefault(attempt.key, attempt)
             case "assigned":
                 assigned.setdefault((event["job"], event["number"]), Arm(event["policy"]))
     if rollout is None:

@@ -71,8 +71,8 @@ class Store:
             return False
         if known is not None:
             raise UsageError(
-                f"attempt {attempt.number} of {attempt.job} is recorded already, with {_told(known)}, not "
-                f"{_told(attempt)}"
+                f"attempt {attempt.number} of {attempt.job} is recorded already, with {_shown(known)}, not "
+                f"{_shown(attempt)}"
             )
         self._write(rollout.plan.name, {"event": "attempt", "attempt": attempt.to_dict()}, at_s)
         return True
@@ -94,6 +94,6 @@ def _kind(name: str) -> str:
     return f"rollout:{name}"
 
 
-def _told(attempt: Attempt) -> str:
+def _shown(attempt: Attempt) -> str:
     value = "a failure" if attempt.value is None else f"{attempt.value:g}"
     return f"{value} under {attempt.policy} in {attempt.config!r} on {attempt.devices} devices"

@@ -76,17 +76,17 @@ def changes(
     before: tuple[Classified, ...], after: tuple[Classified, ...]
 ) -> tuple[tuple[str, Classified | None, Classified | None], ...]:
     """Return what is new: `born`, `changed` (its pool or layer), `gone`, each with the thread before and after."""
-    old = {(one.thread.tid, one.thread.start_ticks): one for one in before}
-    new = {(one.thread.tid, one.thread.start_ticks): one for one in after}
-    found: list[tuple[str, Classified | None, Classified | None]] = []
-    for key, one in new.items():
+    old = {(thread.thread.tid, thread.thread.start_ticks): thread for thread in before}
+    new = {(thread.thread.tid, thread.thread.start_ticks): thread for thread in after}
+    changed: list[tuple[str, Classified | None, Classified | None]] = []
+    for key, thread in new.items():
         was = old.get(key)
         if was is None:
-            found.append(("born", None, one))
-        elif (was.pool, was.layer) != (one.pool, one.layer):
-            found.append(("changed", was, one))
-    found += [("gone", one, None) for key, one in old.items() if key not in new]
-    return tuple(found)
+            changed.append(("born", None, thread))
+        elif (was.pool, was.layer) != (thread.pool, thread.layer):
+            changed.append(("changed", was, thread))
+    changed += [("gone", thread, None) for key, thread in old.items() if key not in new]
+    return tuple(changed)
 
 
 def _uses(snapshot: Snapshot, pid: int) -> tuple[bool, str]:
@@ -104,7 +104,7 @@ def _uses(snapshot: Snapshot, pid: int) -> tuple[bool, str]:
 
 def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
     uses, why = _uses(snapshot, pid)
-    owner = pid if uses else next((one for one in snapshot.ancestors(pid) if one in users), None)
+    owner = pid if uses else next((ancestor for ancestor in snapshot.ancestors(pid) if ancestor in users), None)
     files = snapshot.devices.get(owner, ()) if owner is not None else ()
     listed = [gpu for gpu in snapshot.gpus if owner in gpu.pids]
     gpus = listed or [gpu for gpu in snapshot.gpus if gpu.file in files]
@@ -126,18 +126,18 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
 
 
 def _crew(threads: Sequence[Thread]) -> _Crew:
-    some = [one for one in threads if not one.is_leader and one.name == one.process]
-    num_runs = sum(one.num_runs for one in some)
-    run_s = sum(one.run_s or 0.0 for one in some)
-    return _Crew(len(some), sum(one.busy for one in some), run_s / num_runs if num_runs else 0.0)
+    some = [thread for thread in threads if not thread.is_leader and thread.name == thread.process]
+    num_runs = sum(thread.num_runs for thread in some)
+    run_s = sum(thread.run_s or 0.0 for thread in some)
+    return _Crew(len(some), sum(thread.busy for thread in some), run_s / num_runs if num_runs else 0.0)
 
 
 def _classified(thread: Thread, process: _Process) -> Classified:
     against: dict[Pool, float] = {}
-    said: dict[Pool, list[str]] = {}
+    reasons: dict[Pool, list[str]] = {}
     for pool, weight, why in _evidence(thread, process):
         against[pool] = against.get(pool, 1.0) * (1.0 - weight)
-        said.setdefault(pool, []).append(why)
+        reasons.setdefault(pool, []).append(why)
     ranked = sorted(against, key=lambda pool: (against[pool], -POOLS[pool].importance))
     best = ranked[0] if ranked else None
     confidence = (1.0 - against[best]) if best is not None else 0.0
@@ -146,9 +146,9 @@ def _classified(thread: Thread, process: _Process) -> Classified:
     if best is None or confidence < LEAST:
         layer, why = _unknown(process)
         return Classified(thread, None, layer, 0.0, (why,), process.gpus, process.node)
-    evidence = tuple(said[best])
+    evidence = tuple(reasons[best])
     if len(ranked) > 1:
-        evidence += (f"but {said[ranked[1]][0]} ({ranked[1]})",)
+        evidence += (f"but {reasons[ranked[1]][0]} ({ranked[1]})",)
     return Classified(thread, best, POOLS[best].layer, round(confidence, 3), evidence, process.gpus, process.node)
 
 

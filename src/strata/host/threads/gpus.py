@@ -34,7 +34,7 @@ def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
     """
     machine = local.probe(root / "sys")
     minors = _minors(root / "proc/driver/nvidia/gpus")
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     counts: dict[int, int] = {}
     for address, device in sorted(machine.devices.items()):
         if device.class_id >> 8 not in CLASSES or device.vendor_id not in VENDORS:
@@ -43,8 +43,8 @@ def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
         counts[device.vendor_id] += 1
         file = VENDORS[device.vendor_id].format(minors.get(address, number))
         cpus = machine.cpus.get(device.numa_node, ()) if device.numa_node is not None else ()
-        found.append(Gpu(len(found), address, file, device.numa_node, cpus))
-    return with_processes(tuple(found), nvml.load()) if root == Path("/") else tuple(found)
+        gpus.append(Gpu(len(gpus), address, file, device.numa_node, cpus))
+    return with_processes(tuple(gpus), nvml.load()) if root == Path("/") else tuple(gpus)
 
 
 def with_processes(gpus: tuple[Gpu, ...], library: Any | None) -> tuple[Gpu, ...]:
@@ -61,19 +61,19 @@ def with_processes(gpus: tuple[Gpu, ...], library: Any | None) -> tuple[Gpu, ...
             continue
         address = local.pci_address(bus.decode() if isinstance(bus, bytes) else bus)
         if address in by_address:
-            pids = frozenset(int(one.pid) for one in running)
+            pids = frozenset(int(process.pid) for process in running)
             by_address[address] = replace(by_address[address], pids=pids)
     return tuple(by_address.values())
 
 
 def _minors(folder: Path) -> dict[str, int]:
     """Return the number of each NVIDIA card's file, by PCI address."""
-    found = {}
+    numbers = {}
     for card in folder.glob("*"):
         try:
             text = (card / "information").read_text(encoding="ascii", errors="replace")
         except OSError:  # a card that is just going away
             continue
         if (number := re.search(r"Device Minor:\s*(\d+)", text)) is not None:
-            found[local.pci_address(card.name)] = int(number[1])
-    return found
+            numbers[local.pci_address(card.name)] = int(number[1])
+    return numbers

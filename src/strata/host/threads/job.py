@@ -19,25 +19,25 @@ def only(threads: Sequence[Classified], snapshot: Snapshot, pid: int) -> tuple[C
     Of the job itself no thread is the rest; without a critical thread, as on a machine without an accelerator,
     its first thread is taken for one.
     """
-    mine = snapshot.tree(pid)
-    has_critical = any(one.layer == "critical" for one in threads if one.thread.pid in mine)
+    members = snapshot.tree(pid)
+    has_critical = any(thread.layer == "critical" for thread in threads if thread.thread.pid in members)
     return tuple(
-        _inside(one, leads=not has_critical and one.thread.tid == pid)
-        if one.thread.pid in mine
-        else _outside(one, pid)
-        for one in threads
+        _inside(thread, leads=not has_critical and thread.thread.tid == pid)
+        if thread.thread.pid in members
+        else _outside(thread, pid)
+        for thread in threads
     )
 
 
-def _inside(one: Classified, *, leads: bool) -> Classified:
+def _inside(thread: Classified, *, leads: bool) -> Classified:
     if leads:
         why = "it is the first thread of the job, which has no other sign of a critical one"
-        return replace(one, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
-    if one.layer == "rest":
-        return replace(one, layer="pipeline", evidence=(*one.evidence, "it belongs to the job"))
-    return one
+        return replace(thread, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
+    if thread.layer == "rest":
+        return replace(thread, layer="pipeline", evidence=(*thread.evidence, "it belongs to the job"))
+    return thread
 
 
-def _outside(one: Classified, pid: int) -> Classified:
+def _outside(thread: Classified, pid: int) -> Classified:
     why = f"it does not descend from process {pid}"
-    return replace(one, pool=None, layer="rest", confidence=0.0, evidence=(why,))
+    return replace(thread, pool=None, layer="rest", confidence=0.0, evidence=(why,))

@@ -22,7 +22,6 @@ ACCELERATOR_FILES: Final = re.compile(
     r"|mtgpu\.\d+|accel/accel\d+|accel\d+|hl\d+|neuron\d+|iluvatar\d+|xpu\d+|biren/card_\d+)"
 )
 """What drivers call their devices: NVIDIA, Ascend, AMD and Hygon, Cambricon, Moore Threads, Habana, TPU …"""
-KTHREADD: Final = 2
 NS_PER_S: Final = 1e9
 
 
@@ -46,14 +45,14 @@ def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> S
             num_hidden += 1
         elif held:
             devices[int(folder.name)] = held
-    found = tuple(sorted(threads, key=lambda one: (one.pid, one.tid)))
-    return Snapshot(found, devices, gpus_of(root) if gpus is None else gpus, num_hidden)
+    ordered = tuple(sorted(threads, key=lambda thread: (thread.pid, thread.tid)))
+    return Snapshot(ordered, devices, gpus_of(root) if gpus is None else gpus, num_hidden)
 
 
 def threads_of(pids: Iterable[int], root: Path = Path("/")) -> tuple[Thread, ...]:
     """Read the threads of some processes, in their order; of one that has ended none."""
     uptime_s = _uptime_s(root / "proc")
-    return tuple(one for pid in pids for one in _threads(root / "proc" / str(pid), uptime_s))
+    return tuple(thread for pid in pids for thread in _threads(root / "proc" / str(pid), uptime_s))
 
 
 def _uptime_s(proc: Path) -> float:
@@ -99,13 +98,13 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
 
 
 def _status(path: Path) -> dict[str, str]:
-    found = {}
+    status = {}
     for line in _text(path).split("\n"):
         key, colon, value = line.partition(":\t")
         if colon:
             # A name keeps its spaces; numbers are padded with them.
-            found[key] = value if key == "Name" else value.strip()
-    return found if {"Name", "Tgid", "PPid"} <= found.keys() else {}
+            status[key] = value if key == "Name" else value.strip()
+    return status if {"Name", "Tgid", "PPid"} <= status.keys() else {}
 
 
 def _cgroup(text: str) -> str:
@@ -119,7 +118,7 @@ def _cgroup(text: str) -> str:
 
 def _devices(process: Path) -> tuple[str, ...] | None:
     """Return the accelerator files a process holds; None where one may not look."""
-    found = set()
+    targets = set()
     try:
         for descriptor in (process / "fd").iterdir():
             try:
@@ -127,12 +126,12 @@ def _devices(process: Path) -> tuple[str, ...] | None:
             except FileNotFoundError:  # closed since
                 continue
             if ACCELERATOR_FILES.fullmatch(target):
-                found.add(target)
+                targets.add(target)
     except PermissionError:
         return None
     except OSError:  # the process has ended
         return ()
-    return tuple(sorted(found))
+    return tuple(sorted(targets))
 
 
 def _text(path: Path) -> str:

@@ -84,10 +84,10 @@ class Snapshot:
     @cached_property
     def processes(self) -> Mapping[int, tuple[Thread, ...]]:
         """Return the threads of each process."""
-        found: dict[int, list[Thread]] = {}
+        by_pid: dict[int, list[Thread]] = {}
         for thread in self.threads:
-            found.setdefault(thread.pid, []).append(thread)
-        return {pid: tuple(some) for pid, some in found.items()}
+            by_pid.setdefault(thread.pid, []).append(thread)
+        return {pid: tuple(some) for pid, some in by_pid.items()}
 
     @cached_property
     def is_listed(self) -> bool:
@@ -104,11 +104,11 @@ class Snapshot:
 
     def ancestors(self, pid: int) -> tuple[int, ...]:
         """Return a process's parent, its parent's, and so on."""
-        found: list[int] = []
-        while (pid := self.parents.get(pid, 0)) and pid not in found:
-            found.append(pid)
-        return tuple(found)
+        ancestors: list[int] = []
+        while (pid := self.parents.get(pid, 0)) and pid not in ancestors:
+            ancestors.append(pid)
+        return tuple(ancestors)
 
     def tree(self, pid: int) -> frozenset[int]:
         """Return a process and all that descend from it."""
-        return frozenset(one for one in self.processes if one == pid or pid in self.ancestors(one))
+        return frozenset(process for process in self.processes if process == pid or pid in self.ancestors(process))

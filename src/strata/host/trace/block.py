@@ -89,7 +89,7 @@ class KnownNames:
         is_new |= place == len(self._hashes)
         new, at, place = new[is_new], at[is_new], place[is_new]
         raw = (np.stack([first[at], second[at]], axis=1).tobytes()[i : i + 16] for i in range(0, 16 * len(at), 16))
-        indices = np.array([self._names.index(one.rstrip(b"\0")) for one in raw], np.int32)
+        indices = np.array([self._names.index(name.rstrip(b"\0")) for name in raw], np.int32)
         # Put in place, not sorted again: of a storm of processes every block brings new names.
         self._hashes = np.insert(self._hashes, place, new)
         self._indices = np.insert(self._indices, place, indices)
@@ -113,19 +113,19 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         first = np.searchsorted(equals, head.event_end)
         num_equals = np.searchsorted(equals, ends[head.line]) - first
         is_known = kind != _IS_SLOW
-        for one, expected in _FAST.values():
-            is_known &= (kind != one) | (num_equals == expected)
+        for event_kind, expected in _FAST.values():
+            is_known &= (kind != event_kind) | (num_equals == expected)
         head, kind, first = head.only(is_known), kind[is_known], first[is_known]
         events.time_ns[head.line] = head.time_ns
         events.cpu[head.line] = head.cpu
         events.tid[head.line] = np.where(kind != EventKind.OTHER, head.tid, -1)
         fields = _Fields(chars, at, ends, known, events)
         is_good = np.ones(len(kind), bool)
-        for one, expected in _FAST.values():
-            these = np.flatnonzero(kind == one)
+        for event_kind, expected in _FAST.values():
+            these = np.flatnonzero(kind == event_kind)
             if these.size and expected:
                 places = equals[first[these, None] + np.arange(expected)].T
-                is_good[these] = fields.read(one, head.line[these], head.event_end[these], places)
+                is_good[these] = fields.read(event_kind, head.line[these], head.event_end[these], places)
         events.kind[head.line] = kind
         is_read[head.line] = is_good
     rest = np.flatnonzero(~is_read)
@@ -218,9 +218,9 @@ def _kinds(at: Words, end: Places) -> NDArray[np.uint8]:
         is_it = high == word(name[-8:])
         more = name[-16:-8]
         for before in (b" ", b":"):
-            told = (before + more)[-8:]
-            mask = TOP[len(told)]
-            is_this = is_it & ((low & mask) == word(told.rjust(8, b"\0")))
+            tail = (before + more)[-8:]
+            mask = TOP[len(tail)]
+            is_this = is_it & ((low & mask) == word(tail.rjust(8, b"\0")))
             kinds[is_this] = kind
     return kinds
 
@@ -252,9 +252,9 @@ class _Fields:
             return self._exit(line, event_end, eq)
         return self._irq(kind, line, event_end, eq)
 
-    def _is(self, place: Places, told: bytes) -> Mask:
+    def _is(self, place: Places, text: bytes) -> Mask:
         """Return where the characters before `place` are `told` (at most 8)."""
-        is_it: Mask = (self.at[place - 8] & TOP[len(told)]) == word(told.rjust(8, b"\0"))
+        is_it: Mask = (self.at[place - 8] & TOP[len(text)]) == word(text.rjust(8, b"\0"))
         return is_it
 
     def _number(self, start: Places, end: Places, column: NDArray[np.int32], line: NDArray[np.intp]) -> Mask:

@@ -116,7 +116,7 @@ class Events:
         Column by column: where nobody else holds the parts, memory is needed once, and for one column twice.
         """
         all_of_them = list(parts) or [cls.empty()]
-        columns = [[getattr(one, item.name) for one in all_of_them] for item in fields(cls)]
+        columns = [[getattr(part, item.name) for part in all_of_them] for item in fields(cls)]
         del all_of_them
         return cls(*(np.concatenate(columns.pop(0)) for _ in fields(cls)))
 
@@ -135,13 +135,13 @@ class Names:
     def index(self, name: bytes) -> int:
         """Return the index of a name, which is new or known."""
         name = name[:NAME_BYTES].rstrip(b"\0")
-        found = self._index.get(name)
-        if found is None:
-            found = self._index[name] = len(self.raw)
+        index = self._index.get(name)
+        if index is None:
+            index = self._index[name] = len(self.raw)
             self.raw.append(name)
             text = name.decode("utf-8", "backslashreplace")
             self._shown.append(text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))
-        return found
+        return index
 
     def __getitem__(self, index: int) -> str:
         """Return a name to show, with what is not printable escaped; "?" for -1."""

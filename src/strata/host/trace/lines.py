@@ -93,8 +93,8 @@ Reader = Callable[[bytes, EventRow, Names], EventRow | None]
 
 def _switch(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
     for form in _SWITCH:
-        if found := form.fullmatch(rest):
-            comm, tid, state, next_comm, next_tid = found.groups()
+        if match := form.fullmatch(rest):
+            comm, tid, state, next_comm, next_tid = match.groups()
             return row._replace(
                 kind=EventKind.SWITCH,
                 tid=int(tid),
@@ -109,8 +109,8 @@ def _switch(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
 def _wake(kind: EventKind) -> Reader:
     def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
         for form in _WAKE:
-            if found := form.fullmatch(rest):
-                comm, tid, cpu = found.groups()
+            if match := form.fullmatch(rest):
+                comm, tid, cpu = match.groups()
                 return row._replace(kind=kind, tid=int(tid), arg=int(cpu), comm=names.index(comm))
         return None
 
@@ -118,18 +118,18 @@ def _wake(kind: EventKind) -> Reader:
 
 
 def _migrate(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (found := _MIGRATE.fullmatch(rest)):
+    if not (match := _MIGRATE.fullmatch(rest)):
         return None
-    comm, tid, source, dest = found.groups()
+    comm, tid, source, dest = match.groups()
     return row._replace(
         kind=EventKind.MIGRATE, tid=int(tid), other=int(source), arg=int(dest), comm=names.index(comm)
     )
 
 
 def _fork(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (found := _FORK.fullmatch(rest)):
+    if not (match := _FORK.fullmatch(rest)):
         return None
-    comm, tid, child_comm, child = found.groups()
+    comm, tid, child_comm, child = match.groups()
     return row._replace(
         kind=EventKind.FORK,
         tid=int(child),
@@ -140,41 +140,41 @@ def _fork(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
 
 
 def _exec(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (found := _EXEC.fullmatch(rest)):
+    if not (match := _EXEC.fullmatch(rest)):
         return None
     return row._replace(
-        kind=EventKind.EXEC, tid=int(found[2]), comm=names.index(found[1].rpartition(b"/")[2][:15])
+        kind=EventKind.EXEC, tid=int(match[2]), comm=names.index(match[1].rpartition(b"/")[2][:15])
     )
 
 
 def _exit(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (found := _EXIT.fullmatch(rest)):
+    if not (match := _EXIT.fullmatch(rest)):
         return None
-    return row._replace(kind=EventKind.EXIT, tid=int(found[2]), comm=names.index(found[1]))
+    return row._replace(kind=EventKind.EXIT, tid=int(match[2]), comm=names.index(match[1]))
 
 
 def _irq(kind: EventKind) -> Reader:
     def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-        if not (found := _IRQ.fullmatch(rest)):
+        if not (match := _IRQ.fullmatch(rest)):
             return None
-        name = names.index(found[2]) if found[2] is not None and kind is EventKind.IRQ_ENTRY else -1
-        return row._replace(kind=kind, other=int(found[1]), other_comm=name)
+        name = names.index(match[2]) if match[2] is not None and kind is EventKind.IRQ_ENTRY else -1
+        return row._replace(kind=kind, other=int(match[1]), other_comm=name)
 
     return read
 
 
 def _softirq(kind: EventKind) -> Reader:
     def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-        found = _SOFTIRQ.fullmatch(rest)
-        return row._replace(kind=kind, other=int(found[1])) if found else None
+        match = _SOFTIRQ.fullmatch(rest)
+        return row._replace(kind=kind, other=int(match[1])) if match else None
 
     return read
 
 
 def _frequency(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (found := _FREQUENCY.fullmatch(rest)):
+    if not (match := _FREQUENCY.fullmatch(rest)):
         return None
-    return row._replace(kind=EventKind.FREQUENCY, tid=-1, cpu=int(found[2]), other=int(found[1]))
+    return row._replace(kind=EventKind.FREQUENCY, tid=-1, cpu=int(match[2]), other=int(match[1]))
 
 
 _READERS: Final[Mapping[str, Reader]] = {

@@ -157,8 +157,8 @@ class _Reader:
         return self._kept < self._max_events
 
     def _add_line(self, events: Events, index: int, line: bytes) -> bool:
-        if found := LOST.search(line):
-            self._lost += int(found[1] or found[2] or 1)
+        if match := LOST.search(line):
+            self._lost += int(match[1] or match[2] or 1)
             return False
         row = None if _ASIDE.match(line) else read_line(line, self._names)
         if row is not None:
@@ -167,8 +167,8 @@ class _Reader:
                 events.other[index], events.arg[index], events.comm[index], events.other_comm[index],
             ) = row  # fmt: skip
             return True
-        if found := _WRITTEN.match(line):
-            self._overwritten = max(int(found[2]) - int(found[1]), 0)
+        if match := _WRITTEN.match(line):
+            self._overwritten = max(int(match[2]) - int(match[1]), 0)
         elif not _ASIDE.match(line):
             self._unparsed += 1
         return False

@@ -28,7 +28,7 @@ from strata.host.analysis.findings.finding import Finding, Severity
 from strata.host.analysis.findings.ranked import DETECTORS, findings_of
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import View, view_of
-from strata.host.machine.cpus import simple
+from tests.host.machine.cpus import simple
 from tests.host.traces import IDLE, Text
 
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from strata.cli.main import cli
 from strata.host.policy import forms
-from strata.host.policy.codec import parse, read
+from strata.host.policy.codec import read
 from strata.host.policy.lint.explain import explain
 from strata.host.policy.lint.finding import SEVERITY
 from strata.host.policy.lint.policy import lint
 from strata.host.policy.policy import GROWTH, KINDS
 from strata.reasons import REASONS
+from tests.host.policy.layers_of import parse
 from tests.host.policy.lint.wrong_policies import REST, RIGHT, WRONG, grouped, layer
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.host.machine.cpus import Cpu, Cpus, simple
+from strata.host.machine.cpus import Cpu, Cpus
 from strata.host.machine.kernel import Kernel
 from strata.host.policy.lint.room import TargetMachine
+from tests.host.machine.cpus import simple
 
 EIGHT = TargetMachine(simple(8, nodes=2, smt=True), Kernel(has_bandwidth_monitor=True))
 FLAT = TargetMachine(simple(8), Kernel(has_bandwidth_monitor=True))

@@ -29,10 +29,10 @@ def find(view: View) -> Iterator[Finding]:
     waits = view.delays
     pairs = _pairs(view)
     for task in view.critical_tasks:
-        mine = view.waits_by(task)
+        own = view.waits_by(task)
         handed: dict[str, float] = defaultdict(float)
         queued: list[int] = []
-        for link, since_ns in sorted(_chain(view, mine, pairs).items()):
+        for link, since_ns in sorted(_chain(view, own, pairs).items()):
             waker = int(waits.task[link])
             if not view.is_critical[waker]:
                 handed[view.name(waker)] += float(waits.end_ns[link] - max(waits.start_ns[link], since_ns)) / 1e6
@@ -70,16 +70,14 @@ def _pairs(view: View) -> set[tuple[str, str]]:
     return {(a, b) for a, b in often if (b, a) in often}
 
 
-def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[str, str]]) -> dict[int, int]:
+def _chain(view: View, own: NDArray[np.intp], pairs: set[tuple[str, str]]) -> dict[int, int]:
     """Return the waits of wakers, and of their wakers, within the sleep before each wakeup, and its start [ns]."""
     waits = view.delays
-    found: dict[int, int] = {}
+    links: dict[int, int] = {}
     ran = (
-        np.sort(view.on_cpu.end_ns[view.on_cpu.task == waits.task[mine[0]]])
-        if len(mine)
-        else np.zeros(0, np.int64)
+        np.sort(view.on_cpu.end_ns[view.on_cpu.task == waits.task[own[0]]]) if len(own) else np.zeros(0, np.int64)
     )
-    for wait in mine[(waits.cause[mine] == Cause.WOKEN) & (waits.waker[mine] >= 0)].tolist():
+    for wait in own[(waits.cause[own] == Cause.WOKEN) & (waits.waker[own] >= 0)].tolist():
         # What its waker lost before it went to sleep cost it nothing.
         asleep = int(np.searchsorted(ran, waits.start_ns[wait], side="right")) - 1
         since = int(ran[asleep]) if asleep >= 0 else int(view.trace.start_ns)
@@ -89,11 +87,11 @@ def _chain(view: View, mine: NDArray[np.intp], pairs: set[tuple[str, str]]) -> d
             if (stem(view.name(waker)), stem(view.name(int(waits.task[wait])))) not in pairs:
                 break
             last = _last_wait(view, waker, woken_ns)
-            if last is None or last in found or int(waits.end_ns[last]) <= since:
+            if last is None or last in links or int(waits.end_ns[last]) <= since:
                 break
-            found[last] = since
+            links[last] = since
             wait, woken_ns = last, int(waits.start_ns[last])
-    return found
+    return links
 
 
 def _last_wait(view: View, task: int, before_ns: int) -> int | None:

@@ -108,7 +108,7 @@ def of_thread(
     more than a remark. `culprits`: who had how much of the cost; none: all of it is the culprit's.
     """
     share = cost_ms * 1e6 / float(view.lived_ns[task])
-    severity = min(severity_of(share), Severity.INFO if view.is_guessed else worst, key=lambda one: one.rank)
+    severity = min(severity_of(share), Severity.INFO if view.is_guessed else worst, key=lambda level: level.rank)
     name = view.name(task)
     return Finding(
         Reason(token, name, data),

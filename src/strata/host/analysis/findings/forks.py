@@ -31,7 +31,7 @@ def find(view: View) -> Iterator[Finding]:
         if rate < STORM_PER_S:
             return
         for task in view.critical_tasks:
-            held = {one: ms for one, ms in view.culprits_of(task).items() if one in names[name]}
+            held = {culprit: ms for culprit, ms in view.culprits_of(task).items() if culprit in names[name]}
             if sum(held.values()) * 1e6 >= WORTH_SHARE * view.lived_ns[task]:
                 yield of_thread(
                     view,

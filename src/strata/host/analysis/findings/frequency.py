@@ -33,8 +33,8 @@ def find(view: View) -> Iterator[Finding]:
     clock = np.where(is_known, khz[np.maximum(last, 0)], highest)
     slow_ns = (runs.end_ns - runs.start_ns) * (1 - clock / highest)
     for task in view.critical_tasks:
-        mine = runs.task == task
-        cost_ms = float(slow_ns[mine].sum()) / 1e6
+        is_own = runs.task == task
+        cost_ms = float(slow_ns[is_own].sum()) / 1e6
         ran_ms = float(view.ran_ns[task]) / 1e6
         if cost_ms < DROP * ran_ms or cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[task]:
             continue

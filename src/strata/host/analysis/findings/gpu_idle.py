@@ -55,12 +55,12 @@ class Idleness:
     @property
     def waited_ms(self) -> float:
         """Return how long the launching threads waited for a CPU meanwhile."""
-        return sum(one.waited_ms for one in self.launchers)
+        return sum(launcher.waited_ms for launcher in self.launchers)
 
     @property
     def ran_ms(self) -> float:
         """Return how long they ran meanwhile."""
-        return sum(one.ran_ms for one in self.launchers)
+        return sum(launcher.ran_ms for launcher in self.launchers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form."""
@@ -128,26 +128,28 @@ def find(view: View) -> Iterator[Finding]:
         if view.accelerator is not None:
             yield _stranger(view.accelerator)
         return
-    for one in idle.launchers:
-        if one.waited_ms < WORTH_SHARE * idle.wall_ms:
+    for launcher in idle.launchers:
+        if launcher.waited_ms < WORTH_SHARE * idle.wall_ms:
             continue
-        culprits = view.culprits_of(one.task)
+        culprits = view.culprits_of(launcher.task)
         steps = (
-            f"; about {one.own_ms / idle.step_ms:.1f} steps of {idle.step_ms:.1f} ms lost" if idle.step_ms else ""
+            f"; about {launcher.own_ms / idle.step_ms:.1f} steps of {idle.step_ms:.1f} ms lost"
+            if idle.step_ms
+            else ""
         )
         yield of_thread(
             view,
-            one.task,
+            launcher.task,
             "gpu-idle-cpu-wait",
-            {"share": one.waited_ms / one.idle_ms, "culprit": main_culprit(culprits) or "nobody"},
-            cost_ms=one.own_ms,
+            {"share": launcher.waited_ms / launcher.idle_ms, "culprit": main_culprit(culprits) or "nobody"},
+            cost_ms=launcher.own_ms,
             evidence=(
-                f"idle for {one.idle_ms:,.1f} ms between kernels; before its own launches the thread waited "
-                f"{one.waited_ms:,.1f} ms for a CPU and ran {one.ran_ms:,.1f} ms{steps}"
+                f"idle for {launcher.idle_ms:,.1f} ms between kernels; before its own launches the thread waited "
+                f"{launcher.waited_ms:,.1f} ms for a CPU and ran {launcher.ran_ms:,.1f} ms{steps}"
             ),
             confidence=0.9 * idle.fit,
             culprit=main_culprit(culprits),
-            span_ns=worst_span(view, view.waits_by(one.task)),
+            span_ns=worst_span(view, view.waits_by(launcher.task)),
             culprits=culprits,
         )
 

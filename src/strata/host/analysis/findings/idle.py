@@ -80,9 +80,9 @@ def _homes(view: View) -> Ints:
 
 def _rivals(view: View, task: int, home: Ints) -> dict[str, float]:
     """Return the threads seen on that CPU only which held it for 10 % of the trace or more [ms]."""
-    found: dict[str, float] = {}
+    rivals_ms: dict[str, float] = {}
     for other in np.flatnonzero((home == home[task]) & (view.ran_ns >= 0.1 * view.wall_ns)):
         if other != task and len(view.waits_by(int(other))) >= MANY:
             name = view.name(int(other))
-            found[name] = found.get(name, 0.0) + float(view.ran_ns[other]) / 1e6
-    return found
+            rivals_ms[name] = rivals_ms.get(name, 0.0) + float(view.ran_ns[other]) / 1e6
+    return rivals_ms

@@ -15,8 +15,8 @@ def find(view: View) -> Iterator[Finding]:
     interrupts = view.interrupts
     length_ns = interrupts.end_ns - interrupts.start_ns
     for task in view.critical_tasks:
-        mine = interrupts.task == task
-        held_ns = np.bincount(interrupts.cause[mine], length_ns[mine], len(interrupts.causes))
+        is_own = interrupts.task == task
+        held_ns = np.bincount(interrupts.cause[is_own], length_ns[is_own], len(interrupts.causes))
         culprits = dict(zip(interrupts.causes, (held_ns / 1e6).tolist(), strict=True))
         for cause, ms in view.culprits_of(task).items():
             if cause in culprits:
@@ -26,7 +26,7 @@ def find(view: View) -> Iterator[Finding]:
         if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[task]:
             continue
         worst = next(iter(culprits))
-        longest = np.flatnonzero(mine)
+        longest = np.flatnonzero(is_own)
         span = longest[length_ns[longest].argmax()] if len(longest) else None
         yield of_thread(
             view,
@@ -34,7 +34,7 @@ def find(view: View) -> Iterator[Finding]:
             "irq-time",
             {"culprit": worst, "cost": cost_ms},
             cost_ms=cost_ms,
-            evidence=f"{int(mine.sum())} interrupts while it ran; with those while it waited: {listed(culprits)}",
+            evidence=f"{int(is_own.sum())} interrupts while it ran; with those of its waits: {listed(culprits)}",
             confidence=0.9,
             culprit=worst,
             culprits=culprits,

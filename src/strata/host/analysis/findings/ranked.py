@@ -51,7 +51,13 @@ def findings_of(view: View) -> tuple[Finding, ...]:
 
     So one thief of 300 ms comes before 400 ms that many others had between them.
     """
-    found = [finding for find in DETECTORS for finding in find(view)]
+    findings = [finding for find in DETECTORS for finding in find(view)]
     return tuple(
-        sorted(found, key=lambda one: (-one.severity.rank, -one.cost_ms * one.culprit_share * one.confidence))
+        sorted(
+            findings,
+            key=lambda finding: (
+                -finding.severity.rank,
+                -finding.cost_ms * finding.culprit_share * finding.confidence,
+            ),
+        )
     )

@@ -25,15 +25,15 @@ def find(view: View) -> Iterator[Finding]:
     matters = np.lexsort((-view.waited_ns[tasks], ~view.is_critical[tasks]))[:MOST]
     first = np.searchsorted(waits.task[long], tasks)
     for i in matters.tolist():
-        task, mine = int(tasks[i]), long[first[i] : first[i] + count[i]]
-        cost_ms = float(waits.length_ns[mine].sum()) / 1e6
-        culprits = view.culprits(mine)
-        worst = int(mine[waits.length_ns[mine].argmax()])
-        still = "" if waits.is_over[mine].all() else ", one of them past the end of the trace"
+        task, own = int(tasks[i]), long[first[i] : first[i] + count[i]]
+        cost_ms = float(waits.length_ns[own].sum()) / 1e6
+        culprits = view.culprits(own)
+        worst = int(own[waits.length_ns[own].argmax()])
+        still = "" if waits.is_over[own].all() else ", one of them past the end of the trace"
         yield Finding(
             Reason("thread-starved", view.name(task), {"longest": waits.length_ns[worst] / 1e9}),
             Severity.ERROR if view.is_critical[task] and not view.is_guessed else Severity.INFO,
-            f"{len(mine)} waits of a second or more{still}; on the CPU meanwhile: {listed(culprits)}",
+            f"{len(own)} waits of a second or more{still}; on the CPU meanwhile: {listed(culprits)}",
             cost_ms,
             0.9,
             view.name(task),

@@ -26,9 +26,11 @@ def find(view: View) -> Iterator[Finding]:
     worked = runs.task >= 0
     busy_ns = np.bincount(runs.cpu[worked], weights=length_ns[worked], minlength=len(runs.cpus))
     for task in view.critical_tasks:
-        mine = runs.task == task
+        is_own = runs.task == task
         part = np.isin(waits.part_wait, view.waits_by(task)) & (waits.part_cpu >= 0)
-        there_ns = np.bincount(runs.cpu[mine], weights=length_ns[mine], minlength=len(runs.cpus)) + np.bincount(
+        there_ns = np.bincount(
+            runs.cpu[is_own], weights=length_ns[is_own], minlength=len(runs.cpus)
+        ) + np.bincount(
             waits.part_cpu[part],
             weights=(waits.part_end_ns - waits.part_start_ns)[part],
             minlength=len(runs.cpus),

@@ -28,21 +28,21 @@ def find(view: View) -> Iterator[Finding]:
     np.add.at(idle_ns, waits.part_wait[known], within(*idle, begin, end))
     is_held = (waits.length_ns >= LONG_NS) & (2 * idle_ns > waits.length_ns)
     for task in view.critical_tasks:
-        mine = view.waits_by(task)
-        mine = mine[is_held[mine]]
-        if np.all(waits.cause[mine] == Cause.WOKEN):
+        own = view.waits_by(task)
+        own = own[is_held[own]]
+        if np.all(waits.cause[own] == Cause.WOKEN):
             continue  # a hypervisor that is slow to run the CPU looks like this; only a limit takes a thread off
-        cost_ms = float(idle_ns[mine].sum()) / 1e6
+        cost_ms = float(idle_ns[own].sum()) / 1e6
         if cost_ms * 1e6 < WORTH_SHARE * view.lived_ns[task]:
             continue
         yield of_thread(
             view,
             task,
             "cpu-throttled",
-            {"times": len(mine), "cost": cost_ms},
+            {"times": len(own), "cost": cost_ms},
             cost_ms=cost_ms,
-            evidence=f"{len(mine)} waits of {waits.length_ns[mine].mean() / 1e6:,.1f} ms on average, for most of "
+            evidence=f"{len(own)} waits of {waits.length_ns[own].mean() / 1e6:,.1f} ms on average, for most of "
             "which its own CPU was idle; no other thread caused these",
             confidence=0.75,
-            span_ns=worst_span(view, mine),
+            span_ns=worst_span(view, own),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from strata.host.policy.lint.finding import LintFinding, Place, found
+from strata.host.policy.lint.finding import LintFinding, Place, finding_at
 from strata.host.policy.lint.regex import fault
 from strata.host.policy.policy import MAX_ANDS, MAX_CGROUP_REGEXES, MAX_COMM, MAX_ORS, MAX_PATH, Match
 
@@ -32,7 +32,7 @@ def conditions(layers: Sequence[Place]) -> Iterator[LintFinding]:
                 num_regexes += 1
                 if num_regexes == MAX_CGROUP_REGEXES + 1:
                     what = f"more than {MAX_CGROUP_REGEXES} CgroupRegex in one policy"
-                    yield found("matches-too-many", path, what=what)
+                    yield finding_at("matches-too-many", path, what=what)
         yield from _template(at, is_last=at is layers[-1])
     yield from _hints(layers)
     yield from _gpu(layers)
@@ -41,11 +41,11 @@ def conditions(layers: Sequence[Place]) -> Iterator[LintFinding]:
 def _counts(at: Place) -> Iterator[LintFinding]:
     if len(at.layer.matches) > MAX_ORS:
         what = f"{len(at.layer.matches)} blocks; a layer takes {MAX_ORS}"
-        yield found("matches-too-many", f"{at.path}.matches", what=what)
+        yield finding_at("matches-too-many", f"{at.path}.matches", what=what)
     for number, block in enumerate(at.layer.matches):
         if len(block) > MAX_ANDS:
             what = f"{len(block)} conditions; a block takes {MAX_ANDS}"
-            yield found("matches-too-many", at.block(number), what=what)
+            yield finding_at("matches-too-many", at.block(number), what=what)
 
 
 def _text(path: str, match: Match) -> Iterator[LintFinding]:
@@ -54,41 +54,43 @@ def _text(path: str, match: Match) -> Iterator[LintFinding]:
     room = MAX_COMM if match.kind in _COMMS else MAX_PATH
     size = len(match.value.encode())
     if size > room and match.kind in _CHECKED_COMMS + _PATHS:
-        yield found("match-text-too-long", path, size=size, limit=room - 1)
+        yield finding_at("match-text-too-long", path, size=size, limit=room - 1)
     elif size >= room or "\0" in match.value:
         why = "holds a zero byte" if "\0" in match.value else f"is {size} bytes where {room - 1} fit"
-        yield found("match-text-panics", path, why=why)
+        yield finding_at("match-text-panics", path, why=why)
     if match.kind == "CgroupPrefix" and match.value.startswith("/") and match.value != "/":
-        yield found("cgroup-path-form", path, why="paths begin without a slash, below /sys/fs/cgroup")
+        yield finding_at("cgroup-path-form", path, why="paths begin without a slash, below /sys/fs/cgroup")
     elif match.kind == "CgroupPrefix" and match.value and not match.value.endswith("/"):
-        yield found("cgroup-prefix-open", path, prefix=match.value)
+        yield finding_at("cgroup-prefix-open", path, prefix=match.value)
     elif match.kind == "CgroupSuffix" and match.value and not match.value.endswith("/"):
-        yield found("cgroup-path-form", path, why="paths end with a slash, which the suffix lacks")
+        yield finding_at("cgroup-path-form", path, why="paths end with a slash, which the suffix lacks")
 
 
 def _value(path: str, match: Match) -> Iterator[LintFinding]:
     if match.kind == "CgroupRegex":
         yield from _regex(path, match.value)
     elif match.kind == "IsKthread" and not match.value:
-        yield found("kthread-inverted", path)
+        yield finding_at("kthread-inverted", path)
     elif match.kind in _RECENT and not 0.0 <= match.value <= 1.0:
-        yield found("match-value-range", path, matcher=match.kind, value=match.value, low=0, high=1)
+        yield finding_at("match-value-range", path, matcher=match.kind, value=match.value, low=0, high=1)
     elif match.kind == "HintEquals":
         if match.value > MAX_HINT:
-            yield found("match-value-range", path, matcher=match.kind, value=match.value, low=0, high=MAX_HINT)
-        yield found("hint-needs-map", path)
+            yield finding_at(
+                "match-value-range", path, matcher=match.kind, value=match.value, low=0, high=MAX_HINT
+            )
+        yield finding_at("hint-needs-map", path)
     elif match.kind in ("PIDEquals", "TGIDEquals", "PPIDEquals", "NSPIDEquals"):
-        yield found("pid-stale", path, matcher=match.kind)
+        yield finding_at("pid-stale", path, matcher=match.kind)
 
 
 def _regex(path: str, text: str) -> Iterator[LintFinding]:
     if why := fault(text):
-        yield found("regex-wrong", path, why=why)
+        yield finding_at("regex-wrong", path, why=why)
     # Unlike the other conditions on cgroups, it is compared with /sys/fs/cgroup/system.slice.
     elif text.startswith("^") and text[1:2].isalnum() and "|" not in text:
-        yield found("cgroup-path-form", path, why="it is compared with whole paths, /sys/fs/cgroup/...")
+        yield finding_at("cgroup-path-form", path, why="it is compared with whole paths, /sys/fs/cgroup/...")
     elif text.endswith("/$") and "|" not in text:
-        yield found("cgroup-path-form", path, why="it is compared with paths that have no slash at their end")
+        yield finding_at("cgroup-path-form", path, why="it is compared with paths that have no slash at their end")
 
 
 def _template(at: Place, *, is_last: bool) -> Iterator[LintFinding]:
@@ -99,14 +101,14 @@ def _template(at: Place, *, is_last: bool) -> Iterator[LintFinding]:
     if template.kind == "CgroupRegex":
         yield from _regex(path, template.value)
     elif template.kind != "CgroupSuffix":
-        yield found("template-unsupported", path, matcher=template.kind)
+        yield finding_at("template-unsupported", path, matcher=template.kind)
     elif template.value == "":
-        yield found("template-misused", path, why='every cgroup ends with "", so that each gets a layer')
+        yield finding_at("template-misused", path, why='every cgroup ends with "", so that each gets a layer')
     elif template.value.endswith("/"):
-        yield found("template-idle", path, suffix=template.value)
+        yield finding_at("template-idle", path, suffix=template.value)
     if is_last:
         why = "the last layer takes every thread, and a template adds its cgroup as a condition"
-        yield found("template-misused", f"{at.path}.template", why=why)
+        yield finding_at("template-misused", f"{at.path}.template", why=why)
 
 
 def _hints(layers: Sequence[Place]) -> Iterator[LintFinding]:
@@ -116,11 +118,11 @@ def _hints(layers: Sequence[Place]) -> Iterator[LintFinding]:
             hints = [match.value for match in block if match.kind == "HintEquals"]
             recent = [match.kind for match in block if match.kind in _RECENT]
             if why := _hint_misuse(len(hints), recent, len(block)):
-                yield found("hint-misused", at.block(number), why=why)
+                yield finding_at("hint-misused", at.block(number), why=why)
             for hint in hints:
                 if owners.setdefault(hint, at).index != at.index:
                     why = f"hint {hint} belongs to layer {owners[hint].layer.name} already"
-                    yield found("hint-misused", at.block(number), why=why)
+                    yield finding_at("hint-misused", at.block(number), why=why)
 
 
 def _hint_misuse(hints: int, recent: Sequence[str], size: int) -> str:
@@ -143,7 +145,7 @@ def _gpu(layers: Sequence[Place]) -> Iterator[LintFinding]:
             if used is None:
                 continue
             if is_first:
-                yield found("gpu-needs-flag", at.block(number), matcher=used.kind)
+                yield finding_at("gpu-needs-flag", at.block(number), matcher=used.kind)
                 is_first = False
             if used.value and not any(match.kind in _TELLING for match in block):
-                yield found("gpu-catches-loaders", at.block(number), matcher=used.kind)
+                yield finding_at("gpu-catches-loaders", at.block(number), matcher=used.kind)

@@ -33,7 +33,7 @@ def who(layer: Layer, *, is_first: bool = False) -> str:
     if layer.matches == ((),):
         return f"Every thread{before}."
     blocks = list(_blocks(layer.matches))
-    each = f"; one layer like this for each cgroup where {_said(layer.template)}" if layer.template else ""
+    each = f"; one layer like this for each cgroup where {_sentence(layer.template)}" if layer.template else ""
     return f"Threads where {'; or '.join(blocks)}{before}{each}."
 
 
@@ -77,7 +77,7 @@ _WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 
-def _said(match: Match) -> str:
+def _sentence(match: Match) -> str:
     return _WORDS[match.kind](match.value)
 
 
@@ -89,9 +89,9 @@ def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
             alone.setdefault(block[0].kind, []).append(block[0])
     for block in matches:
         if len(block) != 1:
-            yield " and ".join(_said(match) for match in block) or "anything"
+            yield " and ".join(_sentence(match) for match in block) or "anything"
         elif some := alone.pop(block[0].kind, None):
-            first, *more = (_said(match) for match in some)
+            first, *more = (_sentence(match) for match in some)
             # What is said alike up to the value differs in its last word only.
             start = first[: len(first) - len(repr(some[0].value))]
             if start + repr(some[0].value) == first and more:

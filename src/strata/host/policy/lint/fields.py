@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from strata.host.policy.codec import LAYER_KEYS, UnknownKey
-from strata.host.policy.lint.finding import LintFinding, Place, found
+from strata.host.policy.lint.finding import LintFinding, Place, finding_at
 from strata.host.policy.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, LayerKind, Open, Sized
 from strata.names import closest
 
@@ -17,7 +17,7 @@ PERCENT_FROM: Final = 2.0
 """A layer that shrinks until its CPUs are this busy is not meant; 40 is 40 %, not 4000 %."""
 TEMPLATE_BYTES: Final = 64
 """What a template adds to a layer's name: the end of its cgroup's path."""
-_OF: Final = {name: {one.name for one in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
+_OF: Final = {name: {field.name for field in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
 _ANYWHERE: Final = set().union(*_OF.values())
 
 
@@ -26,91 +26,93 @@ def keys(layers: Sequence[Place]) -> Iterator[LintFinding]:
     for at in layers:
         for key in ("idle_smt", "allow_node_aligned"):
             if getattr(at.layer.kind, key) is not None:
-                yield found("key-deprecated", at.key(key), key=key)
+                yield finding_at("key-deprecated", at.key(key), key=key)
         size = len(at.layer.name.encode())
         room = MAX_NAME - (TEMPLATE_BYTES if at.layer.template is not None else 0)
         if size >= room or "\0" in at.layer.name:
-            yield found("layer-name-panics", f"{at.path}.name", size=size, limit=room - 1)
+            yield finding_at("layer-name-panics", f"{at.path}.name", size=size, limit=room - 1)
         kind = at.layer.kind
         if isinstance(kind, Sized):
             yield from _ranges(at, kind)
         elif kind.util_peak_half_life_ms:
-            yield found("util-range-wrong", at.key("util_peak_half_life_ms"), why="it needs a util_range")
+            yield finding_at("util-range-wrong", at.key("util_peak_half_life_ms"), why="it needs a util_range")
         yield from _values(at, kind)
         yield from _preemption(at, kind)
 
 
 def dropped(unknown: Sequence[UnknownKey]) -> Iterator[LintFinding]:
     """Yield what is wrong with keys that scx_layered drops."""
-    for one in unknown:
-        if not one.kind:
-            where = "kind" if one.key in _ANYWHERE else ""
-            yield from _dropped(one.path, one.key, LAYER_KEYS, where=where)
+    for misplaced in unknown:
+        if not misplaced.kind:
+            where = "kind" if misplaced.key in _ANYWHERE else ""
+            yield from _dropped(misplaced.path, misplaced.key, LAYER_KEYS, where=where)
             continue
-        others = [kind for kind, known in _OF.items() if one.key in known]
-        where = " and ".join(others) if others else "the layer itself" if one.key in LAYER_KEYS else ""
-        yield from _dropped(one.path, one.key, sorted(_OF[one.kind]), where=where)
+        others = [kind for kind, known in _OF.items() if misplaced.key in known]
+        where = " and ".join(others) if others else "the layer itself" if misplaced.key in LAYER_KEYS else ""
+        yield from _dropped(misplaced.path, misplaced.key, sorted(_OF[misplaced.kind]), where=where)
 
 
 def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[LintFinding]:
     if where:
-        yield found("key-ignored", path, key=key, where=where)
+        yield finding_at("key-ignored", path, key=key, where=where)
         return
     close = closest(key, known)
     meant = f"; did you mean {close}?" if close else ""
-    yield found("key-unknown", path, key=key, meant=meant)
+    yield finding_at("key-unknown", path, key=key, meant=meant)
 
 
 def _ranges(at: Place, kind: Any) -> Iterator[LintFinding]:
     low, high = kind.util_range
     if low < 0 or low >= high:
-        yield found("util-range-wrong", at.key("util_range"), why=f"[{low:g}, {high:g}] is not 0 <= low < high")
+        yield finding_at(
+            "util-range-wrong", at.key("util_range"), why=f"[{low:g}, {high:g}] is not 0 <= low < high"
+        )
     elif low >= PERCENT_FROM:
-        yield found("util-range-percent", at.key("util_range"), low=f"{low:g}", high=f"{high:g}")
+        yield finding_at("util-range-percent", at.key("util_range"), low=f"{low:g}", high=f"{high:g}")
     elif high > 1 and not getattr(kind, "util_includes_open_cputime", False):
-        yield found("util-range-unreached", at.key("util_range"), high=f"{high:g}")
+        yield finding_at("util-range-unreached", at.key("util_range"), high=f"{high:g}")
     if kind.cpus_range is not None and kind.cpus_range_frac is not None:
-        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="cpus_range is given too; take one")
+        yield finding_at("cpus-range-wrong", at.key("cpus_range_frac"), why="cpus_range is given too; take one")
     if kind.cpus_range is not None:
         fewest, most = kind.cpus_range
         if fewest > most:
             why = f"the least, {fewest}, is above the most, {most}"
-            yield found("cpus-range-wrong", at.key("cpus_range"), why=why)
+            yield finding_at("cpus-range-wrong", at.key("cpus_range"), why=why)
         elif most == 0 and not isinstance(kind, Grouped):
-            yield found("cpus-range-wrong", at.key("cpus_range"), why="a Confined layer needs a CPU")
+            yield finding_at("cpus-range-wrong", at.key("cpus_range"), why="a Confined layer needs a CPU")
         elif most == 0:
-            yield found("layer-no-cpus", at.key("cpus_range"), name=at.layer.name)
+            yield finding_at("layer-no-cpus", at.key("cpus_range"), name=at.layer.name)
     if kind.cpus_range_frac is not None and not all(0 <= share <= 1 for share in kind.cpus_range_frac):
-        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="shares go from 0 to 1")
+        yield finding_at("cpus-range-wrong", at.key("cpus_range_frac"), why="shares go from 0 to 1")
     elif kind.cpus_range_frac is not None and kind.cpus_range_frac[0] > kind.cpus_range_frac[1]:
-        yield found("cpus-range-wrong", at.key("cpus_range_frac"), why="the least is above the most")
+        yield finding_at("cpus-range-wrong", at.key("cpus_range_frac"), why="the least is above the most")
 
     if kind.membw_gb is not None and kind.membw_gb <= 0:
-        yield found("membw-no-cap", at.key("membw_gb"), value=f"{kind.membw_gb:g}")
+        yield finding_at("membw-no-cap", at.key("membw_gb"), value=f"{kind.membw_gb:g}")
 
 
 def _values(at: Place, kind: LayerKind) -> Iterator[LintFinding]:
     if kind.perf > MAX_PERF:
-        yield found("perf-too-high", at.key("perf"), perf=kind.perf, limit=MAX_PERF)
+        yield finding_at("perf-too-high", at.key("perf"), perf=kind.perf, limit=MAX_PERF)
     if kind.weight > MAX_WEIGHT:
-        yield found("weight-clamped", at.key("weight"), weight=kind.weight, limit=MAX_WEIGHT)
+        yield finding_at("weight-clamped", at.key("weight"), weight=kind.weight, limit=MAX_WEIGHT)
     if not 0.0 <= kind.yield_ignore <= 1.0:
         does = "gives up the whole slice" if kind.yield_ignore < 0 else "is ignored"
-        yield found("yield-ignore-range", at.key("yield_ignore"), value=f"{kind.yield_ignore:g}", does=does)
+        yield finding_at("yield-ignore-range", at.key("yield_ignore"), value=f"{kind.yield_ignore:g}", does=does)
     if kind.slice_us > LONG_SLICE_US:
-        yield found("slice-too-long", at.key("slice_us"), seconds=f"{kind.slice_us / 1e6:g}")
+        yield finding_at("slice-too-long", at.key("slice_us"), seconds=f"{kind.slice_us / 1e6:g}")
     for key in ("xnuma_threshold", "xnuma_threshold_delta"):
         low, high = getattr(kind, key)
         if low > high:
-            yield found("xnuma-inverted", at.key(key), low=f"{low:g}", high=f"{high:g}")
+            yield finding_at("xnuma-inverted", at.key(key), low=f"{low:g}", high=f"{high:g}")
     if isinstance(kind, Open) and not kind.preempt:
-        yield found("open-limits-early", at.path, name=at.layer.name)
+        yield finding_at("open-limits-early", at.path, name=at.layer.name)
 
 
 def _preemption(at: Place, kind: LayerKind) -> Iterator[LintFinding]:
     if kind.preempt:
         for key in ("disallow_open_after_us", "disallow_preempt_after_us"):
             if getattr(kind, key) is not None:
-                yield found("preempt-unlimited", at.key(key), key=key)
+                yield finding_at("preempt-unlimited", at.key(key), key=key)
     elif kind.preempt_first:
-        yield found("preempt-first-alone", at.key("preempt_first"))
+        yield finding_at("preempt-first-alone", at.key("preempt_first"))

@@ -101,7 +101,7 @@ class LintFinding:
         return {"token": self.reason.token, "path": path, "severity": self.severity, "sentence": sentence}
 
 
-def found(token: str, path: str, **data: Any) -> LintFinding:
+def finding_at(token: str, path: str, **data: Any) -> LintFinding:
     """Return a finding at a path."""
     return LintFinding(Reason(token, path, data))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from strata.host.policy.codec import ParsedPolicy
 from strata.host.policy.lint.conditions import conditions
 from strata.host.policy.lint.fields import dropped, keys
-from strata.host.policy.lint.finding import LintFinding, Place, found
+from strata.host.policy.lint.finding import LintFinding, Place, finding_at
 from strata.host.policy.lint.order import order
 from strata.host.policy.lint.room import TargetMachine, room
 
@@ -26,17 +26,17 @@ def lint(policy: ParsedPolicy, *, site: TargetMachine | None = None) -> tuple[Li
     is_list = not any(fault.path == "" for fault in policy.faults)
     by_itself = [*conditions(partial), *keys(partial), *room(partial, site)]
     some = [
-        *(found("policy-unreadable", fault.path, fault=fault.message) for fault in policy.faults),
+        *(finding_at("policy-unreadable", fault.path, fault=fault.message) for fault in policy.faults),
         *(order(layers, count=len(policy.layers)) if is_list else ()),
         *dropped(policy.unknown),
-        *(one for one in by_itself if not _is_of(unread, one.reason.subject)),
+        *(finding for finding in by_itself if not _is_of(unread, finding.reason.subject)),
     ]
     return tuple(sorted(some, key=_place))
 
 
 def _is_of(unread: Sequence[str], path: str) -> bool:
     """Whether a finding is about what could not be read: a part of it, or what it is a part of."""
-    return any(path.startswith(one) or (path and one.startswith(path)) for one in unread)
+    return any(path.startswith(part) or (path and part.startswith(path)) for part in unread)
 
 
 def _place(finding: LintFinding) -> tuple[int, int]:

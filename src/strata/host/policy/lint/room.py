@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.lint.finding import LintFinding, Place, found
+from strata.host.policy.lint.finding import LintFinding, Place, finding_at
 from strata.host.policy.policy import Open, Sized
 
 MAX_CPUS: Final = 512
@@ -30,7 +30,7 @@ def room(layers: Sequence[Place], site: TargetMachine | None) -> Iterator[LintFi
     spread = [at for at in layers if at.layer.kind.growth_algo.startswith("NodeSpread")]
     for at in spread:
         if any(match.kind == "NumaNode" for _, match in at.conditions()):
-            yield found("numa-node-spread", at.key("growth_algo"), algo=at.layer.kind.growth_algo)
+            yield finding_at("numa-node-spread", at.key("growth_algo"), algo=at.layer.kind.growth_algo)
     if site is not None:
         yield from _places(layers, site.cpus)
         yield from _abilities(layers, site)
@@ -42,16 +42,16 @@ def _cpus(layers: Sequence[Place], num_cpus: int | None) -> Iterator[LintFinding
     least = {at.index: _limits(kind, total)[0] for at, kind in sized}
     # A share says as much about any machine as about this one; a number says something about this one only.
     where = f"{total} CPUs" if num_cpus else f"any machine (at most {MAX_CPUS} CPUs)"
-    asked, worst = sum(least.values()), max(least, key=lambda index: least[index], default=0)
-    if asked > total:
-        yield found("cpus-minima-exceed", f"[{worst}]", asked=asked, where=where)
+    minimum, worst = sum(least.values()), max(least, key=lambda index: least[index], default=0)
+    if minimum > total:
+        yield finding_at("cpus-minima-exceed", f"[{worst}]", asked=minimum, where=where)
     kept = [(at, *_limits(kind, total)) for at, kind in sized if kind.protected]
     if not kept:
         return
     if sum(fewest for _, fewest, _ in kept) >= total:
-        yield found("protected-leaves-none", kept[-1][0].key("protected"), where=where)
+        yield finding_at("protected-leaves-none", kept[-1][0].key("protected"), where=where)
     elif num_cpus is not None and sum(most for _, _, most in kept) >= total:
-        yield found("protected-can-take-all", kept[-1][0].key("protected"), where=where)
+        yield finding_at("protected-can-take-all", kept[-1][0].key("protected"), where=where)
 
 
 def _limits(kind: Any, num_cpus: int) -> tuple[int, int]:
@@ -68,32 +68,34 @@ def _protection(layers: Sequence[Place]) -> Iterator[LintFinding]:
     keeps = [at.layer.name for at in layers if isinstance(at.layer.kind, Sized) and at.layer.kind.protected]
     for at in layers:
         if keeps and isinstance(at.layer.kind, Open) and at.layer.kind.preempt:
-            yield found("open-preempt-protected", at.key("preempt"), protected=", ".join(keeps))
+            yield finding_at("open-preempt-protected", at.key("preempt"), protected=", ".join(keeps))
 
 
 def _places(layers: Sequence[Place], cpus: Cpus) -> Iterator[LintFinding]:
     if cpus.numbers != tuple(range(len(cpus.numbers))):
-        yield found("cpu-ids-have-holes", "", what="CPU")
+        yield finding_at("cpu-ids-have-holes", "", what="CPU")
     if tuple(cpus.nodes) != tuple(range(len(cpus.nodes))):
-        yield found("cpu-ids-have-holes", "", what="NUMA node")
+        yield finding_at("cpu-ids-have-holes", "", what="NUMA node")
     is_flat = len(cpus.nodes) == 1 and len(cpus.llcs) == 1
     for at in layers:
         for key, there in (("nodes", cpus.nodes), ("llcs", cpus.llcs)):
-            asked: tuple[int, ...] = getattr(at.layer.kind, key)
-            if asked and is_flat:
-                yield found("topology-ignored", at.key(key), what=key)
+            wanted: tuple[int, ...] = getattr(at.layer.kind, key)
+            if wanted and is_flat:
+                yield finding_at("topology-ignored", at.key(key), what=key)
                 continue
-            bad = sorted({one for one in asked if one not in there or asked.count(one) > 1})
+            bad = sorted({number for number in wanted if number not in there or wanted.count(number) > 1})
             if bad:
                 has = ", ".join(map(str, there))
-                yield found("place-absent", at.key(key), what=f"{key} {bad}", has=has)
+                yield finding_at("place-absent", at.key(key), what=f"{key} {bad}", has=has)
         for path, match in at.conditions():
             if match.kind != "NumaNode":
                 continue
             if match.value >= len(cpus.nodes):
-                yield found("place-absent", path, what=f"node {match.value}", has=", ".join(map(str, cpus.nodes)))
+                yield finding_at(
+                    "place-absent", path, what=f"node {match.value}", has=", ".join(map(str, cpus.nodes))
+                )
             elif len(cpus.nodes) == 1:
-                yield found("topology-ignored", path, what="NumaNode")
+                yield finding_at("topology-ignored", path, what="NumaNode")
 
 
 def _abilities(layers: Sequence[Place], site: TargetMachine) -> Iterator[LintFinding]:
@@ -101,10 +103,10 @@ def _abilities(layers: Sequence[Place], site: TargetMachine) -> Iterator[LintFin
     for at in layers:
         kind = at.layer.kind
         if kind.perf and governors != {"schedutil"}:
-            yield found(
+            yield finding_at(
                 "perf-no-schedutil", at.key("perf"), governor=", ".join(sorted(governors - {""})) or "none"
             )
         if kind.exclusive and not site.cpus.has_smt:
-            yield found("exclusive-no-smt", at.key("exclusive"))
+            yield finding_at("exclusive-no-smt", at.key("exclusive"))
         if isinstance(kind, Sized) and kind.membw_gb is not None and not site.kernel.has_bandwidth_monitor:
-            yield found("membw-no-monitor", at.key("membw_gb"))
+            yield finding_at("membw-no-monitor", at.key("membw_gb"))
