@@ -98,10 +98,9 @@ def _proof(console: Console, data: dict[str, Any]) -> None:
         return
     # A gap below what the search resolves is printed as that, not as a rounder zero.
     gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
-    within = "proved: no plan considered is more than" if proof["gap"] < 1e-3 else "no plan is more than"
-    bound = f" (bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
+    bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
     console.print(
-        f"  {within} {gap} better{bound}; {proof['branches']:,} branches, {proof['evaluated']} plans "
+        f"  optimality gap ≤ {gap}{bound}; {proof['branches']:,} branches, {proof['evaluated']} plans "
         f"evaluated in {show_time(data['search_s'])}",
         soft_wrap=False,
     )
