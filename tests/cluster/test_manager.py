@@ -92,3 +92,17 @@ def test_a_claim_says_so_where_a_job_runs_though_its_controller_ended_before_it_
     world.take_over()
     world.turn()
     assert routed(world, "big") == ("True", "GangRuns")
+
+
+def test_no_claim_says_that_a_job_has_its_place_whose_release_failed():
+    world = World()
+    world.server.put(kinds.JOB, job(kinds.JOB, "train", 1, 4))
+    world.deliver(kinds.JOB, 9)
+    world.server.trouble = ["refused"]
+    world.turn()
+    assert not world.held()
+    assert ("ComputeClaim", "job-train") not in world.server.objects
+    world.turn()
+    world.deliver(kinds.JOB, 9)
+    assert world.held()
+    assert routed(world, "train") == ("True", "GangPlaced")
