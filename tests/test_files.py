@@ -178,7 +178,7 @@ def test_a_directory_is_not_a_file(tmp_path):
 
 
 def test_a_name_no_file_can_have_is_refused():
-    with pytest.raises(UsageError, match="is no file name"):
+    with pytest.raises(UsageError, match="is not a file name"):
         read_document("a\0b")
 
 

@@ -137,7 +137,7 @@ def _tidy(schema: Any) -> Any:
 
 
 def read_document(path: str | Path) -> Document:
-    """Read a YAML or JSON file. Raises BadFile for what is no such text, and UsageError for a missing file."""
+    """Read a YAML or JSON file. Raises BadFile for anything else, and UsageError for a missing file."""
     name, text = str(path), read_text(path)
     builder = _Builder(name)
     try:
@@ -175,7 +175,7 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES) -> str:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a NUL in the name
-        raise UsageError(f"{str(path)!r} is no file name: {error}") from None
+        raise UsageError(f"{str(path)!r} is not a file name: {error}") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

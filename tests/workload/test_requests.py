@@ -132,7 +132,7 @@ def test_failed_requests_of_burstgpt_are_counted_and_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("row", "place", "says"),
     [
-        pytest.param("yesterday,1,2", ":3:1: TIMESTAMP", "no time", id="time"),
+        pytest.param("yesterday,1,2", ":3:1: TIMESTAMP", "not a time", id="time"),
         pytest.param("2023-11-16 18:17:02,1,2", ":3:1: TIMESTAMP", "before the line above", id="order"),
         pytest.param("2023-11-16 18:17:04,many,2", ":3:21: ContextTokens", "'many'", id="prompt"),
         pytest.param("2023-11-16 18:17:04,0,2", ":3:21: ContextTokens", "1 or more", id="empty-prompt"),

@@ -74,7 +74,7 @@ class DeviceUse:
 def read_ledger(path: Path, *, name: str) -> list[DeviceUse]:
     """Return what a slice holds, one entry a device; one without a device where no process has asked for any.
 
-    Raises UsageError for what is no ledger.
+    Raises UsageError for what is not a ledger.
     """
     data, limits, slots, lives = _read(path)
     owners = struct.unpack_from(f"<{slots}Q", data, _OWNERS_AT)
@@ -157,15 +157,15 @@ def _namespace() -> int:
 def _slots(data: bytes, path: Path) -> int:
     """Return how many slots have ever been taken; 0 before the library has written its header."""
     if len(data) < _HEADER.size:
-        raise UsageError(f"{path}: is no ledger: {len(data)} bytes")
+        raise UsageError(f"{path}: not a ledger: {len(data)} bytes")
     magic, version, slots, rows, used = _HEADER.unpack_from(data)
     if magic not in (MAGIC, bytes(len(MAGIC))):
-        raise UsageError(f"{path}: is no ledger")
+        raise UsageError(f"{path}: not a ledger")
     if magic == MAGIC and ((version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS):
         message = f"{path}: is a ledger of version {version}; this reads version {VERSION}"
         raise UsageError(message, hint=f"rm {path}, once its processes have ended")
     if len(data) != SIZE:
-        raise UsageError(f"{path}: is no whole ledger: {len(data)} bytes, not {SIZE}")
+        raise UsageError(f"{path}: a truncated ledger: {len(data)} bytes, not {SIZE}")
     return int(used) if magic == MAGIC else 0
 
 

@@ -104,7 +104,7 @@ def pci_address(text: str) -> str:
 
 
 def cpu_list(text: str | None) -> tuple[int, ...]:
-    """Read `0-3,8` as the kernel writes it; empty for nothing or for what is no list."""
+    """Read `0-3,8` as the kernel writes it; empty for nothing or for what is not a list."""
     cpus: list[int] = []
     for part in (text or "").split(","):
         first, _, last = part.strip().partition("-")

@@ -57,7 +57,9 @@ def slice_environment(
             env[f"{MEMORY}{end}"] = str(limits.memory_bytes)
         if limits.cores_share is not None:
             if not 0 < limits.cores_share <= 1:
-                raise UsageError(f"{limits.cores_share} is no share of the cores", hint="0.3")
+                raise UsageError(
+                    f"{limits.cores_share} is not a share of the cores (above 0, at most 1)", hint="0.3"
+                )
             env[f"{CORES}{end}"] = str(max(1, round(100 * limits.cores_share)))
     if env:
         env[PRELOAD] = library

@@ -167,7 +167,7 @@ class _Call:
 
     async def run(self, app: App) -> None:
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
-        # What is no number the server below has refused already.
+        # A value that is not a number was refused by the server below.
         if declared.isdigit() and int(declared) > self.limits.body_bytes:
             raise self._too_large()
         try:

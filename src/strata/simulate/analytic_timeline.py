@@ -34,7 +34,7 @@ def plan_timeline(model: StepModel, plan: TrainingPlan, *, job: str) -> Timeline
         pipelines.append((drawn, drawn.end_s + model.replica_sync_s(plan, pipeline, times), times.update_s))
     done_s, update_s = max(end for _, end, _ in pipelines), max(update for _, _, update in pipelines)
     across_s = model.reports([plan])[0].step_time_s - (done_s + update_s) * eta(plan.local_steps)
-    # The sum between pipelines, then the update: what all wait for. A rounding error is no sum.
+    # The sum between pipelines, then the update: what all wait for. A rounding error does not count.
     summed_s = done_s + (across_s if across_s > 1e-9 * done_s else 0.0)
     slowest = next(drawn for drawn, end_s, _ in pipelines if end_s == done_s)
     lanes: list[str] = []

@@ -201,7 +201,7 @@ def _unsupported(keys: _Keys) -> Fault | None:
 
 
 def _text_model(data: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
-    """Return the innermost text model and its place in the file. Raises BadFile for what is no decoder."""
+    """Return the innermost text model and its place in the file. Raises BadFile for what is not a decoder."""
     where: list[str] = []
     while True:
         _refuse_not_decoder(data, path, ".".join(where))

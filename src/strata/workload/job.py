@@ -44,7 +44,7 @@ OPTIMIZER_BYTES: Final = {"adamw": 12.0, "adam": 12.0, "sgd": 4.0}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds a plan must keep; None is no bound. `memory_headroom` is the share of memory left free."""
+    """Bounds a plan must keep; None means no bound. `memory_headroom` is the share of memory left free."""
 
     cost_usd_per_step: float | None = None
     tokens_per_s: float | None = None

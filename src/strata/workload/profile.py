@@ -115,5 +115,5 @@ def _problem(value: object, num_layers: int) -> str | None:
         return f"has {len(value)} values, the model has {num_layers} layers (embedding and head included)"
     for item in value:
         if isinstance(item, bool) or not isinstance(item, (int, float)) or not 0 <= item < float("inf"):
-            return f"holds {item!r}, which is no time in seconds"
+            return f"holds {item!r}, which is not a time in seconds"
     return None

@@ -153,17 +153,17 @@ def _fault(path: str, kind: Format, line: int, values: dict[str, str], before_s:
     try:
         at_s = kind.seconds(values[kind.time])
         if not math.isfinite(at_s):
-            message = f"{values[kind.time]!r} is no time"
+            message = f"{values[kind.time]!r} is not a time"
         elif at_s < before_s:
             message = f"{values[kind.time]} is before the line above; sort the trace by time"
     except ValueError:
-        message = f"{values[kind.time]!r} is no time ({kind.example})"
+        message = f"{values[kind.time]!r} is not a time ({kind.example})"
     if not message:
         where = kind.output if _is_count(values[kind.prompt], least=0) else kind.prompt
         if where == kind.output and _is_count(values[kind.output], least=0):
             where = kind.prompt
         least = 1 if where == kind.prompt and values[kind.output] != "0" else 0
-        message = f"{values[where]!r} is no number of tokens, {least} or more"
+        message = f"{values[where]!r} is not a number of tokens ({least} or more)"
     names = list(values)
     column = 1 + sum(len(values[name]) + 1 for name in names[: names.index(where)])
     return Fault(path, message, line, column, where=where)

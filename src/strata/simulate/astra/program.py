@@ -154,7 +154,7 @@ def traces(
     """Return a trace per rank and the groups they name. A rank without work computes for 1 us."""
     members = dict.fromkeys(item.members for worker in work for item in worker.sums)
     ranks_of = {keys: tuple(rank_of[key] for key in keys) for keys in members}
-    # The whole world is no group: its collectives are ASTRA-sim's own.
+    # The whole world needs no group: ASTRA-sim has one for it.
     named = [keys for keys in members if len(keys) < num_ranks]
     group_of = {keys: number for number, keys in enumerate(named, 1)}
     rank_nodes: list[tuple[Node, ...]] = [(_IDLE,)] * num_ranks  # an empty trace stops ASTRA-sim

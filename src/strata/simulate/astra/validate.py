@@ -167,7 +167,7 @@ def _node(node: Node, rank: int, num_ranks: int, groups: Groups) -> Iterator[str
         yield f"comm_tag is {tag}; it must be there, and below {MAX_TAG}"
     side = "comm_dst" if node.type is NodeType.COMM_SEND else "comm_src"
     if not isinstance(peer := attrs.get(side), int) or not 0 <= peer < num_ranks or peer == rank:
-        yield f"{side} is {peer}, which is no other rank"
+        yield f"{side} is {peer}, which is not another rank"
 
 
 def _members(name: str, num_ranks: int, groups: Groups) -> Sequence[int] | None:

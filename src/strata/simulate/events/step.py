@@ -69,7 +69,7 @@ class Step:
         if summed is not None:
             last_sum = yield summed
             self.exposed_s = env.now - done_s
-            if self.exposed_s > 1e-9 * done_s:  # a rounding error is no sum
+            if self.exposed_s > 1e-9 * done_s:  # a rounding error does not count
                 self._draw(everywhere, SpanKind.COLLECTIVE, done_s, last_sum, "sum of pipelines")
                 last = last_sum
         start_s = env.now
