@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("policy")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and what is there now; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done and the current state; change nothing.")
 @output_option
 def apply(policy: str, dry_run: bool, output: str) -> None:
-    """Take the steps of POLICY, as `strata host layers --plain -o json` writes them.
+    """Apply the steps of POLICY, as `strata host layers --plain -o json` writes them.
 
-    What was there before each step is on disk before the step is taken: `strata host undo` puts it back, also
-    after a crash. Steps that are taken already stay; threads that ended are skipped. Nothing at all is done where
-    a step would starve someone (exit 3), and all is undone again where the kernel refuses one.
+    The state before each step is on disk before the step is taken: `strata host undo` restores it, also after a
+    crash. Steps already in effect stay; threads that have ended are skipped. Nothing is done if a step would
+    starve someone (exit 3), and everything is undone if the kernel refuses a step.
 
     \b
     strata host layers --plain -o json > policy.json
@@ -65,16 +65,16 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Say what would be put back; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @click.option(
     "--off", is_flag=True, help="Also set the kill switch: nothing is applied until its file is removed."
 )
 @output_option
 def undo(dry_run: bool, off: bool, output: str) -> None:
-    """Put back what was there before `strata host apply`, newest change first.
+    """Restore the state before `strata host apply`, newest change first.
 
-    What others changed since is left as it is, and told; threads that ended need nothing. Also works after a crash
-    in the middle of applying, or of undoing. What cannot be put back stays in the journal, and exits 1.
+    What others changed since is reported and left alone; threads that have ended need nothing. Also works after a
+    crash in the middle of applying or undoing. What cannot be restored stays in the journal, and exits 1.
     """
     from strata.host.apply.journal import folder_of, opened
     from strata.host.apply.machine import Machine

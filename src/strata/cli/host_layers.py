@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @click.option("--pid", type=click.IntRange(1), help="Only this process and its descendants are the job.")
 @output_option
 def layers(is_plain: bool, pid: int | None, output: str) -> None:
-    """Write a policy for the threads that run here now: critical, data pipeline, supporting frameworks, the rest.
+    """Generate a policy for the threads running here: critical, data pipeline, supporting frameworks, the rest.
 
     With -o json it is the file that scx_layered reads. With --plain it is a list of steps that give the same
-    layers without sched_ext; nothing is done here, and what this kernel does not offer is left out and said.
+    layers without sched_ext; nothing is applied, and what this kernel does not offer is listed as left out.
 
     \b
     strata host layers -o json > policy.json

@@ -26,10 +26,10 @@ FORMATS: Final = ("json", "yaml", "table")
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--seconds", type=Finite(0.01, 3600), help="How long at most; 10 unless there is a command or --pid."
+    "--seconds", type=Finite(0.01, 3600), help="Maximum duration; 10 unless there is a command or --pid."
 )
 @click.option(
-    "--pid", type=click.IntRange(1), help="Until this process ends. All threads are recorded all the same."
+    "--pid", type=click.IntRange(1), help="Record until this process ends. All threads of the host are recorded."
 )
 @click.option(
     "-o", "--output", type=OutputFile(), metavar="FILE",
@@ -37,17 +37,17 @@ FORMATS: Final = ("json", "yaml", "table")
 )  # fmt: skip
 @click.option(
     "--how", type=click.Choice(["auto", "perf", "tracefs"]), default="auto", show_default=True,
-    help="What records: perf, or the kernel's tracing alone, which needs no package.",
+    help="The recorder: perf, or the kernel's own tracing, which needs no package.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="No trace: two looks at /proc, without any right; a reduced report.")
+@click.option("--quick", is_flag=True, help="No trace: two readings of /proc, unprivileged; a reduced report.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
     seconds: float | None, pid: int | None, output: Path | None, how: str, quick: bool, command: tuple[str, ...]
 ) -> None:
-    """Record what the scheduler does for some seconds, until a process ends, or while COMMAND runs.
+    """Record scheduler events for some seconds, until a process ends, or while COMMAND runs.
 
-    Buffers are bounded; events that were lost are counted and told. Beside FILE stands FILE.host.json: CPUs,
-    caches, NUMA nodes, interrupts, cgroups, accelerators and threads. The exit code is COMMAND's.
+    Buffers are bounded; lost events are counted and reported. FILE.host.json beside FILE describes the machine:
+    CPUs, caches, NUMA nodes, interrupts, cgroups, accelerators, threads. The exit code is COMMAND's.
 
     \b
     strata host record --seconds 10

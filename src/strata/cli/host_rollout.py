@@ -39,16 +39,16 @@ _state: Final = click.option(
     "--state", type=click.Path(path_type=Path), help="The SQLite file. Default: rollouts.db beside the history."
 )
 _opt_in: Final = click.option(
-    "--opt-in", multiple=True, type=Rule(), help="Only what matches takes part; again for more. Wildcards: *."
+    "--opt-in", multiple=True, type=Rule(), help="Only matching jobs take part; repeat for more. Wildcards: *."
 )
 _opt_out: Final = click.option(
-    "--opt-out", multiple=True, type=Rule(), help="What matches keeps the baseline, opted in or not."
+    "--opt-out", multiple=True, type=Rule(), help="Matching jobs keep the baseline, even if opted in."
 )
 
 
 @click.group()
 def rollout() -> None:
-    """Try a policy on attempts of jobs: A/A first, then A/B; widen it, or have it go back.
+    """Try a policy on attempts of jobs: A/A first, then A/B; widen it, or let it roll back.
 
     \b
     strata host rollout init layered --unit qps --opt-in team=ads --opt-out 'job=debug-*'
@@ -78,13 +78,13 @@ def rollout() -> None:
 @_opt_out
 @click.option("--share", type=_SHARE, default=1.0, show_default=True, help="Share of the jobs that take part.")
 @click.option("--alpha", type=Finite(1e-6, 0.5), default=0.05, show_default=True,
-              help="Chance to see a difference where none is, however often one looks.")  # fmt: skip
+              help="Probability of a false positive, however often results are inspected.")  # fmt: skip
 @click.option("--aa-pairs", type=click.IntRange(min=8), default=20, show_default=True,
-              help="Pairs under equal policies that come first.")  # fmt: skip
+              help="Number of A/A pairs that come first.")  # fmt: skip
 @click.option("--ab-pairs", type=click.IntRange(min=8), default=200, show_default=True,
-              help="Most pairs under unequal ones.")  # fmt: skip
+              help="Maximum number of A/B pairs.")  # fmt: skip
 @click.option("--guard", type=Finite(0.001, 0.9), default=0.1, show_default=True,
-              help="A job that loses more than this twice in a row goes back.")  # fmt: skip
+              help="A job that loses more than this twice in a row is rolled back.")  # fmt: skip
 @_state
 def init(
     name: str,
@@ -100,7 +100,7 @@ def init(
     guard: float,
     state: Path | None,
 ) -> None:
-    """Begin a roll-out called NAME. Nothing runs differently until `next` is asked."""
+    """Begin a roll-out called NAME. Nothing changes until a launcher calls `next`."""
     from strata.host.rollout.assign import Rules
     from strata.host.rollout.rollout import RolloutPlan, Unit
 
@@ -114,8 +114,8 @@ def init(
 @click.argument("name")
 @_opt_in
 @_opt_out
-@click.option("--share", type=_SHARE, help="Share of the jobs that take part; who was in stays in as it grows.")
-@click.option("--stop", is_flag=True, help="End it: all attempts run the baseline from now on.")
+@click.option("--share", type=_SHARE, help="Share of the jobs that take part; jobs already in stay in.")
+@click.option("--stop", is_flag=True, help="End the roll-out: all attempts run the baseline from now on.")
 @_state
 def change(
     name: str,
@@ -125,7 +125,7 @@ def change(
     stop: bool,
     state: Path | None,
 ) -> None:
-    """Let more jobs in, take some out, or stop a roll-out at once."""
+    """Include more jobs, exclude some, or stop a roll-out at once."""
     from strata.host.rollout.assign import Rules
 
     with _store(state) as store:
@@ -141,7 +141,7 @@ def change(
 def _attempt_options(command: Command) -> Command:
     for option in (
         click.option(
-            "--config", default="", help="What must be equal to compare: world size, hosts, model version."
+            "--config", default="", help="What must match for a comparison: world size, hosts, model version."
         ),
         click.option(
             "--attempt",
@@ -197,11 +197,14 @@ def next_(
 @click.argument("name")
 @_attempt_options
 @click.option(
-    "--policy", type=click.Choice(["baseline", "candidate"]), required=True, help="What the attempt ran under."
+    "--policy",
+    type=click.Choice(["baseline", "candidate"]),
+    required=True,
+    help="What the attempt ran under.",
 )
 @click.option("--from", "path", type=click.Path(path_type=Path),
               help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.")  # fmt: skip
-@click.option("--value", type=Finite(min=0, min_open=True), help="The measure itself.")
+@click.option("--value", type=Finite(min=0, min_open=True), help="The measured value itself.")
 @click.option("--failed", is_flag=True, help="The attempt failed.")
 @click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Accelerators it held.")
 @_state
@@ -217,13 +220,13 @@ def add(
     devices: int,
     state: Path | None,
 ) -> None:
-    """Record an attempt that ended. Adding it again changes nothing. Says where the roll-out stands now."""
+    """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out."""
     from strata.host.rollout.attempt import Arm, Attempt
     from strata.host.rollout.judge import judge
     from strata.host.rollout.measures import measure
 
     if (path is not None) + (value is not None) + failed != 1:
-        raise click.UsageError("one of --from, --value and --failed says how the attempt went")
+        raise click.UsageError("give exactly one of --from, --value and --failed")
     with _store(state) as store:
         known = store.get(name)
         if path is not None:
@@ -240,7 +243,7 @@ def add(
 @_state
 @output_option
 def status(name: str, state: Path | None, output: str) -> None:
-    """Say where a roll-out stands. Exits 4 once it went back."""
+    """Show the status of a roll-out. Exits 4 once it was rolled back."""
     _answer(name, state, output, svg=None, is_whole=False)
 
 
@@ -250,7 +253,7 @@ def status(name: str, state: Path | None, output: str) -> None:
 @_state
 @output_option
 def report(name: str, svg: Path | None, state: Path | None, output: str) -> None:
-    """Show the histograms of A/A and A/B, the CDF of the changes, and every job. Exits 4 once it went back."""
+    """Show the histograms of A/A and A/B, the CDF of the changes, and every job. Exits 4 once rolled back."""
     _answer(name, state, output, svg=svg, is_whole=True)
 
 
@@ -280,7 +283,8 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
     emit(rollout_report.to_dict(with_ratios=is_whole), output, show)
     if rollout_report.verdict.status is RolloutStatus.ROLL_BACK:
         raise GoalMissed(
-            f"{name} went back: {rollout_report.verdict.reason}", hint="a new roll-out once the policy is mended"
+            f"{name} was rolled back: {rollout_report.verdict.reason}",
+            hint="fix the policy, then begin anew",
         )
 
 

@@ -38,7 +38,7 @@ def show(console: Console, report: RolloutReport) -> None:
             f"{sum(job.devices for job in report.jobs):,} devices"
         )
     if report.rollout.strayed:
-        console.print(f"{report.rollout.strayed} attempts ran under another policy than they were told: left out")
+        console.print(f"{report.rollout.strayed} attempts ran under another policy than assigned: left out")
     if verdict.jobs_back:
         console.print(f"back on the baseline: {', '.join(verdict.jobs_back)}")
 
@@ -61,4 +61,4 @@ def show_jobs(console: Console, report: RolloutReport) -> None:
     console.print()
     console.print(rows(["job, worst first", "pairs", "devices", "change", ""], body, right=(1, 2, 3)))
     if len(shown) < len(report.jobs):
-        console.print(f"{len(report.jobs) - len(shown):,} more jobs: -o json has them all")
+        console.print(f"{len(report.jobs) - len(shown):,} more jobs: -o json lists all")

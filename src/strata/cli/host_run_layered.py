@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("policy")
 @click.option("--program", default="scx_layered", show_default=True, help="scx_layered, by name or path.")
 @click.option("--seconds", type=Finite(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM.")
-@click.option("--fallback", metavar="PLAIN", help="Steps of `layers --plain` to apply as soon as it is out.")
+@click.option("--fallback", metavar="PLAIN", help="Steps of `layers --plain` to apply once it has ended.")
 @click.option(
     "--metrics", type=OutputFile(), metavar="FILE",
     help="Write metrics here after each look, for node_exporter's textfile collector.",
@@ -44,10 +44,10 @@ def run_layered(
     host: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Start scx_layered with POLICY, watch it, and stop it; ARGUMENTS (after --) are handed on.
+    """Start scx_layered with POLICY, supervise it, and stop it; ARGUMENTS (after --) are passed on.
 
-    A policy with errors is not started. Where the kernel throws the scheduler out, or it dies, tasks are back with
-    the kernel's own scheduler at once; that is told, --fallback is applied, and the exit code is 4. The scheduler
+    A policy with errors is not started. If the kernel ejects the scheduler, or it dies, tasks are back with the
+    kernel's own scheduler at once; that is reported, --fallback is applied, and the exit code is 4. The scheduler
     never outlives this command, however it ends. `strata host undo --off` from anywhere stops it too.
 
     \b

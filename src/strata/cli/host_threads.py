@@ -24,14 +24,14 @@ WATCH_S: Final = 2.0
 
 
 @click.command()
-@click.option("--pid", type=click.IntRange(1), help="Only this process and those that descend from it.")
-@click.option("--watch", is_flag=True, help="Go on; tell of threads that are new, changed or gone.")
+@click.option("--pid", type=click.IntRange(1), help="Only this process and its descendants.")
+@click.option("--watch", is_flag=True, help="Keep running; report threads that are new, changed or gone.")
 @output_option
 def threads(pid: int | None, watch: bool, output: str) -> None:
-    """Say which live threads belong to which pool of a training job and to which layer, and why.
+    """Classify live threads into the pools and layers of a training job, with the evidence for each.
 
-    Looks at open accelerator files, the processes NVML names, names, cgroups, leadership and behaviour. A thread
-    that calls `strata.host.label("train")` says so itself. With --watch JSON is one object a line.
+    Uses open accelerator files, processes that NVML lists, names, cgroups, leadership and behaviour. A thread can
+    label itself with `strata.host.label("train")`. With --watch, JSON output is one object per line.
 
     \b
     strata host threads
