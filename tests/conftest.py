@@ -44,9 +44,9 @@ def restore_signals() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-            os.environ["STRATA_TESTS_OUTLIVE"] = "1"
+            os.environ["PYTEST_OUTLIVES_TERMINAL"] = "1"
     # The workers of xdist are started with SIGHUP's default: they shall outlive the terminal too.
-    if os.environ.get("STRATA_TESTS_OUTLIVE"):
+    if os.environ.get("PYTEST_OUTLIVES_TERMINAL"):
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 

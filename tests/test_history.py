@@ -13,6 +13,7 @@ from strata.errors import StrataError, UsageError
 from strata.history import MIGRATIONS, Entry, History, default_path
 
 WRITER = """
+import sys
 from strata.history import History
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with History(path) as kept:

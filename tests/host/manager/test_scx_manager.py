@@ -179,6 +179,8 @@ def test_a_program_that_is_none_is_told(stage):
 
 
 KILLED = """
+import sys
+from pathlib import Path
 from strata.host.manager.metrics import Metrics
 from strata.host.manager.run import ManagerPaths, manage
 def tell(course):

@@ -17,6 +17,7 @@ print([name for name in names if hasattr(everything, name)])
 """
 
 ERRORS = """
+import ctypes
 libc, driver, everything = ctypes.CDLL(None), ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
 dlsym, dlerror = libc.dlsym, libc.dlerror
 dlsym.restype, dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
