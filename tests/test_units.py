@@ -125,7 +125,7 @@ def test_every_unit_of_the_table_can_be_written(unit_of, number):
         (units.show_bandwidth(999.6e6 / 8), "1Gbps"),
         (units.show_bandwidth(0), "0bps"),
         (units.show_flops(312e12), "312TFLOPS"),
-        (units.show_count(70.6e9), "70.6G"),
+        (units.show_count(70.6e9), "70.6B"),
         (units.show_count(6e24), "6e+24"),
         (units.show_usd(12.3), "$12.30"),
         (units.show_usd(0.0041), "$0.0041"),

@@ -166,8 +166,9 @@ def show_flops(flop_per_s: float) -> str:
 
 
 def show_count(value: float) -> str:
-    """Write a large count: `70.6G` parameters, `1.05M` tokens."""
-    return _engineering(value, "")
+    """Write a large count: `70.6B` parameters, `1.05M` tokens."""
+    text = _engineering(value, "")
+    return f"{text[:-1]}B" if text.endswith("G") else text  # billions, as models are named
 
 
 def show_usd(usd: float) -> str:

@@ -22,6 +22,12 @@ LABELS: Final = {
     "nsga2": "NSGA-II",
 }
 
+NOTATION: Final = (
+    "  pp: stages · dp: replicas · tp: GPUs of a stage · mb: microbatch size x number",
+    "  util: share of GPU time that computes (not MFU) · trust: source of the figures",
+)
+"""What the second line of a plan and two columns mean."""
+
 SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 
@@ -69,7 +75,9 @@ def _plans(console: Console, plans: list[dict[str, Any]]) -> None:
     console.print(rows(headers, body, right=range(2, 8)))
     best = plans[0]
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
-    console.print(f"  the step of plan 1: {spent} · trust: {best['trust']}")
+    console.print(f"  step of plan 1: {spent} · trust: {best['trust']}")
+    for line in NOTATION:
+        console.print(line)
 
 
 def _inner(plan: dict[str, Any]) -> str:

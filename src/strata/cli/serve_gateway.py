@@ -25,7 +25,7 @@ from strata.errors import UsageError, need
 )
 @click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the workers' model.")
 @click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Of its weights.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Seed of its weights.")
 @click.option(
     "--allocation",
     type=click.Choice(["auto", "dp", "greedy"]),

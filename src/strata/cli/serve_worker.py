@@ -17,7 +17,7 @@ from strata.units import parse
 @click.option("--memory", metavar="SIZE", help="For weights, keys and values; half of what is free.")
 @click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the whole model.")
 @click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Of its weights.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Seed of its weights.")
 @click.option("--region", default="", help="Nodes of a region are near each other.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="For layers.")
 @click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="Shown to, and asked of, all nodes.")

@@ -32,7 +32,7 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
 )  # fmt: skip
 @click.option("--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say.")
 @click.option("--compare", is_flag=True, help="Also ask every backend, as planned; tables and logs go to --out.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all chance.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
 @click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Steps of each job.")
 @click.option("--jitter", default="0%", show_default=True, help="Spread of each forward's and backward's time.")
 @click.option("--fail", multiple=True, metavar="WHAT@WHEN", help="device:DOMAIN@90s, or link:A-B@10s+5s.")
