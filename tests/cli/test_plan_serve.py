@@ -113,7 +113,7 @@ def test_the_table_fits_80_columns_and_names_the_next_commands(
     code, out, _ = told(capsys, "plan", "serve", *files)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    for part in ("KV slots", "decode", "TTFT", "trust", "which no plan exceeds", "why not:", "Lab (1 node)"):
+    for part in ("KV slots", "decode", "TTFT", "trust", "of the upper bound", "why not:", "Lab (1 node)"):
         assert part in out
     assert f"strata serve simulate {files[0]}" in out.replace("\n", "")
     assert "strata export plan.json --to vllm" in out

@@ -54,7 +54,7 @@ def _pipelines(console: Console, data: dict[str, Any]) -> None:
             ]
             body.append(
                 [
-                    f"{len(like)}x" if number == 0 else "",
+                    str(len(like)) if number == 0 else "",
                     stage["node"],
                     f"{stage['first']}-{stage['end'] - 1}",
                     show_time(stage["stage_s"]),
@@ -62,7 +62,7 @@ def _pipelines(console: Console, data: dict[str, Any]) -> None:
                     *(whole if number == 0 else [""] * len(whole)),
                 ]
             )
-    headers = ["", "node", "layers", "stage", "KV slots", "tok/s", "decode", "TTFT", "trust"]
+    headers = ["pipelines", "such as", "layers", "stage", "KV slots", "tok/s", "decode", "TTFT", "trust"]
     console.print(rows(headers, body, right=[0, 3, 4, 5, 6, 7]))
     if len(ordered) > SHOWN:
         left = sum(map(len, ordered[SHOWN:]))
@@ -87,7 +87,7 @@ def _figures(console: Console, data: dict[str, Any]) -> None:
     if figures["gap"] is not None:
         gap = "0.01 %" if figures["gap"] < 1e-4 else f"{figures['gap']:.2%}".replace("%", " %")
         bound = show_count(figures["bound_tokens_per_s"])
-        lines.append(f"stages within {gap} of {bound} tokens/s, which no plan exceeds")
+        lines.append(f"stages within {gap} of the upper bound, {bound} tokens/s")
     for line in lines:
         console.print(f"  {line}")
 
