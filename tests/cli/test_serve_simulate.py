@@ -109,7 +109,7 @@ def test_domains_that_cannot_serve_are_named(tmp_path, job, capsys):
         pytest.param(["--kill", "Oregon/0"], "which node and when", id="no-time"),
         pytest.param(["--kill", "Mars/0@3s"], "no node 'Mars/0'", id="unknown-node"),
         pytest.param(["--slow", "Oregon/0@3s"], "--slow NODE@60s*1.5", id="no-factor"),
-        pytest.param(["--slow", "Oregon/0@3s*0"], "without meaning", id="factor-0"),
+        pytest.param(["--slow", "Oregon/0@3s*0"], "invalid time or factor", id="factor-0"),
         pytest.param(["--config", "heartbeat=3"], "heartbeat_timeout", id="unknown-setting"),
         pytest.param(["--config", "heartbeat_timeout=-1"], "not a number above 0", id="bad-setting"),
         pytest.param(["--config", "routing_strategy=best"], "one of auto, dp, rr", id="bad-strategy"),

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 @click.option(
     "--strategy",
     type=click.Choice(["auto", "dp", "greedy"]),
-    help="Search, the seed's dynamic programme, or sorted greedy, instead of the job's.",
+    help="How layers go onto nodes: search, dynamic programming or sorted greedy; the job's strategy by default.",
 )
 @click.option(
     "--goal",
     type=click.Choice([str(goal) for goal in Goal]),
     default="both",
     show_default=True,
-    help="What to be good in: tokens/s, decode time, both, or requests within the job's goals.",
+    help="What to optimise: tokens/s, decode time, both, or requests within the job's goals.",
 )
-@click.option("--time-limit", default="30s", show_default=True, help="Stop searching after so long.")
+@click.option("--time-limit", default="30s", show_default=True, help="Stop searching after this time.")
 @click.option("--save", type=OutputFile(), help="Also write the answer, as JSON, to this file.")
 @output_option
 def serve(

@@ -147,7 +147,7 @@ def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:
 
         close = closest(name, sorted(known))
         raise UsageError(
-            f"no domain and no node {name!r} in this answer", hint=f"--why-not {close}" if close else None
+            f"there is no domain or node {name!r} in this plan", hint=f"--why-not {close}" if close else None
         )
     used = [
         f"pipeline {number}, {stage['node']}: layers {stage['first']} to {stage['end'] - 1}"

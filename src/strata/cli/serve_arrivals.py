@@ -59,7 +59,7 @@ def drawn(
 
     rate_per_s = rate or job.demand.rate_per_s
     if not rate_per_s:
-        raise UsageError(f"{job.name} says no rate", hint="--rate 10")
+        raise UsageError(f"{job.name} does not state a rate", hint="--rate 10")
     share = _share(swing)
     if not 0 <= burst <= MOST_CV:
         raise UsageError(f"--burst {burst} is not between 0 and {MOST_CV:g}", hint="--burst 3")
@@ -99,5 +99,5 @@ def _prompts(text: str | None) -> SystemPrompts | None:
 
     count, _, tokens = text.partition("x")
     if not (count.isdigit() and tokens.isdigit() and int(count) and int(tokens)):
-        raise UsageError(f"--system-prompts {text} is not NxTOKENS", hint="--system-prompts 8x1024")
+        raise UsageError(f"--system-prompts {text} should be NxTOKENS", hint="--system-prompts 8x1024")
     return SystemPrompts(int(count), int(tokens), BLOCK_TOKENS)

@@ -14,31 +14,41 @@ from strata.errors import UsageError, need
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen at; 0 picks a free one.",
 )
 @click.option(
     "--backend",
     "backends",
     multiple=True,
     metavar="URL[,model=NAME][,slots=N]",
-    help="A whole engine (vLLM, SGLang, any OpenAI server); may be repeated.",
+    help="A whole engine (vLLM, SGLang, any OpenAI-compatible server); may be repeated.",
 )
-@click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the workers' model.")
-@click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Seed of its weights.")
+@click.option(
+    "--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Layers of the workers' model."
+)
+@click.option(
+    "--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size of that model."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Random seed of its weights."
+)
 @click.option(
     "--allocation",
     type=click.Choice(["auto", "dp", "greedy"]),
     default="auto",
     show_default=True,
-    help="Layers onto nodes: search, the seed's dynamic programme, or sorted greedy.",
+    help="How layers go onto nodes: search, dynamic programming or sorted greedy.",
 )
 @click.option(
     "--routing",
     type=click.Choice(["auto", "dp", "rr"]),
     default="auto",
     show_default=True,
-    help="Requests onto pipelines: least work, least latency over all paths, or in turn.",
+    help="How requests go onto pipelines: least work, least latency over all paths, or round robin.",
 )
 @click.option(
     "--heartbeat-timeout",
@@ -47,13 +57,19 @@ from strata.errors import UsageError, need
     show_default=True,
     help="Seconds of silence after which a node is out; heartbeats come twelve times as often.",
 )
-@click.option("--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Requests that wait.")
+@click.option(
+    "--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Most requests that may wait."
+)
 @click.option(
     "--drain", type=Finite(min=0), default=30.0, show_default=True,
     help="Seconds that running requests have after SIGTERM.",
 )  # fmt: skip
-@click.option("--token-file", type=click.Path(), help="What clients must show; or STRATA_TOKEN.")
-@click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="What nodes must show, and are shown.")
+@click.option(
+    "--token-file", type=click.Path(), help="File with the token that clients must send; or set STRATA_TOKEN."
+)
+@click.option(
+    "--node-token", envvar="STRATA_NODE_TOKEN", default="", help="Token that nodes must send, and are sent."
+)
 def gateway(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.
 
@@ -97,14 +113,14 @@ def _serve(options: dict[str, Any]) -> None:
     clash = next((backend for backend in settings.backends if backend.model == shape.spec.name), None)
     if clash:
         raise UsageError(
-            f"{clash.url}: the name {clash.model!r} is the workers' model's", hint="another model=NAME"
+            f"{clash.url}: the name {clash.model!r} is taken by the workers' model", hint="another model=NAME"
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     host = options["host"]
     with listen(host, options["port"]) as listener:
         if not token and host not in ("127.0.0.1", "::1", "localhost"):
-            click.echo("warning: no token is asked for; --token-file or STRATA_TOKEN sets one", err=True)
+            click.echo("warning: clients need no token; set one with --token-file or STRATA_TOKEN", err=True)
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"gateway listens at http://{shown}:{listener.getsockname()[1]}")
         serve(build(settings)[1], listener, drain_s=options["drain"])
@@ -118,5 +134,5 @@ def _token(path: str | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
     if not token:
-        raise UsageError(f"{path} is empty: it should hold the token")
+        raise UsageError(f"{path} is empty: it should contain the token")
     return token

@@ -32,17 +32,19 @@ WARM_UP: Final = 0.1
 @click.argument("fleet")
 @click.argument("job")
 @click.option(
-    "--trace", type=click.Path(), help="Requests of a file: Azure's LLM inference trace, or BurstGPT (CSV)."
+    "--trace", type=click.Path(), help="Requests from a file: Azure's LLM inference trace, or BurstGPT (CSV)."
 )
 @click.option(
     "--speed",
     type=Finite(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="With --trace: how many times as fast it is played.",
+    help="With --trace: how many times faster to play it.",
 )
-@click.option("--rate", type=Finite(min=0, min_open=True), help="Requests a second; the job's by default.")
-@click.option("--seconds", default="5min", show_default=True, help="How long requests come; of a trace: at most.")
+@click.option("--rate", type=Finite(min=0, min_open=True), help="Requests per second; the job's rate by default.")
+@click.option(
+    "--seconds", default="5min", show_default=True, help="How long requests keep arriving; with --trace: at most."
+)
 @click.option(
     "--burst",
     type=Finite(min=0),
@@ -50,31 +52,41 @@ WARM_UP: Final = 0.1
     show_default=True,
     help="Coefficient of variation of gaps; 1 is Poisson.",
 )
-@click.option("--swing", default="0%", show_default=True, help="The rate rises and falls by this share ...")
+@click.option("--swing", default="0%", show_default=True, help="How far the rate rises and falls around its mean.")
 @click.option(
-    "--period", default="24h", show_default=True, help="... over so long, a sine that starts at its mean."
+    "--period",
+    default="24h",
+    show_default=True,
+    help="Period of that rise and fall, a sine that starts at the mean.",
 )
 @click.option(
     "--lengths", type=click.Choice(["job", "conversation", "coding"]), default="job", show_default=True,
-    help="Of prompts and outputs: the job's means, or Azure's services.",
+    help="Lengths of prompts and outputs: the job's means, or those of Azure's services.",
 )  # fmt: skip
 @click.option(
-    "--system-prompts", metavar="NxTOKENS", help="Each request begins with one of N like texts, as 8x1024."
+    "--system-prompts",
+    metavar="NxTOKENS",
+    help="Each request begins with one of N shared prompts of TOKENS tokens, for example 8x1024.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
 @click.option("--kill", multiple=True, metavar="NODE@TIME", help="A node dies.")
 @click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node leaves gracefully.")
-@click.option("--join", multiple=True, metavar="NODE@TIME", help="A node comes, or comes back; not there before.")
+@click.option(
+    "--join", multiple=True, metavar="NODE@TIME", help="A node joins, or comes back; it is absent before."
+)
 @click.option("--slow", multiple=True, metavar="NODE@TIME*FACTOR", help="A node takes FACTOR times as long.")
 @click.option(
     "--notice", default="50ms", show_default=True,
-    help="From a node's death until a broken connection is noticed; `never`: only missing heartbeats tell.",
+    help="Time until a node's broken connections are noticed; `never`: only missing heartbeats show it.",
 )  # fmt: skip
-@click.option("--patience", metavar="TIME", help="Clients leave if there is no token after so long.")
+@click.option("--patience", metavar="TIME", help="Clients give up if there is no token within this time.")
 @click.option(
-    "--config", multiple=True, metavar="KEY=VALUE", help="A scheduler's setting, as heartbeat_timeout=30."
+    "--config",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the scheduler, for example heartbeat_timeout=30.",
 )
-@click.option("--svg", type=OutputFile(), help="Write load and queue over time as a picture.")
+@click.option("--svg", type=OutputFile(), help="Write a picture of load and queue over time.")
 @click.pass_context
 @output_option
 def simulate(
@@ -107,7 +119,7 @@ def simulate(
     there = load_fleet(fleet)
     nodes = nodes_of(there)
     for reason in unusable(there).values():
-        click.echo(f"note: not served on: {reason}", err=True)
+        click.echo(f"note: not used: {reason}", err=True)
     known = [node.node_id for node in nodes]
     wanted: dict[str, tuple[str, ...]] = {"kill": kill, "leave": leave, "join": join, "slow": slow}
     fault_events = [parse(kind, text, known) for kind in _KINDS for text in wanted[kind]]
@@ -148,7 +160,7 @@ def simulate(
     replay.close()
     if not status["pipelines"] and not replay.record.outcome.count(0):
         reasons = "; ".join(reason["text"] for reason in status["reasons"])
-        raise Infeasible(f"nothing serves {serving_job.name} on {fleet}: {reasons or 'no node is there'}")
+        raise Infeasible(f"{serving_job.name} cannot be served on {fleet}: {reasons or 'there are no nodes'}")
     kpis = core.metrics.generate_report() | {"trust": "analytic"}
     data: Data = {
         "fleet": fleet, "job": serving_job.name, "arrivals": source, "seed": seed, "is_whole": is_whole,
@@ -159,7 +171,9 @@ def simulate(
 
         write_picture(replay.queue_samples, svg, title=f"{serving_job.name} on {fleet}")
     if not is_whole:
-        click.echo(f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s: the report so far", err=True)
+        click.echo(
+            f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s; this is the report so far", err=True
+        )
     emit(data, output, lambda console: _show(console, data))
     return 0 if is_whole else 130
 
@@ -174,7 +188,7 @@ def _check_options(context: click.Context, trace: str | None) -> None:
     if unread:
         names = ", ".join("--" + name.replace("_", "-") for name in unread)
         hint = "either --trace, or --rate and how requests come" if trace else "--trace FILE --speed 2"
-        raise UsageError(f"{names} is not read {'with' if trace else 'without'} --trace", hint=hint)
+        raise UsageError(f"{names} has no effect {'with' if trace else 'without'} --trace", hint=hint)
 
 
 def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:

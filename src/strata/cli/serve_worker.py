@@ -11,16 +11,40 @@ from strata.units import parse
 
 
 @click.command()
-@click.option("--gateway", required=True, metavar="URL", help="Where to join.")
-@click.option("--id", "node_id", required=True, metavar="NAME", help="One of its own in the cluster.")
-@click.option("--bind", default="127.0.0.1:0", show_default=True, help="Address others reach it at; port 0: any.")
-@click.option("--memory", metavar="SIZE", help="For weights, keys and values; half of what is free.")
-@click.option("--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Of the whole model.")
-@click.option("--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Its hidden size.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Seed of its weights.")
-@click.option("--region", default="", help="Nodes of a region are near each other.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="For layers.")
-@click.option("--node-token", envvar="STRATA_NODE_TOKEN", default="", help="Shown to, and asked of, all nodes.")
+@click.option("--gateway", required=True, metavar="URL", help="Address of the gateway to join.")
+@click.option("--id", "node_id", required=True, metavar="NAME", help="Name of this node, unique in the cluster.")
+@click.option(
+    "--bind",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Address that others reach it at; port 0 picks a free one.",
+)
+@click.option(
+    "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
+)
+@click.option(
+    "--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Layers of the whole model."
+)
+@click.option(
+    "--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size of that model."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Random seed of its weights."
+)
+@click.option("--region", default="", help="Region of this node; nodes of one region are close to each other.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that runs the layers.",
+)
+@click.option(
+    "--node-token",
+    envvar="STRATA_NODE_TOKEN",
+    default="",
+    help="Token that is sent to, and required of, all nodes.",
+)
 def worker(
     gateway: str,
     node_id: str,
@@ -46,7 +70,7 @@ def worker(
     memory_bytes = None if memory is None else _memory(memory)
     host, port = _address(bind)
     if not gateway.startswith(("http://", "https://")):
-        raise UsageError(f"--gateway {gateway} is no URL", hint="--gateway http://127.0.0.1:8000")
+        raise UsageError(f"--gateway {gateway} is not a URL", hint="--gateway http://127.0.0.1:8000")
     torch = need("torch", extra="train")
     for module in ("starlette", "uvicorn", "httpx"):
         need(module, extra="serve")
@@ -75,11 +99,13 @@ def _address(bind: str) -> tuple[str, int]:
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--bind {bind} is no HOST:PORT", hint="--bind 127.0.0.1:0")
+        raise UsageError(f"--bind {bind} is not HOST:PORT", hint="--bind 127.0.0.1:0")
     try:
         is_all = ipaddress.ip_address(host).is_unspecified
     except ValueError:
         is_all = False  # a name
     if is_all:
-        raise UsageError(f"--bind {bind} is no address that others reach", hint="the address of one interface")
+        raise UsageError(
+            f"--bind {bind}: other nodes cannot reach this address", hint="the address of one interface"
+        )
     return host, int(port)

@@ -61,7 +61,7 @@ def test_every_fault_has_its_place(tmp_path):
     assert found["0.stages.0.node"] == ('"node": "d/0",', "no node 'd/0' in `fleet`")
     assert "should be 6" in found["0.stages.1.first"][1]
     assert "ends after 9 layers where the job's model has 10" in found["0.stages"][1]
-    assert found["1.stages.0.node"][1] == "b/0 holds a stage already"
+    assert found["1.stages.0.node"][1] == "b/0 already holds a stage"
 
 
 def test_unknown_keys_and_wrong_values_are_faults(tmp_path):

@@ -125,7 +125,10 @@ def test_activations_of_another_width_are_a_fault_of_nobody():
 
     fault = run(answer())
     assert fault.status_code == 502
-    assert fault.json() == {"error": "10 bytes are no activations of 4 float32 each", "node_id": None}
+    assert fault.json() == {
+        "error": "10 bytes are not a whole number of activations of 4 float32 values",
+        "node_id": None,
+    }
 
 
 def test_activations_travel_unchanged():

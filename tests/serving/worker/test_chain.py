@@ -225,7 +225,7 @@ def test_no_room_names_nobody():
             return await cluster.lines(max_tokens=8), await cluster.lines(max_tokens=7, attempt=2)
 
     refused, taken = run(timeline())
-    assert refused[0].error == "a: 11 tokens take 2112 bytes of keys and values; 1920 are free"
+    assert refused[0].error == "a: 11 tokens need 2112 bytes of KV memory; 1920 are free"
     assert refused[0].node_id is None
     assert taken[-1].finish == "length"
 
@@ -263,7 +263,7 @@ def test_a_token_that_the_model_does_not_have_is_refused():
             return await cluster.lines(prompt=(1, 258))
 
     (line,) = run(timeline())
-    assert (line.error, line.node_id) == ("token 258 is none of 258", None)
+    assert (line.error, line.node_id) == ("token 258 is not below 258", None)
 
 
 def test_a_token_that_comes_late_or_twice_changes_nothing():

@@ -88,7 +88,7 @@ def test_layers_that_do_not_fit_are_refused():
 def test_a_plan_does_not_change_its_layers():
     held = holder()
     load(held, 1)
-    with pytest.raises(Refused, match=r"plan 1 is here with layers \[2, 4\)"):
+    with pytest.raises(Refused, match=r"plan 1 already has layers \[2, 4\)"):
         held.open(1, 3, 4)
 
 

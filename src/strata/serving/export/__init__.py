@@ -1,1 +1,1 @@
-"""Launch scripts of serving engines, one a node of a plan."""
+"""Launch scripts of serving engines, one a node of a plan: `launch` has what `vllm` and `sglang` share."""

@@ -95,8 +95,8 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
     vendors = sorted({node.vendor for node in nodes if node.vendor})
     if len(vendors) > 1:
         raise UsageError(
-            f"pipeline {number} joins devices of {' and '.join(vendors)}, and engines know one vendor a pipeline",
-            hint="plan the vendors apart (a fleet file each), and put both plans behind one gateway",
+            f"pipeline {number} has devices of {' and '.join(vendors)}; engines support one vendor per pipeline",
+            hint="plan each vendor separately (one fleet file each), and put both plans behind one gateway",
         )
     tensor = math.gcd(plan.job.num_heads, *(node.num_devices for node in nodes))
     shares = []

@@ -141,7 +141,7 @@ def _decision(gateway: Gateway) -> Endpoint:
             decision = driver.core.explain(request_id)
             if decision is not None:
                 return JSONResponse(_finite(decision) | {"model": driver.name})
-        raise ApiError(404, f"nothing is known of {request_id!r}, or no longer", "decision_not_found")
+        raise ApiError(404, f"{request_id!r} is unknown, or no longer remembered", "decision_not_found")
 
     return endpoint
 

@@ -104,7 +104,7 @@ def _workers(
 def _engines(
     gateway: Gateway, settings: GatewaySettings, model: str, client: httpx.AsyncClient, clock: Clock
 ) -> Driver | None:
-    """Return the driver of a model's engines; None where the name is the workers' model's."""
+    """Return the driver of a model's engines; None where the name is taken by the workers' model."""
     if driver := gateway.drivers.get(model):
         return None if driver is gateway.workers else driver
     urls: dict[str, str] = {}
@@ -126,7 +126,7 @@ async def _serve_backend(
             await asyncio.sleep(ASK_AGAIN_S)
     driver = _engines(gateway, settings, model, client, clock)
     if driver is None:
-        log.error("%s is left out: its model %r has the name of the workers'", backend.url, model)
+        log.error("%s is not used: its model %r has the same name as the workers' model", backend.url, model)
         return
     assert isinstance(driver.backend_client, Engines)
     await watch(backend, f"backend-{number}", driver, driver.backend_client)

@@ -79,7 +79,7 @@ class Engines:
             return AttemptResult(error=f"{node_id} has gone", suspect=node_id)
         request, stream.num_resumed = stream.request, stream.num_generated
         if stream.num_generated and not self._may_go_on(stream, node_id in self.continues):
-            why = "the engine broke off, and no other can go on from the middle of this answer"
+            why = "the engine's connection broke, and no other engine can continue this answer"
             return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
         path = "/v1/chat/completions" if request.kind == "chat" else "/v1/completions"
         content, timeout = json.dumps(_body(stream)), httpx.Timeout(POLL_TIMEOUT_S, read=self.silence_s)
@@ -92,7 +92,9 @@ class Engines:
                     return AttemptResult(error=f"{node_id} says {answer.status_code}", is_clean=True)
                 if answer.status_code >= 400:
                     body = await _document(answer)
-                    refusal = ApiError(answer.status_code, "the engine refuses", "engine-refused", body=body)
+                    refusal = ApiError(
+                        answer.status_code, "the engine refused the request", "engine-refused", body=body
+                    )
                     return AttemptResult(fault=refusal, is_clean=True)
                 if not request.is_stream:
                     document = json.loads(await _document(answer))
@@ -109,7 +111,7 @@ class Engines:
             if stream.num_generated and not self._may_go_on(
                 stream, bool(others)
             ):  # or it would wait for another in vain
-                fault = ApiError(502, f"the engine broke off: {type(error).__name__}", "engine-lost")
+                fault = ApiError(502, f"the engine's connection broke: {type(error).__name__}", "engine-lost")
             return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
 
     def _may_go_on(self, stream: RequestStream, continues: bool) -> bool:
@@ -205,7 +207,7 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > EVENT_BYTES:
-            raise ValueError("an event without end")
+            raise ValueError("an event is too long")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
@@ -217,5 +219,5 @@ async def _document(answer: httpx.Response) -> bytes:
     async for chunk in answer.aiter_bytes():
         body += chunk
         if len(body) > DOCUMENT_BYTES:
-            raise ValueError("an answer without end")
+            raise ValueError("the answer is too long")
     return bytes(body)

@@ -50,7 +50,7 @@ def _endpoint(
     async def endpoint(request: Request) -> Response:
         driver = gateway.workers
         if driver is None:
-            raise ApiError(404, "this gateway takes no workers", "no-workers")
+            raise ApiError(404, "this gateway does not accept workers", "no-workers")
         try:
             message = kind.model_validate_json(await request.body())
         except ValidationError as error:
@@ -65,11 +65,11 @@ def _endpoint(
 
 def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
     if message.model:
-        raise ApiError(409, "a whole engine does not join: name it with --backend", "whole-engine")
+        raise ApiError(409, "whole engines cannot join: name them with --backend", "whole-engine")
     if gateway.fingerprint and message.fingerprint != gateway.fingerprint:
-        raise ApiError(409, f"{message.node_id} hosts another model than this gateway's", "other-model")
+        raise ApiError(409, f"{message.node_id} hosts a different model than this gateway", "other-model")
     if not message.url.startswith(("http://", "https://")):
-        raise ApiError(422, "url begins with http:// or https://", "invalid_value", param="url")
+        raise ApiError(422, "url must begin with http:// or https://", "invalid_value", param="url")
     node = Node(
         message.node_id,
         message.compute_capability,

@@ -37,9 +37,9 @@ NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
 """Values of keys we do not have that ask for nothing; null always does."""
 
 SEVERAL: Final = {
-    "prompt": "one text, or the tokens of one, is wanted; not several prompts at a time",
-    "stop": "a text or up to 4 of them, none empty, is wanted",
-    "content": "a text or a list of parts is wanted",
+    "prompt": "should be one text, or the tokens of one; several prompts at a time are not supported",
+    "stop": "should be a text or up to 4 texts, none of them empty",
+    "content": "should be a text or a list of parts",
 }
 """What fields that take several kinds of value want; pydantic would speak of the first kind only."""
 
@@ -123,7 +123,9 @@ def goal_s(headers: Mapping[str, str], header: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ApiError(400, f"{header}: milliseconds are wanted, not {text!r}", "invalid_value", param=header)
+        raise ApiError(
+            400, f"{header}: should be a number of milliseconds, not {text!r}", "invalid_value", param=header
+        )
     return seconds
 
 

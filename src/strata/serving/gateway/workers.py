@@ -68,11 +68,13 @@ class Workers:
             )
         prompt = request.tokens or encode(request.text)
         if max(prompt) >= VOCAB_SIZE:
-            raise ApiError(400, f"tokens are below {VOCAB_SIZE}", "invalid_value", param="prompt")
+            raise ApiError(400, f"tokens must be below {VOCAB_SIZE}", "invalid_value", param="prompt")
         room = self.max_positions - len(prompt)
         max_tokens = min(self.default_tokens, room) if request.max_tokens is None else request.max_tokens
         if room < max(max_tokens, 1):
-            problem = f"{len(prompt)} tokens of prompt and {max_tokens} of answer exceed {self.max_positions}"
+            problem = (
+                f"{len(prompt)} prompt and {max_tokens} output tokens exceed the limit of {self.max_positions}"
+            )
             raise ApiError(400, problem, "context_length_exceeded", param="max_tokens")
         signal = RequestSignal(
             request_id,
@@ -165,7 +167,7 @@ async def _read(
             return AttemptResult(error=line.error, suspect=line.node_id)
         if line.token is not None:
             if stream.num_generated >= stream.signal.max_tokens:
-                return AttemptResult(error=f"{node_id} sends more than was asked for", suspect=node_id)
+                return AttemptResult(error=f"{node_id} sent more tokens than requested", suspect=node_id)
             if is_first:
                 is_first = False
                 first_token()
@@ -177,7 +179,7 @@ async def _read(
                     await anext(lines, None)  # a connection read to its end is used again
             return AttemptResult(finish=line.finish, is_clean=True)
         await stream.room()
-    return AttemptResult(error=f"{node_id} broke off", suspect=node_id)
+    return AttemptResult(error=f"{node_id} closed the stream early", suspect=node_id)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -186,7 +188,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES:
-            raise ValueError("a line without end")
+            raise ValueError("a line is too long")
         for line in whole:
             if line:
                 yield line

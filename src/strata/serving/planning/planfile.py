@@ -180,12 +180,12 @@ def _relations(document: Document, plan: ServingPlan) -> Iterator[Fault]:
                     (*here, "first"), f"should be {layer}: stages hold consecutive layers, from 0 on"
                 )
             if stage.end <= stage.first:
-                yield document.fault((*here, "end"), "a stage holds at least one layer")
+                yield document.fault((*here, "end"), "a stage must hold at least one layer")
             layer = stage.end
             if stage.node not in known:
                 yield document.fault((*here, "node"), f"no node {stage.node!r} in `fleet`")
             elif stage.node in used:
-                yield document.fault((*here, "node"), f"{stage.node} holds a stage already")
+                yield document.fault((*here, "node"), f"{stage.node} already holds a stage")
             used.add(stage.node)
         if layer != plan.job.num_layers:
             message = f"ends after {layer} layers where the job's model has {plan.job.num_layers}"

@@ -29,7 +29,7 @@ def parse(kind: Kind, text: str, known: Collection[str]) -> FaultEvent:
     node_id, at, when = text.rpartition("@")
     when, star, factor = when.partition("*")
     if not at or bool(star) != (kind == "slow"):
-        raise UsageError(f"--{kind} {text} says not which node and when", hint=example)
+        raise UsageError(f"--{kind} {text} does not say which node and when", hint=example)
     if node_id not in known:
         raise UsageError(f"--{kind} {text}: no node {node_id!r} (there are {_some(known)})", hint=example)
     at_s = units.parse(when, "time")
@@ -38,7 +38,7 @@ def parse(kind: Kind, text: str, known: Collection[str]) -> FaultEvent:
     except ValueError:
         times = math.nan
     if at_s < 0 or not 0 < times < math.inf:
-        raise UsageError(f"--{kind} {text} has a time or a factor without meaning", hint=example)
+        raise UsageError(f"--{kind} {text} has an invalid time or factor", hint=example)
     return FaultEvent(kind, node_id, at_s, times)
 
 

@@ -141,7 +141,7 @@ class Agent:
             try:
                 desired = Desired.model_validate_json(answer.body)
             except ValueError as error:  # something else answers at its address
-                log.warning("this is no gateway: %s", error)
+                log.warning("the address does not answer like a gateway: %s", error)
                 return False
             self.is_joined = True
             self._heed(desired, held)

@@ -80,7 +80,7 @@ class ChainDriver:
         most = stage.holder.shape.max_positions
         given = [*message.prompt, *message.generated]
         if max(given) >= VOCAB_SIZE:
-            raise ChainError(f"token {max(given)} is none of {VOCAB_SIZE}")
+            raise ChainError(f"token {max(given)} is not below {VOCAB_SIZE}")
         num_written, position, replayed = len(message.generated), 0, len(message.generated)
         kv_tokens = min(len(message.prompt) + message.max_tokens, most)
         for number in range(message.max_tokens):

@@ -113,12 +113,14 @@ class Holder:
             raise Refused(f"there are no layers [{first}, {end}) in a model of {self.shape.num_layers}")
         if held := self.plans.get(version):
             if (held.first, held.end) != (first, end):
-                raise Refused(f"plan {version} is here with layers [{held.first}, {held.end})")
+                raise Refused(f"plan {version} already has layers [{held.first}, {held.end})")
             held.is_released = False
             return None
         need_bytes = self.shape.weight_bytes(first, end)
         if need_bytes > self.memory_bytes:
-            raise Refused(f"layers [{first}, {end}) take {need_bytes} bytes of {self.memory_bytes:.0f}")
+            raise Refused(
+                f"layers [{first}, {end}) need {need_bytes} bytes where there are {self.memory_bytes:.0f}"
+            )
         self.plans[version] = Held(first, end)
         return tuple(n for n in self.shape.layer_numbers(first, end) if n not in self._layers)
 
@@ -154,7 +156,7 @@ class Holder:
         kv_bytes = kv_tokens * self.shape.kv_bytes_per_token(first, end)
         if self.kv_bytes + kv_bytes > self.kv_capacity_bytes:
             room = max(0.0, self.kv_capacity_bytes - self.kv_bytes)
-            raise Refused(f"{kv_tokens} tokens take {kv_bytes} bytes of keys and values; {room:.0f} are free")
+            raise Refused(f"{kv_tokens} tokens need {kv_bytes} bytes of KV memory; {room:.0f} are free")
         self.sequences[key] = sequence = Sequence(held, self.maker.cache(kv_tokens), kv_bytes, now_s)
         return sequence
 
