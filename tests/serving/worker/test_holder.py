@@ -81,7 +81,7 @@ def test_layers_the_model_does_not_have_are_refused(first, end):
 
 
 def test_layers_that_do_not_fit_are_refused():
-    with pytest.raises(Refused, match=r"layers \[0, 6\) take \d+ bytes of \d+"):
+    with pytest.raises(Refused, match=r"layers \[0, 6\) need \d+ bytes where there are \d+"):
         holder(kv_tokens=0).open(1, 0, 6)
 
 
