@@ -239,7 +239,7 @@ def test_a_plan_without_pipelines_is_refused(engine):
 def test_a_pipeline_of_two_vendors_is_refused(engine):
     plan = planned((("a", 8, 10), ("b", 8, 10)))
     amd = replace(plan.nodes[0], vendor="AMD"), replace(plan.nodes[1], vendor="NVIDIA")
-    with pytest.raises(UsageError, match="pipeline 1 joins devices of AMD and NVIDIA"):
+    with pytest.raises(UsageError, match="pipeline 1 has devices of AMD and NVIDIA"):
         engine.render(replace(plan, nodes=amd))
     assert engine.render(replace(plan, nodes=(amd[0], replace(amd[1], vendor="AMD")))).files
 

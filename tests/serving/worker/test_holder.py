@@ -104,7 +104,7 @@ def test_the_memory_for_keys_and_values_is_what_is_left_of_the_weights():
     held = holder(kv_tokens=25)
     load(held, 1)
     begin(held, "a", tokens=20)
-    with pytest.raises(Refused, match=f"6 tokens take {6 * TOKEN} bytes of keys and values; {5 * TOKEN} are free"):
+    with pytest.raises(Refused, match=f"6 tokens need {6 * TOKEN} bytes of KV memory; {5 * TOKEN} are free"):
         begin(held, "b", tokens=6)
     begin(held, "b", tokens=5)
     assert held.kv_bytes == held.kv_capacity_bytes
