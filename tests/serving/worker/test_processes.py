@@ -165,7 +165,7 @@ def test_a_request_that_does_not_fit_is_refused_by_the_worker_and_blames_nobody(
         next(lines)
         more = message | {"request_id": "other", "max_tokens": 2040}
         refused = live.client.post(f"{url}/generate", json=more).json()
-    assert "2046 tokens take" in refused["error"]
+    assert "2046 tokens need" in refused["error"]
     assert "node_id" not in refused
     until(live.is_free, lambda: "free memory")
 
