@@ -97,9 +97,9 @@ def survey(environment: Mapping[str, str], *, root: Path = Path("/")) -> Iterato
     yield _part("terminal", terminal, "colours and progress bars", f"plain text of {terminal_width()} columns")
 
 
-def _part(name: str, found: str | None, used_for: str, get: str, *, base: bool = False) -> Part:
-    if found is not None:
-        return Part(name, "ok", found, used_for, "")
+def _part(name: str, detail: str | None, used_for: str, get: str, *, base: bool = False) -> Part:
+    if detail is not None:
+        return Part(name, "ok", detail, used_for, "")
     return Part(name, "missing" if base else "optional-missing", "", used_for, get)
 
 
@@ -119,15 +119,15 @@ def _astra_sim(environment: Mapping[str, str]) -> Part:
     name, used_for = "ASTRA-sim", "a second opinion on a step: simulate --backend astra"
     get = "build its analytical backend; put it on PATH, or its folder in STRATA_ASTRA_SIM"
     try:
-        found = asdict(find(environment))
+        binaries = asdict(find(environment))
     except StrataError as error:
         return Part(name, "optional-missing", "", used_for, "; ".join(str(error).splitlines()))
-    said = [
+    backends = [
         f"{kind}: {binary} ({'answered a known case' if is_checked(binary, environment) else 'not asked yet'})"
-        for kind, binary in found.items()
+        for kind, binary in binaries.items()
         if binary is not None
     ]
-    return _part(name, ", ".join(said) or None, used_for, get)
+    return _part(name, ", ".join(backends) or None, used_for, get)
 
 
 def _kubeconfig(environment: Mapping[str, str]) -> str | None:

@@ -138,25 +138,25 @@ def _chakra(
     from strata.simulate.astra.lower import Aggregation
     from strata.training.export import chakra
 
-    found = chakra.render(saved, aggregation=Aggregation(aggregate) if aggregate else None)
-    for name, text in found.files.items():
+    chakra_files = chakra.render(saved, aggregation=Aggregation(aggregate) if aggregate else None)
+    for name, text in chakra_files.files.items():
         write_text(out / name, text)
-    write_traces(out, found.traces)
-    sizes = {name: len(text.encode()) for name, text in found.files.items()}
-    sizes |= {name: len(data) for name, data in found.traces.items()}
+    write_traces(out, chakra_files.traces)
+    sizes = {name: len(text.encode()) for name, text in chakra_files.files.items()}
+    sizes |= {name: len(data) for name, data in chakra_files.traces.items()}
     data = {
         "plan": saved.name,
         "target": "chakra",
         "folder": str(out),
-        "num_ranks": len(found.traces),
+        "num_ranks": len(chakra_files.traces),
         "files": list(sizes),
-        "notes": list(found.notes),
+        "notes": list(chakra_files.notes),
     }
 
     def show(console: Console) -> None:
         body = [(str(out / name), str(size)) for name, size in sizes.items()]
         console.print(rows(["file", "bytes"], body, right=[1]))
-        console.print(f"{len(found.traces)} ranks, {sum(map(bool, found.labels))} of them at work")
+        console.print(f"{len(chakra_files.traces)} ranks, {sum(map(bool, chakra_files.labels))} of them at work")
 
     return data, show
 

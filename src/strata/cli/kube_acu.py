@@ -66,45 +66,45 @@ def _listed(devices: Sequence[Part], key: str, domain: str) -> list[dict[str, An
     from strata.cluster.cache.capacity import by
 
     here = [part for part in devices if part.domain == domain]
-    return [{"name": one.name, **_data(one)} for one in by(here, lambda part: getattr(part, key))]
+    return [{"name": summary.name, **_data(summary)} for summary in by(here, lambda part: getattr(part, key))]
 
 
-def _data(one: Summary) -> dict[str, Any]:
+def _data(summary: Summary) -> dict[str, Any]:
     return {
-        "total": dict(one.total),
-        "used": dict(one.used),
-        "free": dict(one.free),
-        "out": dict(one.out),
-        "trust": {figure: trust.value for figure, trust in one.trust.items()},
-        "devices": one.devices,
-        "devices_unknown": dict(one.unknown),
-        "models": list(one.models),
+        "total": dict(summary.total),
+        "used": dict(summary.used),
+        "free": dict(summary.free),
+        "out": dict(summary.out),
+        "trust": {figure: trust.value for figure, trust in summary.trust.items()},
+        "devices": summary.devices,
+        "devices_unknown": dict(summary.unknown),
+        "models": list(summary.models),
     }
 
 
 def _show(console: Console, key: str, groups: Sequence[Summary], whole: Summary) -> None:
     body = [
         (
-            one.name,
-            str(one.devices),
-            _figure(one, one.total, "fp16"),
-            _figure(one, one.used, "fp16"),
-            _figure(one, one.free, "fp16"),
-            _figure(one, one.out, "fp16"),
-            _figure(one, one.total, "memory"),
-            _figure(one, one.free, "memory"),
-            _figure(one, one.total, "memory_bandwidth"),
+            summary.name,
+            str(summary.devices),
+            _figure(summary, summary.total, "fp16"),
+            _figure(summary, summary.used, "fp16"),
+            _figure(summary, summary.free, "fp16"),
+            _figure(summary, summary.out, "fp16"),
+            _figure(summary, summary.total, "memory"),
+            _figure(summary, summary.free, "memory"),
+            _figure(summary, summary.total, "memory_bandwidth"),
         )
-        for one in (*groups, whole)
+        for summary in (*groups, whole)
     ]
     headers = (key, "devices", "fp16", "used", "free", "out", "memory", "mem free", "mem bw")
     console.print(rows(headers, body, right=range(1, len(headers))))
     console.print(f"\n{_NOTE}", soft_wrap=True)
 
 
-def _figure(one: Summary, amounts: Mapping[Any, float], figure: Any) -> str:
-    trust = one.trust.get(figure)
+def _figure(summary: Summary, amounts: Mapping[Any, float], figure: Any) -> str:
+    trust = summary.trust.get(figure)
     if trust is None:
-        return "-" if not one.devices else "?"
-    unknown = "?" if figure in one.unknown else ""
+        return "-" if not summary.devices else "?"
+    unknown = "?" if figure in summary.unknown else ""
     return f"{'~' if trust is Trust.ASSUMED else ''}{amounts[figure]:.0f}{unknown}"

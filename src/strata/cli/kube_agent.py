@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 @click.option("--sys-root", type=click.Path(path_type=Path), default=Path("/sys"), hidden=True, help="For tests.")
-def agent(once: bool, output: str, node: str | None, **told: Any) -> None:
+def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     """Find this node's accelerators and publish them as its ComputeNode.
 
     Vendors' tools that are missing, hang or babble leave a note. A fault (an XID, a PCIe error, a device off the
@@ -52,18 +52,18 @@ def agent(once: bool, output: str, node: str | None, **told: Any) -> None:
     from strata.cluster.agent.collect import collect
 
     name = node or os.environ.get("NODE_NAME") or platform.node().lower()
-    told["every"] = _positive("--every", told["every"])
-    told["heartbeat"] = _positive("--heartbeat", told["heartbeat"])
-    told["probe_every"] = _positive("--probe-every", told["probe_every"]) if told["probe_every"] else None
+    options["every"] = _positive("--every", options["every"])
+    options["heartbeat"] = _positive("--heartbeat", options["heartbeat"])
+    options["probe_every"] = _positive("--probe-every", options["probe_every"]) if options["probe_every"] else None
 
     def look(now_s: float, before: Any) -> Any:
-        return collect(name, now_s=now_s, before=before, root=told["sys_root"])
+        return collect(name, now_s=now_s, before=before, root=options["sys_root"])
 
     if once:
-        found = _once(look, with_benchmark=told["benchmark"])
-        emit(_data(found), output, partial(_show, found))
+        fingerprint = _once(look, with_benchmark=options["benchmark"])
+        emit(_data(fingerprint), output, partial(_show, fingerprint))
     else:
-        _run(look, told)
+        _run(look, options)
 
 
 def _positive(option: str, text: str) -> float:
@@ -85,18 +85,18 @@ def _once(look: Collect, *, with_benchmark: bool) -> Fingerprint:
     if with_benchmark:
         run_benchmarks(
             lambda: known.now(0.0),
-            lambda told: told(known),
+            lambda event: event(known),
             at_start=True,
             probe_every_s=None,
             stopped=threading.Event(),
             wall_clock=lambda: 0.0,
         )
-    found = known.now(0.0)
-    assert found is not None, "it was just collected"
-    return found
+    fingerprint = known.now(0.0)
+    assert fingerprint is not None, "it was just collected"
+    return fingerprint
 
 
-def _run(look: Collect, told: dict[str, Any]) -> None:
+def _run(look: Collect, options: dict[str, Any]) -> None:
     for module in ("starlette", "uvicorn"):
         need(module, extra="cluster")
     import logging
@@ -109,35 +109,40 @@ def _run(look: Collect, told: dict[str, Any]) -> None:
     from strata.cluster.api.client import connect
     from strata.net.server import listen
 
-    api = connect(kubeconfig=told["kubeconfig"], timeout_s=5.0)
+    api = connect(kubeconfig=options["kubeconfig"], timeout_s=5.0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    known = Agent(Pace(heartbeat_s=told["heartbeat"]), rng=random.Random())
-    with listen(told["host"], told["port"]) as listener:
+    known = Agent(Pace(heartbeat_s=options["heartbeat"]), rng=random.Random())
+    with listen(options["host"], options["port"]) as listener:
         click.echo(f"agent answers at port {listener.getsockname()[1]}")
         run(
             known,
             listener,
             collect=look,
             publish=partial(publish, apply=api.apply),
-            every_s=told["every"],
-            at_start=told["benchmark"],
-            probe_every_s=told["probe_every"],
-            root=told["sys_root"],
+            every_s=options["every"],
+            at_start=options["benchmark"],
+            probe_every_s=options["probe_every"],
+            root=options["sys_root"],
         )
 
 
-def _data(found: Fingerprint) -> dict[str, Any]:
+def _data(fingerprint: Fingerprint) -> dict[str, Any]:
     return {
-        "node": found.node,
-        "driver": found.driver,
-        "tool": found.tool,
-        "can_p2p": found.can_p2p,
-        "devices": [_device_data(device) for device in found.devices],
+        "node": fingerprint.node,
+        "driver": fingerprint.driver,
+        "tool": fingerprint.tool,
+        "can_p2p": fingerprint.can_p2p,
+        "devices": [_device_data(device) for device in fingerprint.devices],
         "links": [
-            {"a": a, "b": b, "kind": found.links.get((a, b)), "bytes_per_s": found.measured.get((a, b))}
-            for a, b in sorted({*found.links, *found.measured})
+            {
+                "a": a,
+                "b": b,
+                "kind": fingerprint.links.get((a, b)),
+                "bytes_per_s": fingerprint.measured.get((a, b)),
+            }
+            for a, b in sorted({*fingerprint.links, *fingerprint.measured})
         ],
-        "notes": list(found.notes),
+        "notes": list(fingerprint.notes),
     }
 
 
@@ -165,30 +170,30 @@ def _device_data(device: Device) -> dict[str, Any]:
     }
 
 
-def _show(found: Fingerprint, console: Console) -> None:
-    said = [_device_data(device) for device in found.devices]
-    if not said:
-        console.print(f"{found.node}: no device")
+def _show(fingerprint: Fingerprint, console: Console) -> None:
+    devices = [_device_data(device) for device in fingerprint.devices]
+    if not devices:
+        console.print(f"{fingerprint.node}: no device")
         console.print("none is found by NVML, nvidia-smi, npu-smi, cnmon, hy-smi or mthreads-gmi")
     else:
-        console.print(f"{found.node}: {found.tool}, driver {found.driver or 'unknown'}")
+        console.print(f"{fingerprint.node}: {fingerprint.tool}, driver {fingerprint.driver or 'unknown'}")
         headers = ["#", "device", "memory", "ACU", "trust", "health", "faults", "NUMA"]
         body = [
             [
                 str(i),
-                one["model"],
-                units.show_bytes(one["memory_bytes"]),
-                "-" if one["acu"]["fp16"] is None else f"{one['acu']['fp16']:.0f}",
-                one["acu_trust"].get("fp16", "-"),
-                f"{one['health']:.2g}",
-                ", ".join(one["faults"]) or "-",
-                "-" if one["numa_node"] is None else str(one["numa_node"]),
+                device["model"],
+                units.show_bytes(device["memory_bytes"]),
+                "-" if device["acu"]["fp16"] is None else f"{device['acu']['fp16']:.0f}",
+                device["acu_trust"].get("fp16", "-"),
+                f"{device['health']:.2g}",
+                ", ".join(device["faults"]) or "-",
+                "-" if device["numa_node"] is None else str(device["numa_node"]),
             ]
-            for i, one in enumerate(said)
+            for i, device in enumerate(devices)
         ]
         console.print(rows(headers, body, right=(2, 3, 5, 7)))
-        kinds = dict.fromkeys(found.links.values())
+        kinds = dict.fromkeys(fingerprint.links.values())
         if kinds:
-            console.print("links: " + ", ".join(kinds) + ("" if found.can_p2p else "; no peer-to-peer"))
-    for note in found.notes:
+            console.print("links: " + ", ".join(kinds) + ("" if fingerprint.can_p2p else "; no peer-to-peer"))
+    for note in fingerprint.notes:
         console.print(f"note: {note}")

@@ -47,7 +47,7 @@ from strata.errors import need
 )
 @click.option("--kueue", is_flag=True, help="Answer Kueue's AdmissionChecks; needs deploy/components/kueue.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
-def controller(**told: Any) -> None:
+def controller(**options: Any) -> None:
     """Route suspended jobs of ours and let them go; taint nodes with broken or slow devices and move their jobs.
 
     Run two or more: one leads, by a Lease, and another takes over when it is gone. SIGTERM ends it with 0.
@@ -63,7 +63,7 @@ def controller(**told: Any) -> None:
     from strata.net.server import listen
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    clients = connect_clients(told.pop("kubeconfig"))
-    with listen(told.pop("host"), told.pop("port")) as listener:
+    clients = connect_clients(options.pop("kubeconfig"))
+    with listen(options.pop("host"), options.pop("port")) as listener:
         click.echo(f"controller answers at port {listener.getsockname()[1]}")
-        run(listener, clients, **told)
+        run(listener, clients, **options)

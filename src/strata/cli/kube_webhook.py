@@ -37,7 +37,7 @@ from strata.errors import need
     help="Seconds that running reviews have after SIGTERM.",
 )
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
-def webhook(**told: Any) -> None:
+def webhook(**options: Any) -> None:
     """Answer the API server's questions about pods and jobs with the label ai.compute/managed.
 
     Jobs are held back until the controller has routed them; pods of routed jobs get everything their accelerator
@@ -49,12 +49,12 @@ def webhook(**told: Any) -> None:
     """
     for module in ("lightkube", "starlette", "uvicorn"):
         need(module, extra="cluster")
-    if told["cert_dir"] is None:
+    if options["cert_dir"] is None:
         need("cryptography", extra="cluster")
-    _serve(told)
+    _serve(options)
 
 
-def _serve(told: dict[str, Any]) -> None:
+def _serve(options: dict[str, Any]) -> None:
     import logging
     import random
     import time
@@ -73,18 +73,18 @@ def _serve(told: dict[str, Any]) -> None:
     from strata.cluster.cache.informer import Informer
     from strata.net.server import listen, serve
 
-    folder = told["cert_dir"]
+    folder = options["cert_dir"]
     if folder is not None:
         read_folder(folder)
-    api = connect(kubeconfig=told["kubeconfig"])
+    api = connect(kubeconfig=options["kubeconfig"])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    minor = told["server_minor"]
+    minor = options["server_minor"]
     if minor is None:
         minor = api.minor_version()
         # In 1.34 image volumes are there but switched off; who switched them on says --server-minor 34.
         minor = IMAGE_VOLUMES - 1 if minor == IMAGE_VOLUMES else minor
-    keeper = Keeper(api, service=told["service"], namespace=told["namespace"])
+    keeper = Keeper(api, service=options["service"], namespace=options["namespace"])
     informer = Informer(api, ClusterCache(bundled_profiles()), rng=random.Random())
 
     def look() -> Pair:
@@ -100,10 +100,10 @@ def _serve(told: dict[str, Any]) -> None:
 
     tls = server_context()
     frame = make_frame(reviewed, unready=informer.unready, tls=tls, look=look)
-    with listen(told["host"], told["port"]) as listener:
+    with listen(options["host"], options["port"]) as listener:
         click.echo(f"webhook answers at port {listener.getsockname()[1]}")
         informer.start(in_thread=True)
         try:
-            serve(frame, listener, drain_s=told["drain"], tls=tls)
+            serve(frame, listener, drain_s=options["drain"], tls=tls)
         finally:
             informer.stop()

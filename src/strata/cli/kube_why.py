@@ -44,19 +44,19 @@ def why(
     from strata.cluster.controller.why_query import answer
 
     cache, objects = look(snapshots, kubeconfig, context)
-    found = answer(cache, objects, target, namespace=namespace)
-    emit(_data(found), output, lambda console: _show(console, found))
+    explanation = answer(cache, objects, target, namespace=namespace)
+    emit(_data(explanation), output, lambda console: _show(console, explanation))
 
 
-def _data(found: Answer) -> dict[str, Any]:
-    status = found.status
-    condition = _routed(found)
+def _data(explanation: Answer) -> dict[str, Any]:
+    status = explanation.status
+    condition = _routed(explanation)
     decision = status.get("decision") or {}
-    placement = found.placement
+    placement = explanation.placement
     return {
-        "object": found.subject,
-        "is_managed": found.is_managed,
-        "source": "recorded" if found.is_recorded else "now",
+        "object": explanation.subject,
+        "is_managed": explanation.is_managed,
+        "source": "recorded" if explanation.is_recorded else "now",
         "is_routed": condition.get("status") == "True" if condition else placement is not None,
         "reason": condition.get("reason", ""),
         "since": condition.get("lastTransitionTime") or None,
@@ -71,26 +71,26 @@ def _data(found: Answer) -> dict[str, Any]:
     }
 
 
-def _routed(found: Answer) -> dict[str, Any]:
+def _routed(explanation: Answer) -> dict[str, Any]:
     from strata.cluster.api.crd.compute_claim import ROUTED
 
-    some = found.status.get("conditions") or ()
-    return next((dict(one) for one in some if one.get("type") == ROUTED), {})
+    conditions = explanation.status.get("conditions") or ()
+    return next((dict(condition) for condition in conditions if condition.get("type") == ROUTED), {})
 
 
-def _show(console: Console, found: Answer) -> None:
+def _show(console: Console, explanation: Answer) -> None:
     from strata.cluster.api.placement_annotation import MANAGED
     from strata.cluster.controller.why_query import grouped
 
-    data = _data(found)
-    kind, _, name = found.subject.partition("/")
-    if found.is_recorded:
-        said = "goes" if data["is_routed"] else "waits"
+    data = _data(explanation)
+    kind, _, name = explanation.subject.partition("/")
+    if explanation.is_recorded:
+        verb = "goes" if data["is_routed"] else "waits"
         when = f", since {data['since']}" if data["since"] else ""
     else:
-        said, when = "would go" if data["is_routed"] else "would wait", ", decided now"
-    console.print(f"{kind} {name} {said}{when}", style="bold", soft_wrap=True)
-    if not found.is_managed:
+        verb, when = "would go" if data["is_routed"] else "would wait", ", decided now"
+    console.print(f"{kind} {name} {verb}{when}", style="bold", soft_wrap=True)
+    if not explanation.is_managed:
         _line(console, f"It is not routed by strata: it has no label {MANAGED}.", indent="  ")
     if data["is_routed"]:
         _line(console, f"{data['devices']}x {data['model']}, profile {data['profile']}", indent="  ")

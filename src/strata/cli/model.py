@@ -44,15 +44,15 @@ def model(config: str | None, sequence: int | None, output: str) -> None:
     emit(data, output, lambda console: _show_one(console, spec, data))
 
 
-def _sequence_length(spec: ModelSpec, asked: int | None) -> int:
+def _sequence_length(spec: ModelSpec, sequence: int | None) -> int:
     longest = spec.max_sequence_length
-    if asked is None:
+    if sequence is None:
         return min(_SEQUENCE_LENGTH, longest or _SEQUENCE_LENGTH)
-    if longest is not None and asked > longest:
+    if longest is not None and sequence > longest:
         raise UsageError(
             f"{spec.name} has learned positions for {longest} tokens only", hint=f"--sequence {longest}"
         )
-    return asked
+    return sequence
 
 
 def _summary(spec: ModelSpec) -> dict[str, Any]:

@@ -143,24 +143,28 @@ def _absent(reason: str) -> str:
 
 def _policy(console: Console, policy: dict[str, Any]) -> None:
     """Print what the learned policy decided on."""
-    told, trained = policy["explanation"], policy["trained_at"] or "at a time not recorded"
+    explanation, trained = policy["explanation"], policy["trained_at"] or "at a time not recorded"
     console.print(f"chosen by hi-ppo, trained {trained} (seed {policy['seed']})", soft_wrap=False)
-    if told is None:
+    if explanation is None:
         return
-    if told["in_use"]:
-        verdict = "keep it" if told["taken"] == told["in_use"] else f"switch to {told['taken']}"
-        console.print(f"  in use: {told['in_use']}: {verdict}", soft_wrap=False)
-    if told["keeping_costs"] and told["taken"] != told["in_use"]:
+    if explanation["in_use"]:
+        verdict = (
+            "keep it" if explanation["taken"] == explanation["in_use"] else f"switch to {explanation['taken']}"
+        )
+        console.print(f"  in use: {explanation['in_use']}: {verdict}", soft_wrap=False)
+    if explanation["keeping_costs"] and explanation["taken"] != explanation["in_use"]:
         spans = ", ".join(
-            f"{value:+.2f} {name.replace('_', ' ')}" for name, value in told["keeping_costs"].items()
+            f"{value:+.2f} {name.replace('_', ' ')}" for name, value in explanation["keeping_costs"].items()
         )
         console.print(f"  keeping would cost, in steps of the best plan: {spans}", soft_wrap=False)
-    if told["runner_up"]:
-        console.print(f"  runner-up: {told['runner_up']}", soft_wrap=False)
-    if told["tipped"]:
-        named = ", ".join(f"{name.replace('_', ' ')} {share:+.2g}" for name, share in told["tipped"].items())
+    if explanation["runner_up"]:
+        console.print(f"  runner-up: {explanation['runner_up']}", soft_wrap=False)
+    if explanation["tipped"]:
+        named = ", ".join(
+            f"{name.replace('_', ' ')} {share:+.2g}" for name, share in explanation["tipped"].items()
+        )
         console.print(f"  what tipped it (logits): {named}", soft_wrap=False)
-    for reason in told["reasons"]:
+    for reason in explanation["reasons"]:
         console.print(f"  {reason['token']}: {reason['text']}", soft_wrap=False)
 
 

@@ -50,9 +50,9 @@ def by_analytic(jobs: list[Loaded], *, has_timeline: bool = False) -> Simulated:
     reports = [job.model.details([job.plan])[0] for job in jobs]
     if not has_timeline:
         return Simulated(reports)
-    drawn = [plan_timeline(job.model, job.plan, job=job.name) for job in jobs]
-    lanes = tuple(lane for one in drawn for lane in one.lanes)
-    return Simulated(reports, Timeline(lanes, tuple(span for one in drawn for span in one.spans)))
+    timelines = [plan_timeline(job.model, job.plan, job=job.name) for job in jobs]
+    lanes = tuple(lane for timeline in timelines for lane in timeline.lanes)
+    return Simulated(reports, Timeline(lanes, tuple(span for timeline in timelines for span in timeline.spans)))
 
 
 def by_compat(jobs: list[Loaded], links: str | None) -> Simulated:
@@ -97,7 +97,7 @@ def by_all(jobs: list[Loaded], links: str | None, folder: Path) -> list[dict[str
     from strata.simulate.astra.referee import compare, ranks_csv
 
     job = _only(jobs)
-    found = [
+    entries = [
         _row("analytic", lambda: by_analytic(jobs)),
         _row("events", lambda: by_events(jobs)),
         _row("astra-compatible", lambda: by_compat(jobs, links)),
@@ -113,17 +113,17 @@ def by_all(jobs: list[Loaded], links: str | None, folder: Path) -> list[dict[str
     for row in referee:
         step_s = row.result.step_s if row.result else None
         message = "; ".join(row.result.notes) if row.result else row.message
-        found.append({"backend": f"astra-{row.backend}", "step_time_s": step_s, "message": message})
+        entries.append({"backend": f"astra-{row.backend}", "step_time_s": step_s, "message": message})
     base_s = job.model.reports([job.plan])[0].step_time_s
-    for entry in found:
+    for entry in entries:
         entry["ratio"] = None if entry["step_time_s"] is None else entry["step_time_s"] / base_s
     table = io.StringIO()
     writer = csv.DictWriter(table, ["backend", "step_time_s", "ratio", "message"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(entries)
     write_text(folder / "backends.csv", table.getvalue())
     write_text(folder / "ranks.csv", ranks_csv(row.result for row in referee if row.result))
-    return found
+    return entries
 
 
 def _row(name: str, answer: Callable[[], Simulated]) -> dict[str, Any]:
