@@ -26,8 +26,8 @@ def page_routes(
 
     def page(why: Why) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            said = why()
-            return PlainTextResponse(said or "ok", status_code=503 if said else 200)
+            problem = why()
+            return PlainTextResponse(problem or "ok", status_code=503 if problem else 200)
 
         return answer
 

@@ -71,10 +71,10 @@ def pod_seen(pod: Object) -> PodSeen:
 def extended_resources(container: Mapping[str, Any]) -> dict[str, int]:
     """Return the extended resources (`domain/name`) a container asks for."""
     resources = container.get("resources") or {}
-    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return {
         name: int(amount)
-        for name, amount in asked.items()
+        for name, amount in amounts.items()
         if "/" in name and not name.startswith("kubernetes.io/") and str(amount).isdigit()
     }
 
@@ -103,7 +103,11 @@ def uses_of(
             continue
         place = pod.place if pod.place in left else None
         if place is None or pod.node not in ("", place.node):
-            place = next((one for one in left if one.node == pod.node), None) if pod.place is None else None
+            place = (
+                next((candidate for candidate in left if candidate.node == pod.node), None)
+                if pod.place is None
+                else None
+            )
         if place is None:
             late.append(pod)
         else:
@@ -159,8 +163,8 @@ def free_of(
             there = sum(device.vendor == vendor for device in devices)
             unnamed[vendor] = unnamed.get(vendor, 0) + max(0, there - count)
     for vendor, count in unnamed.items():
-        mine = [i for i, one in enumerate(devices) if one.vendor == vendor]
-        mine.sort(key=lambda i: (free_share[i] < 1.0 or free_bytes[i] < devices[i].memory_bytes, i))
-        for device in mine[:count]:
+        vendor_devices = [i for i, device in enumerate(devices) if device.vendor == vendor]
+        vendor_devices.sort(key=lambda i: (free_share[i] < 1.0 or free_bytes[i] < devices[i].memory_bytes, i))
+        for device in vendor_devices[:count]:
             take(device, None, 0.0)
     return tuple(free_bytes), tuple(free_share)

@@ -116,27 +116,27 @@ class ClusterCache:
     @property
     def placements(self) -> Mapping[str, Placement]:
         """What is placed, by gang: of its job, else of its pods."""
-        found = {key: _placement(gang) for key, gang in self._gangs.items()}
-        return {key: placement for key, placement in found.items() if placement is not None}
+        placements = {key: _placement(gang) for key, gang in self._gangs.items()}
+        return {key: placement for key, placement in placements.items() if placement is not None}
 
     def placement_of(self, gang: str) -> Placement | None:
         """Return what a gang holds, as `placements` has it."""
-        found = self._gangs.get(gang)
-        return None if found is None else _placement(found)
+        entry = self._gangs.get(gang)
+        return None if entry is None else _placement(entry)
 
     def free_places(self, gang: str) -> list[PodPlace]:
         """Return the places of a gang that no pod of it has."""
-        found = self._gangs.get(gang)
-        left = list(placement.pods) if found and (placement := _placement(found)) else []
-        for pod in found.pods.values() if found else ():
+        entry = self._gangs.get(gang)
+        left = list(placement.pods) if entry and (placement := _placement(entry)) else []
+        for pod in entry.pods.values() if entry else ():
             if not pod.is_over and pod.place in left:
                 left.remove(pod.place)
         return left
 
     def pods_of(self, gang: str) -> tuple[str, ...]:
         """Return the pods of a gang that hold something, as `namespace/name`."""
-        found = self._gangs.get(gang)
-        return tuple(sorted(key for key, pod in found.pods.items() if not pod.is_over)) if found else ()
+        entry = self._gangs.get(gang)
+        return tuple(sorted(key for key, pod in entry.pods.items() if not pod.is_over)) if entry else ()
 
     @property
     def index(self) -> Index:
@@ -148,7 +148,7 @@ class ClusterCache:
             old, new = self._index, [self._state(name) for name in sorted(self._dirty)]
             try:
                 self._index = old.with_nodes(new)
-                self.grown += any(_may_fit_more(old.nodes[old.node_number[one.name]], one) for one in new)
+                self.grown += any(_may_fit_more(old.nodes[old.node_number[node.name]], node) for node in new)
             except ValueError:  # built otherwise: all shapes are looked at again
                 self._index = None
                 return self.index
@@ -195,26 +195,28 @@ class ClusterCache:
 
     def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
         """Hold a gang's places that the API server does not show yet."""
-        one = self._gangs.setdefault(gang, _Gang())
+        entry = self._gangs.setdefault(gang, _Gang())
         # As an annotation has it, so that it can be told when it shows.
-        one.assumed, one.assumed_until_s = decode(encode(placement), where=gang), until_s
+        entry.assumed, entry.assumed_until_s = decode(encode(placement), where=gang), until_s
         self._recount(gang)
 
     def is_assumed(self, gang: str) -> bool:
         """Return whether a gang's places are held that the API server does not show yet."""
-        found = self._gangs.get(gang)
-        return found is not None and found.assumed is not None
+        entry = self._gangs.get(gang)
+        return entry is not None and entry.assumed is not None
 
     def forget(self, gang: str) -> None:
         """Take back what was assumed: it did not come about."""
-        if one := self._gangs.get(gang):
-            one.assumed = None
+        if entry := self._gangs.get(gang):
+            entry.assumed = None
             self._recount(gang)
 
     def expire(self, now_s: float) -> None:
         """Take back what was assumed and did not show up in time."""
         late = [
-            key for key, one in self._gangs.items() if one.assumed is not None and one.assumed_until_s <= now_s
+            key
+            for key, entry in self._gangs.items()
+            if entry.assumed is not None and entry.assumed_until_s <= now_s
         ]
         for gang in late:
             self.forget(gang)
@@ -245,10 +247,10 @@ class ClusterCache:
             self._take_job(kind, key, obj)
 
     def _take_compute_node(self, name: str, obj: Object | None) -> None:
-        found = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
+        fingerprint = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
         with self._rebuilt_if_new(name):
             _put(self.compute_nodes, name, obj)
-            _put(self.fingerprints, name, found)
+            _put(self.fingerprints, name, fingerprint)
 
     @contextmanager
     def _rebuilt_if_new(self, node: str) -> Iterator[None]:
@@ -261,20 +263,20 @@ class ClusterCache:
 
     def _take_profile(self, name: str, obj: Object | None) -> None:
         before = self._own_profiles.get(name)
-        found = self._read(kinds.RUNTIME_PROFILE, name, obj, profile_of)
-        _put(self._own_profiles, name, found)
-        self.grown += before != found
-        if (before is None or found is None or before.resource != found.resource) and before != found:
+        profile = self._read(kinds.RUNTIME_PROFILE, name, obj, profile_of)
+        _put(self._own_profiles, name, profile)
+        self.grown += before != profile
+        if (before is None or profile is None or before.resource != profile.resource) and before != profile:
             self._index = None  # whose devices a resource counts may have changed, on any node
 
     def _take_job(self, kind: ObjectKind, key: str, obj: Object | None) -> None:
         gang = f"{kind.kind}/{key}"
         _put(self.jobs, gang, obj)
-        one = self._gangs.setdefault(gang, _Gang())
-        one.placement = None if obj is None else self._read(kind, key, obj, job_placement)
-        one.is_reserved = obj is not None and not jobs.is_suspended(obj) and not jobs.is_finished(obj)
-        if obj is None or (one.placement == one.assumed and (one.is_reserved or jobs.is_finished(obj))):
-            one.assumed = None
+        entry = self._gangs.setdefault(gang, _Gang())
+        entry.placement = None if obj is None else self._read(kind, key, obj, job_placement)
+        entry.is_reserved = obj is not None and not jobs.is_suspended(obj) and not jobs.is_finished(obj)
+        if obj is None or (entry.placement == entry.assumed and (entry.is_reserved or jobs.is_finished(obj))):
+            entry.assumed = None
         self._recount(gang)
 
     def _take_pod(self, key: str, obj: Object | None) -> None:
@@ -288,11 +290,11 @@ class ClusterCache:
             self._recount(old)
         if seen is None or (seen.placement is None and not seen.counts and old is None):
             return
-        one = self._gangs.setdefault(seen.gang, _Gang())
-        one.pods[key] = seen
+        entry = self._gangs.setdefault(seen.gang, _Gang())
+        entry.pods[key] = seen
         self._gang_of_pod[key] = seen.gang
-        if seen.placement is not None and seen.placement == one.assumed:
-            one.assumed = None
+        if seen.placement is not None and seen.placement == entry.assumed:
+            entry.assumed = None
         self._recount(seen.gang)
 
     def _read(self, kind: ObjectKind, key: str, obj: Object | None, read: Any) -> Any:
@@ -309,19 +311,19 @@ class ClusterCache:
 
     def _recount(self, gang: str) -> None:
         """Look again at what a gang holds, and where that changes something."""
-        one = self._gangs[gang]
-        placement, pods = _placement(one), tuple(one.pods.values())
-        is_held = one.is_reserved or one.assumed is not None
+        entry = self._gangs[gang]
+        placement, pods = _placement(entry), tuple(entry.pods.values())
+        is_held = entry.is_reserved or entry.assumed is not None
         uses = tuple(uses_of(placement, pods, is_reserved=is_held))
-        if uses != one.uses:
-            for node in {node for node, _ in one.uses}:
+        if uses != entry.uses:
+            for node in {node for node, _ in entry.uses}:
                 self._on_node[node].discard(gang)
                 self._touch(node)
             for node in {node for node, _ in uses}:
                 self._on_node.setdefault(node, set()).add(gang)
                 self._touch(node)
-            one.uses = uses
-        if not one.pods and one.placement is None and one.assumed is None:
+            entry.uses = uses
+        if not entry.pods and entry.placement is None and entry.assumed is None:
             del self._gangs[gang]
 
     def _touch(self, node: str) -> None:
@@ -361,7 +363,7 @@ class ClusterCache:
         allocatable = status.get("allocatable") or {}
         offered = {key: int(value) for key, value in allocatable.items() if whose(key) and str(value).isdigit()}
         free_bytes, free_share = free_of(fingerprint, uses, vendor_of=whose, offered=offered)
-        said = (self.compute_nodes.get(name) or {}).get("status") or {}
+        agent_status = (self.compute_nodes.get(name) or {}).get("status") or {}
         return NodeState(
             fingerprint,
             free_bytes,
@@ -369,8 +371,8 @@ class ClusterCache:
             labels=dict(labels),
             taints=tuple(_taint(taint) for taint in spec.get("taints") or ()),
             is_schedulable=name not in self._closed and not spec.get("unschedulable") and _is_ready(status),
-            rdma_group=_first(labels, RDMA_LABELS) or str(said.get("rdmaGroup") or ""),
-            rack=_first(labels, RACK_LABELS) or str(said.get("rack") or ""),
+            rdma_group=_first(labels, RDMA_LABELS) or str(agent_status.get("rdmaGroup") or ""),
+            rack=_first(labels, RACK_LABELS) or str(agent_status.get("rack") or ""),
         )
 
 
@@ -418,12 +420,12 @@ def _is_unbound(pod: Object) -> bool:
 def _may_fit_more(before: NodeState, after: NodeState) -> bool:
     """Return whether a pod that did not fit on a node might now."""
 
-    def said(node: NodeState) -> tuple[object, ...]:
+    def eligibility(node: NodeState) -> tuple[object, ...]:
         well = tuple(device.health for device in node.fingerprint.devices)
         return node.labels, node.taints, node.is_schedulable, well
 
     free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
-    return any(is_now > was for was, is_now in free) or said(before) != said(after)
+    return any(is_now > was for was, is_now in free) or eligibility(before) != eligibility(after)
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
@@ -433,8 +435,8 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
     )
 
 
-def _taint(one: Mapping[str, Any]) -> str:
-    return f"{one.get('key', '')}={one.get('value') or ''}:{one.get('effect', '')}"
+def _taint(taint: Mapping[str, Any]) -> str:
+    return f"{taint.get('key', '')}={taint.get('value') or ''}:{taint.get('effect', '')}"
 
 
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:

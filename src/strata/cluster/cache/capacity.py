@@ -79,13 +79,13 @@ def summary(name: str, some: Sequence[Part]) -> Summary:
         used,
         free,
         out,
-        {f: worst(*found) for f in FIGURES if (found := [part.trust[f] for part in some if f in part.trust])},
+        {f: worst(*trusts) for f in FIGURES if (trusts := [part.trust[f] for part in some if f in part.trust])},
         {f: count for f in FIGURES if (count := sum(f not in part.trust for part in some))},
     )
 
 
 def _sums(some: Sequence[Amounts]) -> Amounts:
-    return {figure: math.fsum(one.get(figure, 0.0) for one in some) for figure in FIGURES}
+    return {figure: math.fsum(amounts.get(figure, 0.0) for amounts in some) for figure in FIGURES}
 
 
 def _parts(node: NodeState) -> Iterator[Part]:

@@ -25,15 +25,15 @@ _BY_NAME: Final = {(kind.group, kind.kind): kind for kind in WATCHED}
 
 def from_server(api: Api) -> Objects:
     """List everything. Raises ApiFailed, but not for a kind that is not installed."""
-    found: dict[ObjectKind, Sequence[Object]] = {}
+    objects: dict[ObjectKind, Sequence[Object]] = {}
     for kind in WATCHED:
         try:
-            found[kind] = api.list(kind)[0]
+            objects[kind] = api.list(kind)[0]
         except ApiFailed as error:
             if error.status != 404:
                 raise
-            found[kind] = ()
-    return found
+            objects[kind] = ()
+    return objects
 
 
 def from_files(paths: Sequence[str | Path]) -> Objects:
@@ -41,20 +41,20 @@ def from_files(paths: Sequence[str | Path]) -> Objects:
 
     Raises BadFile with every fault of a file, UsageError for one that is not there.
     """
-    found: dict[ObjectKind, list[Object]] = {kind: [] for kind in WATCHED}
+    objects: dict[ObjectKind, list[Object]] = {kind: [] for kind in WATCHED}
     for path in paths:
         faults: list[Fault] = []
-        for where, one in _flat(_data(path), ""):
-            if said := _fault(one):
-                faults.append(Fault(str(path), said, where=where))
+        for where, obj in _flat(_data(path), ""):
+            if fault := _fault(obj):
+                faults.append(Fault(str(path), fault, where=where))
                 continue
-            group = one["apiVersion"].rpartition("/")[0]
-            kind = _BY_NAME.get((group, one["kind"]))
+            group = obj["apiVersion"].rpartition("/")[0]
+            kind = _BY_NAME.get((group, obj["kind"]))
             if kind is not None:
-                found[kind].append(one)
+                objects[kind].append(obj)
         if faults:
             raise BadFile(faults, hint="kubectl get nodes,pods,computenodes -A -o json > FILE")
-    return found
+    return objects
 
 
 def cache_of(objects: Objects, profiles: Sequence[RuntimeProfile]) -> ClusterCache:
@@ -79,22 +79,22 @@ def _flat(data: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield where, data
         return
     prefix = f"{where}.items" if is_list and where else "items" if is_list else where
-    for number, one in enumerate(items):
-        yield from _flat(one, f"{prefix}[{number}]")
+    for number, item in enumerate(items):
+        yield from _flat(item, f"{prefix}[{number}]")
 
 
-def _fault(one: Any) -> str:
+def _fault(obj: Any) -> str:
     """Return why something is no object of an API server, empty where it is one."""
-    if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("apiVersion", "kind")):
+    if not isinstance(obj, dict) or not all(isinstance(obj.get(key), str) for key in ("apiVersion", "kind")):
         return "is no object with apiVersion and kind"
-    said = one.get("metadata")
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         return "has no metadata.name"
-    for key, value in {"spec": one.get("spec"), "status": one.get("status"), **_maps(said)}.items():
+    for key, value in {"spec": obj.get("spec"), "status": obj.get("status"), **_maps(metadata)}.items():
         if value is not None and not isinstance(value, dict):
             return f"{key} should be a mapping"
     return ""
 
 
-def _maps(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"metadata.{key}": said.get(key) for key in ("labels", "annotations")}
+def _maps(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"metadata.{key}": metadata.get(key) for key in ("labels", "annotations")}

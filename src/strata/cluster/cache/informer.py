@@ -99,7 +99,7 @@ class Informer:
         now_s = self.clock()
         for obj in news.objects if isinstance(news, Listed) else (news.obj,):
             before = self.cache.compute_nodes.get(name_of(obj))
-            if before is None or _said(obj) != _said(before):
+            if before is None or _observation(obj) != _observation(before):
                 self.received_s[name_of(obj)] = now_s
                 self.fresh.add(name_of(obj))
 
@@ -121,7 +121,7 @@ class Informer:
             self.pump(_PUMP_S)
 
 
-def _said(obj: Any) -> Any:
+def _observation(obj: Any) -> Any:
     """Return what changes whenever an agent publishes, and not when others write conditions."""
     status = obj.get("status") or {}
     return status.get("observedAt"), status.get("devices")

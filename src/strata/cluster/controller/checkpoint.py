@@ -96,7 +96,7 @@ def newest_of(
         except Unfit as unfit:
             passed.append(Reason(unfit.token, path, {"what": unfit.what}))
             continue
-        written_s = max(one.mtime_s for one in group.values())
+        written_s = max(file.mtime_s for file in group.values())
         return Search(Checkpoint(path, layout or "marked", step_of(path), written_s), tuple(passed))
     return Search(None, tuple(passed))
 
@@ -104,10 +104,10 @@ def newest_of(
 def step_of(path: str) -> tuple[int, ...]:
     """Return the step a checkpoint's name says, empty where it says none."""
     name = base(path)
-    if found := _MINDSPORE.fullmatch(name):
-        return (int(found[1]), int(found[2]))
-    found = STEP_DIR.fullmatch(name) or _STEP_FILE.fullmatch(name)
-    return (int(found[1]),) if found else ()
+    if match := _MINDSPORE.fullmatch(name):
+        return (int(match[1]), int(match[2]))
+    match = STEP_DIR.fullmatch(name) or _STEP_FILE.fullmatch(name)
+    return (int(match[1]),) if match else ()
 
 
 def _candidates(files: Listing) -> dict[str, dict[str, FileSeen]]:
@@ -158,7 +158,7 @@ def _announced(
     files: Listing, groups: Mapping[str, object], read: Callable[[str], bytes]
 ) -> dict[str, tuple[tuple[int, ...], bool]]:
     """Return, by folder, the step its tracker names, and whether all ranks had written it by then."""
-    found = {}
+    announced = {}
     for path in files:
         folder, _, name = path.rpartition("/")
         if name not in ("latest", "latest_checkpointed_iteration.txt") or any(
@@ -168,8 +168,8 @@ def _announced(
         tag = read(path)[:200].decode("utf-8", "replace").strip()
         step = (int(tag),) if re.fullmatch(r"\d{1,15}", tag) else step_of(tag)
         if step:
-            found[folder] = (step, name != "latest")
-    return found
+            announced[folder] = (step, name != "latest")
+    return announced
 
 
 def _check_announced(path: str, announced: Mapping[str, tuple[tuple[int, ...], bool]]) -> bool:
@@ -186,11 +186,11 @@ def _layout(path: str, group: Listing, read: Callable[[str], bytes]) -> str:
         raise Unfit("checkpoint-incomplete", f"{named(empty)} empty")
     if temporary := [name for name in (path, *group) if any(map(_TEMPORARY.fullmatch, name.split("/")))]:
         raise Unfit("checkpoint-unfinished", named(temporary))
-    found = [layout for layout, check in LAYOUTS.items() if check(group, read)]
+    layouts = [layout for layout, check in LAYOUTS.items() if check(group, read)]
     is_marked = any(name in MARKERS for name in group) and len(group) > 1
-    if not found and not is_marked:
+    if not layouts and not is_marked:
         raise Unfit("checkpoint-unknown", named(sorted(group)))
-    return "+".join(found)
+    return "+".join(layouts)
 
 
 def _check_marker(group: Listing) -> bool:
@@ -214,7 +214,9 @@ def _check_like(group: Listing, older: list[dict[str, FileSeen]]) -> None:
     ZeRO states are also counted: a job does not go on with fewer ranks than it had.
     """
     if older:
-        now, before = (sum(1 for name in one if ZERO_STATES.fullmatch(base(name))) for one in (group, older[0]))
+        now, before = (
+            sum(1 for name in listing if ZERO_STATES.fullmatch(base(name))) for listing in (group, older[0])
+        )
         if now < before:
             raise Unfit("checkpoint-incomplete", f"{before - now} of {before} ZeRO states missing")
         missing = frozenset.intersection(*map(_kinds, older)) - _kinds(group)
@@ -226,9 +228,9 @@ def _kinds(group: Listing) -> frozenset[str]:
     return frozenset(re.sub(r"\d+", "#", name) for name in group if _DATA.fullmatch(base(name)))
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(path: str, other: str) -> bool:
     """Return whether two paths lie beside each other and are named alike."""
-    return re.sub(r"\d+", "#", one) == re.sub(r"\d+", "#", other)
+    return re.sub(r"\d+", "#", path) == re.sub(r"\d+", "#", other)
 
 
 def _reader(read: Callable[[str], bytes], path: str) -> Callable[[str], bytes]:

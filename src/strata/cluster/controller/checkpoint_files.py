@@ -111,10 +111,10 @@ def _open(path: Path) -> int:
 
 def _read(path: Path) -> bytes:
     with os.fdopen(_open(path), "rb") as file:
-        found = file.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise UsageError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB")
-    return found
+    return content
 
 
 def _is_torn(path: Path) -> bool:
@@ -139,8 +139,8 @@ def _is_torn(path: Path) -> bool:
 def _is_torn_safetensors(head: bytes, header: bytes, size: int) -> bool:
     length = int.from_bytes(head, "little")
     try:
-        said = json.loads(header)
-        ends = [int(one["data_offsets"][1]) for name, one in said.items() if name != "__metadata__"]
+        entries = json.loads(header)
+        ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError):
         return True
     return size < 8 + length + max(ends, default=0)

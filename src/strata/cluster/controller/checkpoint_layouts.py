@@ -65,7 +65,7 @@ def _is_dcp(group: Listing, read: Callable[[str], bytes]) -> bool:
         if _sibling(shard, ".metadata") not in indexes:
             raise Unfit("checkpoint-incomplete", f"{_sibling(shard, '.metadata')} missing")
     for index in indexes:
-        shards = sorted({_sibling(index, one.decode()) for one in _DISTCP.findall(read(index))})
+        shards = sorted({_sibling(index, shard_name.decode()) for shard_name in _DISTCP.findall(read(index))})
         if not shards:
             raise Unfit("checkpoint-torn", index)
         _require(group, shards)
@@ -78,9 +78,9 @@ def _is_dcp(group: Listing, read: Callable[[str], bytes]) -> bool:
 def _is_megatron(group: Listing, read: Callable[[str], bytes]) -> bool:
     ranks: dict[str, tuple[int, ...]] = {}
     for name in group:
-        found = MEGATRON_RANK.fullmatch(name.split("/")[0]) if "/" in name else None
-        if found:
-            ranks[name.split("/")[0]] = tuple(int(group) for group in found.groups() if group is not None)
+        match = MEGATRON_RANK.fullmatch(name.split("/")[0]) if "/" in name else None
+        if match:
+            ranks[name.split("/")[0]] = tuple(int(group) for group in match.groups() if group is not None)
     if len({len(rank) for rank in ranks.values()}) > 1:
         raise Unfit("checkpoint-incomplete", "ranks of two ways to split")
     _require_grid(set(ranks.values()), "mp_rank")
@@ -94,10 +94,10 @@ def _is_deepspeed(group: Listing, read: Callable[[str], bytes]) -> bool:
     grids: dict[str, dict[str, set[tuple[int, ...]]]] = defaultdict(lambda: defaultdict(set))
     for name in group:
         folder = name.rpartition("/")[0]
-        if found := ZERO_STATES.fullmatch(base(name)):
-            grids[folder][found[3]].add((int(found[1]), int(found[2])))
-        elif found := _MODEL_STATES.fullmatch(base(name)):
-            grids[folder]["plain"].add((int(found[1]),))
+        if match := ZERO_STATES.fullmatch(base(name)):
+            grids[folder][match[3]].add((int(match[1]), int(match[2])))
+        elif match := _MODEL_STATES.fullmatch(base(name)):
+            grids[folder]["plain"].add((int(match[1]),))
     for folder, grid in grids.items():
         for kind in ("optim", "model", "plain"):
             _require_grid(grid[kind], f"{folder or '.'} {kind} states")
@@ -116,15 +116,15 @@ def _is_deepspeed(group: Listing, read: Callable[[str], bytes]) -> bool:
 def _is_hugging_face(group: Listing, read: Callable[[str], bytes]) -> bool:
     for index in (name for name in group if name.endswith(".index.json")):
         try:
-            said = json.loads(read(index))["weight_map"].values()
-            shards = sorted({_sibling(index, str(shard)) for shard in said})
+            shard_names = json.loads(read(index))["weight_map"].values()
+            shards = sorted({_sibling(index, str(shard)) for shard in shard_names})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise Unfit("checkpoint-torn", index) from None
         _require(group, shards)
     counted: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for name in group:
-        if found := _OF.fullmatch(name):
-            counted[found[1], found[4], int(found[3])].add(int(found[2]))
+        if match := _OF.fullmatch(name):
+            counted[match[1], match[4], int(match[3])].add(int(match[2]))
     for (stem, suffix, count), numbers in counted.items():
         if len(numbers) < count:
             raise Unfit("checkpoint-incomplete", f"{count - len(numbers)} of {count} of {stem}*{suffix} missing")

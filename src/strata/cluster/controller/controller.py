@@ -164,15 +164,17 @@ class Controller:
         with lock:
             assumed = self._assume(cache, snapshot, decisions.assignments, now_s)
         # 5. Apply
-        released = [one for one in assumed if self._apply(cache, one, now_s, apply=apply, lock=lock)]
+        released = [
+            assignment for assignment in assumed if self._apply(cache, assignment, now_s, apply=apply, lock=lock)
+        ]
         apply(decisions.resets)
         # 6. Explain
         for assignment in released:
             if assignment.evaluation is not None:
                 decision = explain(assignment.evaluation)
-                apply(self._told(snapshot, assignment.workload, decision, now_s, stamp))
+                apply(self._report(snapshot, assignment.workload, decision, now_s, stamp))
         for workload, reason in decisions.unreleasable:
-            apply(self._told(snapshot, workload, just(reason), now_s, stamp))
+            apply(self._report(snapshot, workload, just(reason), now_s, stamp))
         if not decisions.is_whole or not self._explain(
             cache, snapshot, decisions, now_s, apply=apply, stamp=stamp, lock=lock, spent_s=spent_s
         ):
@@ -352,7 +354,7 @@ class Controller:
         assert claim is not None, "only what can be read is evaluated"
         evaluation = Evaluation(index, claim, snapshot.profiles, choice.demands, choice.refusals, choice)
         decision = explain(evaluation)
-        yield from self._told(snapshot, workload, decision, now_s, stamp)
+        yield from self._report(snapshot, workload, decision, now_s, stamp)
         offered, offer = annotations_of(workload.obj).get(OFFER, ""), offer_of(decision)
         notice = self._notices[workload.gang]
         if workload.ref.kind != kinds.POD:
@@ -365,7 +367,7 @@ class Controller:
                 notice.since_s = now_s
             yield from replaced
 
-    def _told(
+    def _report(
         self,
         snapshot: Snapshot,
         workload: PendingWorkload,
@@ -393,11 +395,11 @@ class Controller:
         for key, since_s in self._stuck.items():
             if now_s - since_s >= self.policy.reschedule_after_s:
                 self._stuck[key] = now_s
-                said = annotations_of(pod := snapshot.unbound[key])
-                if said[GANG].startswith("Pod/"):
-                    actions = tuple(recreated(snapshot, index, pod, said.get(INJECTED, "")))
+                annotations = annotations_of(pod := snapshot.unbound[key])
+                if annotations[GANG].startswith("Pod/"):
+                    actions = tuple(recreated(snapshot, index, pod, annotations.get(INJECTED, "")))
                 else:
-                    actions = tuple(held_back(snapshot, index, said[GANG]))
+                    actions = tuple(held_back(snapshot, index, annotations[GANG]))
                 if actions:
                     yield from actions
                     return

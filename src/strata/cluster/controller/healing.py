@@ -103,7 +103,7 @@ def heal(
     Actions say how things should be, so what failed, or was undone by hand, is said again at the next step.
     """
     policy = policy or Policy()
-    slow = {one.uuid: one for one in view.sub_health.slow}
+    slow = {device.uuid: device for device in view.sub_health.slow}
     here = {name: state for name, state in states.items() if name in view.nodes}
     seen: dict[str, Observation] = {}
     silent = []
@@ -180,9 +180,9 @@ def _bad(fingerprint: Fingerprint, slow: Mapping[str, Slow]) -> dict[str, str]:
     """Return the devices that take a node out, worst first, and a word why."""
     broken = sorted((_score(device), place) for place, device in enumerate(fingerprint.devices))
     devices = fingerprint.devices
-    found = {devices[place].uuid: _word(devices[place]) for score, place in broken if score < BAD}
+    faults = {devices[place].uuid: _word(devices[place]) for score, place in broken if score < BAD}
     lame = sorted((slow[device.uuid].share, device.uuid) for device in devices if device.uuid in slow)
-    return found | {uuid: _SLOW + slow[uuid].what for _, uuid in lame if uuid not in found}
+    return faults | {uuid: _SLOW + slow[uuid].what for _, uuid in lame if uuid not in faults}
 
 
 def _word(device: Device) -> str:
@@ -191,11 +191,11 @@ def _word(device: Device) -> str:
 
 def _causes(before: Mapping[str, str], bad: Mapping[str, str]) -> dict[str, str]:
     """Return what took a node out, oldest first; only a fault takes the place of a slowness."""
-    found = dict(before)
+    causes = dict(before)
     for uuid, word in bad.items():
-        if uuid not in found or (found[uuid].startswith(_SLOW) and not word.startswith(_SLOW)):
-            found[uuid] = word
-    return found
+        if uuid not in causes or (causes[uuid].startswith(_SLOW) and not word.startswith(_SLOW)):
+            causes[uuid] = word
+    return causes
 
 
 def _is_touched(node: Object, compute_node: Object) -> bool:

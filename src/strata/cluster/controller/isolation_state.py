@@ -47,31 +47,31 @@ def encode(state: IsolationState, now_s: float) -> str:
     is_forgiven = not standing.times or now_s - standing.since_s > FORGIVEN_S
     if not standing.is_isolated and is_forgiven:
         return ""
-    said: dict[str, Any] = {"v": _FORM, "out": standing.is_isolated, "since": standing.since_s}
-    said["times"] = standing.times
+    mark: dict[str, Any] = {"v": _FORM, "out": standing.is_isolated, "since": standing.since_s}
+    mark["times"] = standing.times
     if standing.is_isolated:
-        said |= {"well": standing.well_since_s, "causes": dict(state.causes)}
-    return json.dumps(said, separators=(",", ":"), allow_nan=False)
+        mark |= {"well": standing.well_since_s, "causes": dict(state.causes)}
+    return json.dumps(mark, separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str, now_s: float) -> IsolationState:
     """Return the mark an annotation holds. Raises ValueError for what `encode` never writes."""
     try:
-        said = json.loads(text)
-        if said["v"] != _FORM or not isinstance(said["out"], bool):
+        mark = json.loads(text)
+        if mark["v"] != _FORM or not isinstance(mark["out"], bool):
             raise ValueError("unknown form")
-        times = said["times"]
+        times = mark["times"]
         if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= _MOST_TIMES:
             raise ValueError("times is no count")
-        well = said.get("well")
-        causes = said.get("causes", {})
+        well = mark.get("well")
+        causes = mark.get("causes", {})
         if len(causes) > _MOST_CAUSES or not all(
             isinstance(word, str) and 0 < len(word) <= _LONGEST for pair in causes.items() for word in pair
         ):
             raise ValueError("causes are no words by device")
         standing = MemberState(
-            said["out"],
-            since_s=_past(said["since"], now_s),
+            mark["out"],
+            since_s=_past(mark["since"], now_s),
             well_since_s=None if well is None else _past(well, now_s),
             times=times,
         )

@@ -69,15 +69,15 @@ def pending_pods(
         if old is not None and old.obj is pod:
             yield old
         else:
-            said = annotations_of(pod).get(GANG) or gang
-            one = _waiting(gang, pod, kinds.POD, claim_of_gated)
-            yield one if said == gang else replace(one, of=said)
+            annotated_gang = annotations_of(pod).get(GANG) or gang
+            workload = _waiting(gang, pod, kinds.POD, claim_of_gated)
+            yield workload if annotated_gang == gang else replace(workload, of=annotated_gang)
 
 
 def gang_of_gated(pod: Object) -> str:
     """Return what a gated pod is called in the book while it waits: by itself, whatever job made it."""
-    said = annotations_of(pod).get(GANG, "")
-    return said if said.startswith("Pod/") else f"Pod/{namespace_of(pod)}/{name_of(pod)}"
+    annotated_gang = annotations_of(pod).get(GANG, "")
+    return annotated_gang if annotated_gang.startswith("Pod/") else f"Pod/{namespace_of(pod)}/{name_of(pod)}"
 
 
 def _waiting(gang: str, obj: Object, kind: kinds.ObjectKind, read: Callable[[Object], Claim]) -> PendingWorkload:
@@ -92,4 +92,4 @@ def _waiting(gang: str, obj: Object, kind: kinds.ObjectKind, read: Callable[[Obj
 
 
 def _names_claim(job: Object) -> bool:
-    return any(CLAIM in annotations_of(one) for one in (job, *(each.template for each in jobs.pod_sets(job))))
+    return any(CLAIM in annotations_of(obj) for obj in (job, *(each.template for each in jobs.pod_sets(job))))

@@ -76,12 +76,12 @@ def _template(
         if key.startswith(PREFIX) and key != OFFER:
             annotations.setdefault(key, value)
     annotations |= {PLACEMENT: encode(placement), GANG: workload.gang}
-    said: Mapping[str, str] = {
+    optional_annotations: Mapping[str, str] = {
         FIRST: str(pods.first) if pods.first else "",
         PER_JOB: str(pods.per_job) if pods.per_job else "",
         CHECKPOINT: checkpoint,
     }
-    for key, value in said.items():
+    for key, value in optional_annotations.items():
         annotations.pop(key, None)
         if value:
             annotations[key] = value

@@ -45,7 +45,7 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
     Changes `cache`: what is decided now is decided as if the subject had no places yet. Raises UsageError for what
     is not there, BadFile for what asks for nothing, or for what contradicts itself.
     """
-    kind, obj = _found(objects, target, namespace)
+    kind, obj = _target_object(objects, target, namespace)
     if kind == kinds.COMPUTE_CLAIM:
         owner: Mapping[str, Any] = next(iter(kinds.meta(obj).get("ownerReferences") or ()), {})
         subject = "/".join((str(owner.get("kind", kind.kind)), namespace, str(owner.get("name", name_of(obj)))))
@@ -55,8 +55,8 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
         recorded = _claim_object(objects, subject)
     status = (recorded or {}).get("status") or {}
     if status.get("conditions"):
-        said = status.get("placement")
-        return Answer(subject, status, True, decode(said, where=f"claim of {subject}") if said else None)
+        text = status.get("placement")
+        return Answer(subject, status, True, decode(text, where=f"claim of {subject}") if text else None)
     if kind == kinds.COMPUTE_CLAIM:
         raise UsageError(
             f"{target}: nothing was decided yet", hint=f"strata kube why {subject.partition('/')[0]}/NAME"
@@ -74,7 +74,9 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
 
 def _claim(kind: ObjectKind, obj: Object, objects: Objects) -> Claim:
     if kind != kinds.POD:
-        return job_claim(obj, {f"{namespace_of(one)}/{name_of(one)}": one for one in objects[kinds.COMPUTE_CLAIM]})
+        return job_claim(
+            obj, {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]}
+        )
     return claim_of_gated(obj) if WAITING in annotations_of(obj) else claim_of_pod(obj)
 
 
@@ -90,13 +92,13 @@ def _claim_object(objects: Objects, subject: str) -> Object | None:
     """Return the ComputeClaim of a job; its name is made of the job's kind and name."""
     kind, namespace, name = (*subject.split("/", 2), "", "")[:3]
     wanted = f"{kind}-{name}".lower()
-    for one in objects[kinds.COMPUTE_CLAIM]:
-        if (namespace_of(one), name_of(one)) == (namespace, wanted):
-            return one
+    for claim in objects[kinds.COMPUTE_CLAIM]:
+        if (namespace_of(claim), name_of(claim)) == (namespace, wanted):
+            return claim
     return None
 
 
-def _found(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
+def _target_object(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:
     word, slash, name = target.partition("/")
     if not slash:
         word, name = "pod", target
@@ -104,7 +106,7 @@ def _found(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, O
     if kind is None:
         known = ", ".join(kind.kind.lower() for kind in KINDS)
         raise UsageError(f"{word!r} is no kind that is placed", hint=f"one of {known}")
-    here = {name_of(one): one for one in objects[kind] if namespace_of(one) == namespace}
+    here = {name_of(obj): obj for obj in objects[kind] if namespace_of(obj) == namespace}
     if name not in here:
         raise UsageError(
             f"there is no {kind.kind} {name!r} in namespace {namespace}",
@@ -114,7 +116,7 @@ def _found(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, O
 
 
 def _elsewhere(some: Any, name: str, here: Mapping[str, Object]) -> str | None:
-    others = sorted({namespace_of(one) for one in some if name_of(one) == name})
+    others = sorted({namespace_of(obj) for obj in some if name_of(obj) == name})
     if others:
         return f"--namespace {others[0]}"
     close = closest(name, here)
@@ -123,8 +125,8 @@ def _elsewhere(some: Any, name: str, here: Mapping[str, Object]) -> str | None:
 
 def grouped(nodes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
     """Return nodes by reason and message, the reason of most nodes first."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_reason: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
-        found.setdefault(node["reason"], {}).setdefault(node["message"], []).append(node["node"])
-    order = sorted(found, key=lambda token: (-sum(map(len, found[token].values())), token))
-    return {token: found[token] for token in order}
+        by_reason.setdefault(node["reason"], {}).setdefault(node["message"], []).append(node["node"])
+    order = sorted(by_reason, key=lambda token: (-sum(map(len, by_reason[token].values())), token))
+    return {token: by_reason[token] for token in order}

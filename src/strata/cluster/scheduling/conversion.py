@@ -57,8 +57,8 @@ def demands(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> I
             chosen.setdefault(model, profile)
     for model, card in index.cards.items():
         if model not in chosen:
-            asked = {"framework": claim.framework or "any", "profile": claim.profile or "any"}
-            yield Refusal(model, Reason("no-profile", model, asked))
+            data = {"framework": claim.framework or "any", "profile": claim.profile or "any"}
+            yield Refusal(model, Reason("no-profile", model, data))
         else:
             yield _demand(claim, chosen[model], model, card)
 
@@ -101,7 +101,7 @@ def _whole(
     data = {
         "count": count,
         "model": model,
-        "wanted": wanted or _asked(claim.need),
+        "wanted": wanted or _need_text(claim.need),
         "ratio": ratio,
         "figure": answer.bound_by,
         "norm": claim.norm,
@@ -125,12 +125,12 @@ def _fraction(
     """A fraction: so many bytes, and the share of the cores that was asked for or that the FP16 asked comes to."""
     share, trust = claim.cores_share or 0.0, Trust.MEASURED
     reasons: tuple[Reason, ...] = ()
-    if asked := claim.need.amounts.get("fp16"):
+    if fp16_flops := claim.need.amounts.get("fp16"):
         known = None if card is None else deliverable(card, "fp16")
         if known is None:
             return Refusal(model, Reason("figure-missing", model, {"figure": "fp16", "accelerator": model}))
-        share, trust = asked / known[0], known[1]
-        data = {"model": model, "share": share, "wanted": _asked(claim.need), "trust": trust.value}
+        share, trust = fp16_flops / known[0], known[1]
+        data = {"model": model, "share": share, "wanted": _need_text(claim.need), "trust": trust.value}
         if share > 1 + _ROUNDING:
             return Refusal(model, Reason("more-than-one-device", model, {"share": share}))
         reasons = (Reason("fraction-of", "", data),)
@@ -152,7 +152,7 @@ def _fraction(
     )
 
 
-def _asked(need: Need) -> str:
+def _need_text(need: Need) -> str:
     shown = {
         "fp16": units.show_flops,
         "fp32": units.show_flops,

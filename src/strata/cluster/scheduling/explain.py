@@ -149,14 +149,14 @@ def _full(index: Index, row: int, claim: Claim, demand: Demand) -> Reason:
 def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
     """Return what would help a gang that fits nowhere, the smallest change of the job first."""
     index, claim, profiles, choice = evaluation.index, evaluation.claim, evaluation.profiles, evaluation.choice
-    found: list[Reason] = []
+    reasons: list[Reason] = []
 
     def try_(changed: Claim, what: str, value: str, *, on: Index = index) -> None:
         other = evaluate(on, changed, profiles).choice
         if other.placement is not None:
             nodes = len({pod.node for pod in other.placement.pods})
             data = {"what": what, "value": value, "model": other.placement.model, "nodes": nodes}
-            found.append(Reason("fits-if", claim.name, data))
+            reasons.append(Reason("fits-if", claim.name, data))
 
     if claim.group_level:
         try_(replace(claim, group_level=""), "within", "any")
@@ -176,12 +176,12 @@ def relaxations(evaluation: Evaluation) -> tuple[Reason, ...]:
             fits = evaluate(index, replace(claim, pods=middle), profiles).choice
             low, high = (middle, high) if fits.placement or fits.offer else (low, middle)
         if low:
-            found.append(Reason("fits-fewer-pods", claim.name, {"pods": low, "asked": claim.pods}))
-    if not found and choice.demands:
+            reasons.append(Reason("fits-fewer-pods", claim.name, {"pods": low, "asked": claim.pods}))
+    if not reasons and choice.demands:
         fewest = min(choice.demands, key=lambda demand: (demand.devices, demand.model))
         data = {"count": fewest.devices * claim.pods, "model": fewest.model, "pods": claim.pods}
-        found.append(Reason("needs-free-devices", claim.name, data))
-    return tuple(found)
+        reasons.append(Reason("needs-free-devices", claim.name, data))
+    return tuple(reasons)
 
 
 def _clean(index: Index) -> int:

@@ -58,8 +58,10 @@ def place_fractions(
     if farthest == "any" or pods == 1:
         return _fill(index, rows, memory_bytes, cores_share, pods, farthest if pods > 1 else "node")
     group = index.groups[farthest][rows]
-    found = (_fill(index, rows[group == g], memory_bytes, cores_share, pods, farthest) for g in np.unique(group))
-    return max((spots for spots in found if spots is not None), key=lambda spots: spots.value, default=None)
+    candidates = (
+        _fill(index, rows[group == g], memory_bytes, cores_share, pods, farthest) for g in np.unique(group)
+    )
+    return max((spots for spots in candidates if spots is not None), key=lambda spots: spots.value, default=None)
 
 
 def _fill(index: Index, rows: Ints, memory: float, share: float, pods: int, level: str) -> Spots | None:
@@ -74,6 +76,6 @@ def _fill(index: Index, rows: Ints, memory: float, share: float, pods: int, leve
         spots.append(Spot(int(rows[row]), int(device)))
         free_bytes[row, device] -= memory
         free_share[row, device] -= share
-        one = slice(int(row), int(row) + 1)
-        value[one] = _values(free_bytes[one], free_share[one], sizes[one], memory, share)
+        row_slice = slice(int(row), int(row) + 1)
+        value[row_slice] = _values(free_bytes[row_slice], free_share[row_slice], sizes[row_slice], memory, share)
     return Spots(tuple(spots), total, level)

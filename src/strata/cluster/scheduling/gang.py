@@ -46,16 +46,16 @@ def split_gang(
         return Split(((int(rows[best]), 1),), float(value[best, 1]), "node")
     levels = LEVELS[: LEVELS.index(farthest) + 1] if does_mind or farthest != "any" else ("any",)
     best_pod = float((value[:, 1:] / np.arange(1, value.shape[1])).max())
-    found: Split | None = None
-    found_score = -np.inf
+    best_split: Split | None = None
+    best_score = -np.inf
     for level in levels:
         near = W_NEAR * (NEARNESS[level] if does_mind else 1.0)
-        if near + best_pod <= found_score:
+        if near + best_pod <= best_score:
             break
         split = _at(index, rows, value, pods=pods, level=level)
-        if split is not None and near + split.value / pods > found_score + 1e-12:
-            found, found_score = split, near + split.value / pods
-    return found
+        if split is not None and near + split.value / pods > best_score + 1e-12:
+            best_split, best_score = split, near + split.value / pods
+    return best_split
 
 
 def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Split | None:
@@ -79,15 +79,15 @@ def _at(index: Index, rows: Ints, value: Floats, *, pods: int, level: str) -> Sp
     np.maximum.at(bound, group, (value[:, 1:] / np.arange(1, value.shape[1])).max(axis=1))
     # Of groups that promise as much, the one with the least room is filled first.
     order = candidates[np.lexsort((per_group[candidates], -bound[candidates]))]
-    found: Split | None = None
+    best_split: Split | None = None
     for number in order[:_MOST_GROUPS]:
-        if found is not None and found.value >= pods * bound[number] - 1e-12:
+        if best_split is not None and best_split.value >= pods * bound[number] - 1e-12:
             break
         of_group = np.flatnonzero(group == number)
         split = _within(rows[of_group], value[of_group], pods, level)
-        if found is None or split.value > found.value + 1e-12:
-            found = split
-    return found
+        if best_split is None or split.value > best_split.value + 1e-12:
+            best_split = split
+    return best_split
 
 
 def _within(rows: Ints, value: Floats, pods: int, level: str) -> Split:
@@ -127,7 +127,7 @@ def _by_rows(rows: Ints, value: Floats, pods: int, level: str) -> Split:
     filled = int(np.searchsorted(np.cumsum(room[order]), pods - _MOST_EXACT)) + 1
     first, rest = order[:filled], np.sort(order[filled:])
     last = _within(rows[rest], value[rest], pods - int(room[first].sum()), level)
-    split = [(int(rows[one]), int(room[one])) for one in first]
+    split = [(int(rows[position]), int(room[position])) for position in first]
     return Split(tuple(sorted([*split, *last.pods])), float(full[first].sum()) + last.value, level)
 
 

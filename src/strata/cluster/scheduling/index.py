@@ -45,11 +45,11 @@ class Kinds:
 
     def number(self, kind: Kind) -> int:
         """Return the number of a kind."""
-        found = self.kind_ids.get(kind)
-        if found is None:
-            found = self.kind_ids[kind] = len(self.kinds)
+        number = self.kind_ids.get(kind)
+        if number is None:
+            number = self.kind_ids[kind] = len(self.kinds)
             self.kinds.append(kind)
-        return found
+        return number
 
 
 class Row(NamedTuple):
@@ -96,14 +96,14 @@ class Index:
         by_model: dict[str, list[int]] = {}
         cards: dict[str, list[Accelerator | None]] = {}
         for number, node in enumerate(nodes):
-            mine = []
+            node_rows = []
             for row in _rows(number, node):
-                mine.append(len(rows))
+                node_rows.append(len(rows))
                 by_model.setdefault(row.model, []).append(len(rows))
                 cards.setdefault(row.model, []).append(node.fingerprint.devices[row.devices[0]].card)
                 filled.append(_fill(kinds, row, node, min_health))
                 rows.append(row)
-            rows_of_node.append(tuple(mine))
+            rows_of_node.append(tuple(node_rows))
         width = max((len(row.devices) for row in rows), default=1)
         free_bytes, free_share = np.full((len(rows), width), -1.0), np.full((len(rows), width), -1.0)
         sizes = np.ones((len(rows), width))
@@ -119,7 +119,7 @@ class Index:
             rows_of_node=tuple(rows_of_node),
             rows_of_model={model: np.array(some) for model, some in by_model.items()},
             cards={model: _middle(some) for model, some in cards.items()},
-            kind=np.array([one[0] for one in filled], dtype=np.int64),
+            kind=np.array([kind for kind, _, _ in filled], dtype=np.int64),
             is_open=np.array([node.is_schedulable for node in of_row], dtype=bool),
             taint_set=np.array([taint_ids.setdefault(n.taints, len(taint_ids)) for n in of_row], dtype=np.int64),
             taint_sets=tuple(taint_ids),
@@ -284,10 +284,10 @@ def _shape(kinds: Kinds, row: Row, node: NodeState) -> int:
 
 def _groups(names: list[str]) -> Ints:
     numbers: dict[str, int] = {}
-    found = []
+    group_numbers = []
     for position, name in enumerate(names):
-        found.append(numbers.setdefault(name or f"\0{position}", len(numbers)))
-    return np.array(found, dtype=np.int64)
+        group_numbers.append(numbers.setdefault(name or f"\0{position}", len(numbers)))
+    return np.array(group_numbers, dtype=np.int64)
 
 
 def _alike(before: NodeState, after: NodeState) -> bool:

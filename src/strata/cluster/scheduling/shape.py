@@ -143,20 +143,20 @@ class Shape:
             # Halves of torn boards first, where they alone suffice.
             halves = [i for dies in boards.values() if len(dies) < size for i in dies]
             among = halves if len(halves) >= count else bits(mask)
-            found = best_subset(liking, among, count)
-            assert found is not None, "the mask has enough devices"
-            return sum(1 << i for i in found.devices)
+            subset = best_subset(liking, among, count)
+            assert subset is not None, "the mask has enough devices"
+            return sum(1 << i for i in subset.devices)
         between = np.array([[liking[np.ix_(a, b)].min() for b in whole] for a in whole])
-        found = best_subset(between, range(len(whole)), count // size)
-        assert found is not None, "there are enough whole boards"
-        return sum(1 << die for board in found.devices for die in whole[board])
+        subset = best_subset(between, range(len(whole)), count // size)
+        assert subset is not None, "there are enough whole boards"
+        return sum(1 << die for board in subset.devices for die in whole[board])
 
 
 def bits(mask: int) -> list[int]:
     """Return the devices of a set, ascending."""
-    found = []
+    devices = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        devices.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return devices
