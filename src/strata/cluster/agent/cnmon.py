@@ -21,8 +21,8 @@ def parse(text: str) -> Found:
     last, is_closed = 0, False
     devices: list[Device] = []
     for number, line in table.lines_of(text):
-        if found := re.search(r"\bDriver\s+v?(\d[\w.]*)", line):
-            driver = found[1]
+        if match := re.search(r"\bDriver\s+v?(\d[\w.]*)", line):
+            driver = match[1]
         if "Processes" in line:
             break
         if not line.strip().startswith("|"):

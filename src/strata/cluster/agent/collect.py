@@ -52,37 +52,39 @@ def collect(
     """
     machine = local.probe(root)
     notes: list[str] = []
-    found: list[Found] = []
+    observations: list[Found] = []
     answered: set[str] = set()
     failed: set[str] = set()
     sources: Mapping[str, Callable[[], Found | None]] = {
         nvml.VENDOR: lambda: _nvidia(run, load_nvml, machine, notes, now_s),
         npu_smi.VENDOR: lambda: _huawei(run, machine, notes),
-        cnmon.VENDOR: lambda: _one(run, ["cnmon"], cnmon.parse),
+        cnmon.VENDOR: lambda: _observation(run, ["cnmon"], cnmon.parse),
         hy_smi.VENDOR: lambda: _hygon(run, notes),
-        mthreads_gmi.VENDOR: lambda: _one(run, ["mthreads-gmi"], mthreads_gmi.parse),
+        mthreads_gmi.VENDOR: lambda: _observation(run, ["mthreads-gmi"], mthreads_gmi.parse),
     }
     for vendor, source in sources.items():
         try:
-            one = source()
+            observation = source()
         except StrataError as error:
             notes.append(str(error))
             failed.add(vendor)
         else:
-            if one is not None:
+            if observation is not None:
                 answered.add(vendor)
-                found.append(one)
+                observations.append(observation)
     devices: list[Device] = []
     links: dict[tuple[int, int], str] = {}
     readings: dict[str, Reading] = {}
-    for one in found:
-        places = {device.index: len(devices) + i for i, device in enumerate(one.devices)}
+    for observation in observations:
+        places = {device.index: len(devices) + i for i, device in enumerate(observation.devices)}
         links |= {
-            (places[i], places[j]): link for (i, j), link in one.links.items() if i in places and j in places
+            (places[i], places[j]): link
+            for (i, j), link in observation.links.items()
+            if i in places and j in places
         }
-        for device in one.devices:
+        for device in observation.devices:
             placed = _placed(device, node, machine)
-            reading = one.readings.get(device.index) or Reading(now_s, temperature_c=device.temperature_c)
+            reading = observation.readings.get(device.index) or Reading(now_s, temperature_c=device.temperature_c)
             pci = machine.devices.get(placed.bus_id)
             reading = replace(reading, aer=pci.aer if pci is not None else None)
             readings[placed.uuid] = reading
@@ -91,9 +93,9 @@ def collect(
         node,
         tuple(devices),
         _with_distances(links, devices, machine),
-        can_p2p=all(one.can_p2p is not False for one in found),
-        driver=", ".join(one.driver for one in found if one.driver),
-        tool=", ".join(one.tool for one in found),
+        can_p2p=all(observation.can_p2p is not False for observation in observations),
+        driver=", ".join(observation.driver for observation in observations if observation.driver),
+        tool=", ".join(observation.tool for observation in observations),
         notes=tuple(notes),
     )
     return Collected(fingerprint, readings, frozenset(answered), frozenset(failed))
@@ -107,7 +109,7 @@ def _noted(source: Callable[[], T], notes: list[str]) -> T | None:
         return None
 
 
-def _one(run: Run, command: Sequence[str], parse: Callable[[str], Found]) -> Found | None:
+def _observation(run: Run, command: Sequence[str], parse: Callable[[str], Found]) -> Found | None:
     text = run(command)
     return None if text is None else parse(text)
 
@@ -121,16 +123,20 @@ def _nvidia(
         return None if library is None else nvml.read(library, now_s=now_s)
 
     # A driver that hangs hangs whoever asks it; nvidia-smi then would as well, so it is not tried.
-    found = tools.limited(ask, nvml.TOOL)
-    if found is not None:
-        return found
-    found = _one(run, nvidia_smi.COMMAND, nvidia_smi.parse_query)
-    return _with_topology(found, ["nvidia-smi", "topo", "-m"], nvidia_smi.parse_topology, run, machine, notes)
+    observation = tools.limited(ask, nvml.TOOL)
+    if observation is not None:
+        return observation
+    observation = _observation(run, nvidia_smi.COMMAND, nvidia_smi.parse_query)
+    return _with_topology(
+        observation, ["nvidia-smi", "topo", "-m"], nvidia_smi.parse_topology, run, machine, notes
+    )
 
 
 def _huawei(run: Run, machine: local.Machine, notes: list[str]) -> Found | None:
-    found = _one(run, ["npu-smi", "info"], npu_smi.parse_info)
-    return _with_topology(found, ["npu-smi", "info", "-t", "topo"], npu_smi.parse_topology, run, machine, notes)
+    observation = _observation(run, ["npu-smi", "info"], npu_smi.parse_info)
+    return _with_topology(
+        observation, ["npu-smi", "info", "-t", "topo"], npu_smi.parse_topology, run, machine, notes
+    )
 
 
 def _hygon(run: Run, notes: list[str]) -> Found | None:
@@ -143,7 +149,7 @@ def _hygon(run: Run, notes: list[str]) -> Found | None:
 
 
 def _with_topology(
-    found: Found | None,
+    observation: Found | None,
     command: Sequence[str],
     parse: Callable[[str], Matrix],
     run: Run,
@@ -151,18 +157,18 @@ def _with_topology(
     notes: list[str],
 ) -> Found | None:
     """Add the tool's own matrix: its links, and the NUMA node it names or its CPUs belong to."""
-    if found is None or len(found.devices) < 2:
-        return found
+    if observation is None or len(observation.devices) < 2:
+        return observation
     text = _noted(lambda: run(command), notes)
     matrix = _noted(lambda: parse(text), notes) if text is not None else None
     if matrix is None:
-        return found
+        return observation
     devices = []
-    for device in found.devices:
+    for device in observation.devices:
         cpus = local.cpu_list(matrix.cpus.get(device.index))
         by_cpu = machine.numa_node_of_cpu(cpus[0]) if cpus else None
         devices.append(replace(device, numa_node=matrix.numa_nodes.get(device.index, by_cpu)))
-    return replace(found, devices=tuple(devices), links=matrix.links)
+    return replace(observation, devices=tuple(devices), links=matrix.links)
 
 
 def _placed(device: Device, node: str, machine: local.Machine) -> Device:
@@ -188,12 +194,12 @@ def _finite(figure: float | None) -> float | None:
     return figure if figure is not None and math.isfinite(figure) else None
 
 
-def _judged(device: Device, found: health.Health) -> Device:
+def _judged(device: Device, judgement: health.Health) -> Device:
     # The tool's own word and ours; the worse counts, since they often mean the same fault.
     return replace(
         device,
-        health=min(device.health, found.score),
-        faults=tuple(dict.fromkeys((*device.faults, *found.faults))),
+        health=min(device.health, judgement.score),
+        faults=tuple(dict.fromkeys((*device.faults, *judgement.faults))),
     )
 
 

@@ -52,7 +52,7 @@ class Agent:
         self._links: dict[tuple[str, str], float] = {}
         self._probes: dict[str, Probe] = {}
         self._taken: Fingerprint | None = None
-        self._told: Fingerprint | None = None
+        self._published: Fingerprint | None = None
         self._failures = 0
         self._not_before_s = -math.inf
         self._heartbeat_s = -math.inf
@@ -69,7 +69,7 @@ class Agent:
         missing = [
             device for device in self._base.devices if device.uuid not in here and device.vendor not in new.failed
         ]
-        self._driverless = {one.uuid for one in missing if one.vendor not in new.answered}
+        self._driverless = {device.uuid for device in missing if device.vendor not in new.answered}
         for device in missing:
             if device.vendor in new.answered:
                 self._faults.setdefault(device.uuid, {})["lost"] = math.inf
@@ -108,9 +108,9 @@ class Agent:
         devices = tuple(self._judged(device, now_s) for device in self._base.devices)
         places = {device.uuid: i for i, device in enumerate(devices)}
         measured = dict(self._base.measured)
-        for (one, other), rate in self._links.items():
-            if one in places and other in places:
-                i, j = sorted((places[one], places[other]))
+        for (uuid, other_uuid), rate in self._links.items():
+            if uuid in places and other_uuid in places:
+                i, j = sorted((places[uuid], places[other_uuid]))
                 measured[i, j] = rate
         return replace(self._base, devices=devices, measured=measured)
 
@@ -119,7 +119,7 @@ class Agent:
         current = self.now(now_s)
         if current is None or self._taken is not None:
             return math.inf
-        has_news = self._told is None or _steady(current) != _steady(self._told)
+        has_news = self._published is None or _steady(current) != _steady(self._published)
         return max(self._not_before_s, -math.inf if has_news else self._heartbeat_s)
 
     def take(self, now_s: float) -> Fingerprint | None:
@@ -131,7 +131,7 @@ class Agent:
 
     def published(self, now_s: float) -> None:
         """What was taken is known to the API server."""
-        self._told, self._taken = self._taken, None
+        self._published, self._taken = self._taken, None
         self._failures = 0
         self._not_before_s = now_s + self.pace.gap_s
         self._heartbeat_s = now_s + self._spread(self.pace.heartbeat_s)
@@ -155,12 +155,12 @@ class Agent:
             words |= held
         if timings := self._timings.get(device.uuid):
             device = replace(device, card=benchmark.measured_card(device, timings))
-        found = health.of_faults(words)
+        judgement = health.of_faults(words)
         return replace(
             device,
             # Several sources often mean the same fault: the worse counts.
-            health=min(device.health, found.score) if math.isfinite(device.health) else 0.0,
-            faults=tuple(dict.fromkeys((*found.faults, *device.faults))),
+            health=min(device.health, judgement.score) if math.isfinite(device.health) else 0.0,
+            faults=tuple(dict.fromkeys((*judgement.faults, *device.faults))),
             probe=self._probes.get(device.uuid),
         )
 
@@ -176,27 +176,27 @@ def _merged(new: Collected, old: Fingerprint) -> Fingerprint:
     fingerprint = new.fingerprint
     # A card that is off the bus answers nothing, not even its name: it is the one we know by its number.
     named = {(device.vendor, device.index) for device in old.devices if not _is_nameless(device)}
-    found = {
+    present = {
         device.uuid: device
         for device in fingerprint.devices
         if not (_is_nameless(device) and (device.vendor, device.index) in named)
     }
-    numbered = {(device.vendor, device.index): device for device in found.values()}
+    numbered = {(device.vendor, device.index): device for device in present.values()}
     seen: dict[str, Device] = {}
     for device in old.devices:
-        now = found.get(device.uuid, device)
+        now = present.get(device.uuid, device)
         now = numbered.get((now.vendor, now.index), now) if _is_nameless(now) else now
         seen[now.uuid] = now
-    stale = [device for device in seen.values() if device.uuid not in found and device.vendor in new.failed]
-    seen |= found
+    stale = [device for device in seen.values() if device.uuid not in present and device.vendor in new.failed]
+    seen |= present
     places = {uuid: place for place, uuid in enumerate(seen)}
     links: dict[tuple[int, int], str] = {}
     for source in (old, fingerprint):
         uuids = [device.uuid for device in source.devices]
         for (i, j), link in source.links.items():
             if uuids[i] in places and uuids[j] in places:
-                one, other = sorted((places[uuids[i]], places[uuids[j]]))
-                links[one, other] = link
+                low, high = sorted((places[uuids[i]], places[uuids[j]]))
+                links[low, high] = link
     notes = (f"last seen earlier: {', '.join(device.uuid for device in stale)}",) if stale else ()
     return replace(
         fingerprint,

@@ -41,13 +41,17 @@ class Meters:
         )
         read_gauge(new, "strata_agent_notes", "What could not be read.", (), self._notes)
         for name, text, read in (
-            ("health", "1 is well, 0 not to be used.", lambda one: one.health),
-            ("temperature_celsius", "Temperature.", lambda one: one.temperature_c),
-            ("power_watts", "Power drawn.", lambda one: one.power_w),
-            ("memory_bytes", "Memory.", lambda one: one.memory_bytes),
-            ("memory_used_bytes", "Memory in use.", lambda one: one.memory_used_bytes),
-            ("utilisation_ratio", "Share of the time it is busy.", lambda one: one.utilisation),
-            ("probe_flops", "FLOP/s of the newest probe.", lambda one: one.probe and one.probe.rate_flops),
+            ("health", "1 is well, 0 not to be used.", lambda device: device.health),
+            ("temperature_celsius", "Temperature.", lambda device: device.temperature_c),
+            ("power_watts", "Power drawn.", lambda device: device.power_w),
+            ("memory_bytes", "Memory.", lambda device: device.memory_bytes),
+            ("memory_used_bytes", "Memory in use.", lambda device: device.memory_used_bytes),
+            ("utilisation_ratio", "Share of the time it is busy.", lambda device: device.utilisation),
+            (
+                "probe_flops",
+                "FLOP/s of the newest probe.",
+                lambda device: device.probe and device.probe.rate_flops,
+            ),
         ):
             read_gauge(new, f"strata_device_{name}", text, LABELS, self._of_devices(read))
         read_gauge(
@@ -86,8 +90,8 @@ class Meters:
 
     def _of_devices(self, read: Callable[[Device], float | None]) -> Callable[[], Values]:
         def values() -> Values:
-            found = {_labels(device): read(device) for device in self._shown.devices}
-            return {labels: value for labels, value in found.items() if value is not None}
+            readings = {_labels(device): read(device) for device in self._shown.devices}
+            return {labels: value for labels, value in readings.items() if value is not None}
 
         return values
 

@@ -27,8 +27,8 @@ def parse(text: str) -> Found:
     last, is_closed = 0, False
     devices: list[Device] = []
     for number, line in table.lines_of(text):
-        if found := _DRIVER.search(line):
-            driver = found[1]
+        if match := _DRIVER.search(line):
+            driver = match[1]
         if line.strip().startswith("Processes"):
             break
         if not has_header:

@@ -28,8 +28,8 @@ def parse_info(text: str) -> Found:
     upper_at, last, is_closed = 0, 0, False
     devices: list[tuple[str, Device]] = []
     for number, line in table.lines_of(text):
-        if found := re.search(r"\bVersion:\s*(\S+)", line):
-            driver = driver or found[1]
+        if match := re.search(r"\bVersion:\s*(\S+)", line):
+            driver = driver or match[1]
         if "Process id" in line:
             break
         if not line.strip().startswith("|"):
@@ -70,7 +70,7 @@ def _device(upper: dict[str, str], upper_at: int, lower: dict[str, str], at: int
     name, health = upper["Name"], upper.get("Health", "")
     is_well = health.upper() == "OK"
     return Device(
-        index=next((int(one) for one in ids if one is not None), _NO_ID),
+        index=next((int(device_id) for device_id in ids if device_id is not None), _NO_ID),
         uuid="",
         model=name,
         vendor=VENDOR,
@@ -100,10 +100,10 @@ def _memory(lower: dict[str, str], at: int) -> tuple[float, float]:
     raise BadOutput(TOOL, at, "a memory size above 0", " ".join(pairs))
 
 
-def _boards(found: list[tuple[str, Device]]) -> tuple[Device, ...]:
-    npus = [npu for npu, _ in found]
+def _boards(npu_devices: list[tuple[str, Device]]) -> tuple[Device, ...]:
+    npus = [npu for npu, _ in npu_devices]
     devices = []
-    for position, (npu, device) in enumerate(found):
+    for position, (npu, device) in enumerate(npu_devices):
         dies = npus.count(npu)
         # Packages of two dies say only `Ascend910`; of those there is but one kind, the 910C.
         name = _PACKAGE if dies == 2 and device.model.lower() in ("ascend910", "910") else device.model

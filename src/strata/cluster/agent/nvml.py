@@ -45,16 +45,18 @@ def read(nvml: Any, *, now_s: float) -> Found:
     there = {i: handle for i, handle in enumerate(handles) if handle is not None}
     joined = _nvlinked(nvml, ask, there, devices)
     links, peers = {}, []
-    for i, one in there.items():
+    for i, handle in there.items():
         for j, other in there.items():
             if i < j:
-                level = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
-                is_joined = (i, j) in joined or ask(nvml.nvmlDeviceGetP2PStatus, one, other, P2P_NVLINK) == P2P_OK
+                level = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
+                is_joined = (i, j) in joined or ask(
+                    nvml.nvmlDeviceGetP2PStatus, handle, other, P2P_NVLINK
+                ) == P2P_OK
                 if is_joined:
                     links[i, j] = "nvlink"
                 elif level in ANCESTORS:
                     links[i, j] = ANCESTORS[level]
-                peers.append(ask(nvml.nvmlDeviceGetP2PStatus, one, other, P2P_READ))
+                peers.append(ask(nvml.nvmlDeviceGetP2PStatus, handle, other, P2P_READ))
     return Found(
         TOOL,
         _text(ask(nvml.nvmlSystemGetDriverVersion)),

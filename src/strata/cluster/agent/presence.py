@@ -29,8 +29,10 @@ class Presence:
     def __init__(self, addresses: Iterable[str], *, root: Path = Path("/sys")) -> None:
         self.addresses = tuple(addresses)
         folders = {address: root / "bus/pci/devices" / address for address in self.addresses}
-        found = {one: opened(folder / "config") for one, folder in folders.items() if not _may_sleep(folder)}
-        self._configs = {one: fd for one, fd in found.items() if fd is not None}
+        descriptors = {
+            address: opened(folder / "config") for address, folder in folders.items() if not _may_sleep(folder)
+        }
+        self._configs = {address: fd for address, fd in descriptors.items() if fd is not None}
         self._absent = dict.fromkeys(self._configs, 0)
 
     def poll(self, now_s: float) -> list[Fault]:

@@ -60,21 +60,21 @@ def measure(what: What, devices: Sequence[Device], *, run: Run | None = None) ->
     # NVIDIA's indexes are not CUDA's; its uuids are.
     names = [device.uuid if device.uuid.startswith("GPU-") else str(device.index) for device in devices]
     command = ["env", f"{way.variable}={','.join(names)}", sys.executable, "-m", __name__]
-    asked = run or partial(tools.run, timeout_s=LIMIT_S[what])
-    text = asked([*command, what, way.plugin, *(f"{way.kind}:{i}" for i in range(len(devices)))])
+    runner = run or partial(tools.run, timeout_s=LIMIT_S[what])
+    text = runner([*command, what, way.plugin, *(f"{way.kind}:{i}" for i in range(len(devices)))])
     if text is None:
         raise MissingPart("the benchmark needs `env`, which is not here")
     try:
         # Libraries like to say something first.
-        said = json.loads(text.strip().rpartition("\n")[2])
+        result = json.loads(text.strip().rpartition("\n")[2])
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        result = None
+    if not isinstance(result, dict):
         raise StrataError(f"benchmark of {', '.join(names)}: it printed no result but {text.strip()[:200]!r}")
-    return said
+    return result
 
 
-def timings_of(said: Mapping[str, Any]) -> list[Timing]:
+def timings_of(result: Mapping[str, Any]) -> list[Timing]:
     """Return the timings that `device` and `links` print."""
     return [
         Timing(
@@ -83,13 +83,13 @@ def timings_of(said: Mapping[str, Any]) -> list[Timing]:
             tuple(timing["seconds"]),
             tuple(timing["pair"]) if timing["pair"] else None,
         )
-        for timing in said["timings"]
+        for timing in result["timings"]
     ]
 
 
-def probe_of(said: Mapping[str, Any], at_s: float) -> Probe:
+def probe_of(result: Mapping[str, Any], at_s: float) -> Probe:
     """Return what `probe` prints."""
-    return Probe(at_s, said["rate_flops"], said["power_w"])
+    return Probe(at_s, result["rate_flops"], result["power_w"])
 
 
 def time_probe(

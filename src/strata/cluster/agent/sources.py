@@ -59,10 +59,10 @@ def ask_tools(
         now_s = clock()
         while len(past) > 1 and past[1][0] <= now_s - SPAN_S:
             past.popleft()
-        found = collect(now_s, past[0][1] if past else None)
+        collection = collect(now_s, past[0][1] if past else None)
         took(clock() - now_s)
-        past.append((now_s, found.readings))
-        put(found)
+        past.append((now_s, collection.readings))
+        put(collection)
         if not stopped.wait(min(REST_S, every_s)):
             look.wait(max(0.0, every_s - REST_S))
         look.clear()
@@ -168,16 +168,16 @@ def run_benchmarks(
     if at_start and not stopped.is_set():
         idle = _idle(current())
         for device in idle:
-            if (said := tried("device", [device])) is not None:
-                put(methodcaller("measured", device.uuid, probe.timings_of(said)))
+            if (result := tried("device", [device])) is not None:
+                put(methodcaller("measured", device.uuid, probe.timings_of(result)))
         for vendor in dict.fromkeys(device.vendor for device in idle):
             ours = [device for device in idle if device.vendor == vendor]
-            if len(ours) > 1 and (said := tried("links", ours)) is not None:
-                put(methodcaller("linked", [device.uuid for device in ours], probe.timings_of(said)))
+            if len(ours) > 1 and (result := tried("links", ours)) is not None:
+                put(methodcaller("linked", [device.uuid for device in ours], probe.timings_of(result)))
     while probe_every_s is not None and not stopped.wait(probe_every_s):
         for device in _idle(current()):
-            if (said := tried("probe", [device])) is not None:
-                put(methodcaller("probed", device.uuid, probe.probe_of(said, wall_clock())))
+            if (result := tried("probe", [device])) is not None:
+                put(methodcaller("probed", device.uuid, probe.probe_of(result, wall_clock())))
 
 
 def _idle(fingerprint: Fingerprint | None) -> list[Device]:

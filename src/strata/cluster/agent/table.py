@@ -153,7 +153,7 @@ def matrix(text: str, *, tool: str, prefixes: Sequence[str]) -> Matrix:
     if not header:
         raise BadOutput(tool, 0, f"a matrix that begins with {prefixes[0]}0", text[:80])
     links: dict[tuple[int, int], str] = {}
-    for j in (one for one in header if one is not None):
+    for j in (index for index in header if index is not None):
         if j not in rows:
             raise BadOutput(tool, last, f"a row of {prefixes[0]}{j}; the output ends too early")
     for (i, j), link in seen.items():

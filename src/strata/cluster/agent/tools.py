@@ -75,8 +75,8 @@ def run(
         raise ToolFailed(f"{name}: {trouble}; it was killed", hint=f"run `{name}` on the node by hand")
     text = written.decode("utf-8", errors="replace")
     if process.returncode != 0:
-        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-        raise ToolFailed(f"{name}: ended with {process.returncode}, saying {said[:200]!r}")
+        first_line = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        raise ToolFailed(f"{name}: ended with {process.returncode}, saying {first_line[:200]!r}")
     return text
 
 

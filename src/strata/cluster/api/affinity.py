@@ -32,14 +32,16 @@ def on_nodes(spec: Mapping[str, Any], nodes: Sequence[str], *, instead_of: Seque
     node: dict[str, Any] = affinity.get("nodeAffinity") or {}
     required: dict[str, Any] = node.get(_REQUIRED) or {}
     affinity["nodeAffinity"], node[_REQUIRED] = node, required
-    mine, old = _on(nodes), _on(instead_of)
-    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{"matchExpressions": [mine]}]
+    requirement, old = _on(nodes), _on(instead_of)
+    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{"matchExpressions": [requirement]}]
     required["nodeSelectorTerms"] = terms
     for term in terms:
         if not (term.get("matchExpressions") or term.get("matchFields")):
             continue
-        kept = [expression for expression in term.get("matchExpressions") or () if expression not in (mine, old)]
-        term["matchExpressions"] = [*kept, mine]
+        kept = [
+            expression for expression in term.get("matchExpressions") or () if expression not in (requirement, old)
+        ]
+        term["matchExpressions"] = [*kept, requirement]
     return affinity
 
 
@@ -79,16 +81,16 @@ def _holds(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> boo
     )
 
 
-def _is_met(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    found, operator = labels.get(str(one.get("key"))), one.get("operator")
-    values: list[str] = [str(value) for value in one.get("values") or ()]
+def _is_met(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    label, operator = labels.get(str(expression.get("key"))), expression.get("operator")
+    values: list[str] = [str(value) for value in expression.get("values") or ()]
     if operator in ("Exists", "DoesNotExist"):
-        return (found is not None) is (operator == "Exists")
+        return (label is not None) is (operator == "Exists")
     if operator in ("In", "NotIn"):
-        return (found in values) is (operator == "In")
-    if found is None or not _WHOLE.fullmatch(found) or len(values) != 1 or not _WHOLE.fullmatch(values[0]):
+        return (label in values) is (operator == "In")
+    if label is None or not _WHOLE.fullmatch(label) or len(values) != 1 or not _WHOLE.fullmatch(values[0]):
         return False
-    return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+    return int(label) > int(values[0]) if operator == "Gt" else int(label) < int(values[0])
 
 
 def _on(nodes: Sequence[str]) -> dict[str, Any]:

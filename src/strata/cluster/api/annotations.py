@@ -60,7 +60,7 @@ def read_claim(
 
 class _Reader:
     def __init__(self, annotations: Mapping[str, str], where: str) -> None:
-        self.asked: dict[str, Any] = {
+        self.values: dict[str, Any] = {
             k.removeprefix(PREFIX): v for k, v in annotations.items() if k.startswith(PREFIX)
         }
         self.where = where
@@ -70,7 +70,7 @@ class _Reader:
         self.faults.append(Fault(self.where, message, where=PREFIX + key))
 
     def claim(self, name: str, namespace: str) -> Claim:
-        for key in sorted(self.asked):
+        for key in sorted(self.values):
             if key not in _KEYS and key not in OTHERS:
                 close = closest(key, _KEYS)
                 meant = f"did you mean {PREFIX}{close}?" if close else f"known: {', '.join(_KEYS)}"
@@ -122,9 +122,9 @@ class _Reader:
 
     def read(self, key: str, parse: Callable[[str], T], default: Any) -> Any:
         """Return a value, or the default where it is absent or faulty (and then note the fault)."""
-        if key not in self.asked:
+        if key not in self.values:
             return default
-        value = self.asked[key]
+        value = self.values[key]
         if not isinstance(value, str):
             self.fault(key, "should be text; put it in quotes")
             return default
@@ -144,7 +144,7 @@ class _Reader:
         if of_acu is not None and of_flops is not None and abs(of_acu / of_flops - 1) > _AGREE:
             self.fault(
                 "acu",
-                f"{self.asked['acu']} is {of_acu / 1e12:.4g} TFLOPS, and {PREFIX}tflops-fp16 says "
+                f"{self.values['acu']} is {of_acu / 1e12:.4g} TFLOPS, and {PREFIX}tflops-fp16 says "
                 f"{of_flops / 1e12:.4g}; give one of them",
             )
         return of_flops if of_flops is not None else of_acu  # type: ignore[no-any-return]

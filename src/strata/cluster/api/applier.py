@@ -63,22 +63,22 @@ class Applier:
     def do(self, actions: Iterable[Action]) -> tuple[Failure, ...]:
         """Do actions in order and return those that were not done."""
         failures: dict[Ref, Failure] = {}
-        found = []
+        undone = []
         for action in actions:
             failure = failures.get(action.ref)
             if failure is None:
                 try:
-                    self._one(action)
+                    self._perform(action)
                     continue
                 except ApiFailed as error:
                     failure = Failure(action, error, _what(action, error))
                     # What becomes of an event says nothing of the object.
                     if not isinstance(action, Event):
                         failures[action.ref] = failure
-            found.append(Failure(action, failure.error, failure.what))
-        return tuple(found)
+            undone.append(Failure(action, failure.error, failure.what))
+        return tuple(undone)
 
-    def _one(self, action: Action) -> None:
+    def _perform(self, action: Action) -> None:
         ref = action.ref
         if isinstance(action, Patch):
             self.api.patch(

@@ -70,11 +70,11 @@ def _config(path: str | None, context: str | None) -> Any:
     if not Path(path).is_file():
         raise MissingPart(f"{path}: no such kubeconfig", hint="--kubeconfig with one existing file")
     try:
-        found = kube.KubeConfig.from_file(path).get(context)
+        config = kube.KubeConfig.from_file(path).get(context)
     except Exception as error:  # lightkube lets through whatever YAML, msgspec and missing keys raise
-        said = f"no {error}" if isinstance(error, KeyError) else error
-        raise UsageError(f"{path}: not a usable kubeconfig: {said}", hint="kubectl config view") from error
-    return found if found.user is not None else found._replace(user=models.User())
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"{path}: not a usable kubeconfig: {reason}", hint="kubectl config view") from error
+    return config if config.user is not None else config._replace(user=models.User())
 
 
 class KubeApi(Api):
@@ -110,17 +110,17 @@ class KubeApi(Api):
             return self._pages(kind, path, wanted)
 
     def _pages(self, kind: ObjectKind, path: str, wanted: Mapping[str, str]) -> tuple[Sequence[Object], str]:
-        found: list[Object] = []
+        objects: list[Object] = []
         more = ""
         while True:
             page = self._ask("GET", path, wanted={**wanted, **({"continue": more} if more else {})})
             # In a list the server leaves both out of each object of its own kinds.
-            found += (
-                {"apiVersion": kind.api_version, "kind": kind.kind, **one} for one in page.get("items") or ()
+            objects += (
+                {"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items") or ()
             )
             more = str(meta(page).get("continue") or "")
             if not more:
-                return found, str(meta(page).get("resourceVersion") or "")
+                return objects, str(meta(page).get("resourceVersion") or "")
 
     def watch(self, kind: ObjectKind, *, since: str, timeout_s: float, labels: str = "") -> Stream:
         """See `Api.watch`. It stands when this returns; a server that says nothing for `timeout_s` is given up."""
@@ -178,11 +178,11 @@ class KubeApi(Api):
 
     def minor_version(self) -> int:
         """Return the 36 of a 1.36 API server. Raises ApiFailed."""
-        said = str(self._ask("GET", "/version").get("minor"))
+        minor = str(self._ask("GET", "/version").get("minor"))
         # Managed clusters write 36+.
-        digits = said.rstrip("+")
+        digits = minor.rstrip("+")
         if not (digits.isascii() and digits.isdigit()):
-            raise ApiFailed(f"GET /version: {said[:40]!r} is no minor version")
+            raise ApiFailed(f"GET /version: {minor[:40]!r} is no minor version")
         return int(digits)
 
     def _gone(self, method: str, path: str, *, body: Mapping[str, Any]) -> None:
@@ -214,12 +214,12 @@ class KubeApi(Api):
         request = self._http.build_request(method, path, params=wanted, **sent)
         answer = self._send(request)
         try:
-            found = answer.json()
+            obj = answer.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            obj = None
+        if not isinstance(obj, dict):
             raise ApiFailed(f"{method} {request.url.path}: the answer is no object: {answer.text[:80]!r}")
-        return found
+        return obj
 
     def _send(self, request: Any, *, is_stream: bool = False) -> Any:
         what = f"{request.method} {request.url.path}"

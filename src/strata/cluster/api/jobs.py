@@ -105,12 +105,12 @@ def is_quiet(obj: Object) -> bool:
 
 def pod_sets(obj: Object) -> tuple[PodSet, ...]:
     """Return a job's templates in order, with the places of their pods. An absent count is one."""
-    found, first = [], 0
+    sets, first = [], 0
     for name, pods, path, per_job, has_devices in _SETS[_kind(obj)](obj.get("spec") or {}):
         template = at(obj, path) if path else _own_override(obj)
-        found.append(PodSet(name, pods, path, template or {}, first, per_job, has_devices))
+        sets.append(PodSet(name, pods, path, template or {}, first, per_job, has_devices))
         first += pods if has_devices else 0
-    return tuple(found)
+    return tuple(sets)
 
 
 def with_templates(obj: Object, templates: Sequence[Object]) -> dict[str, Any]:
@@ -239,14 +239,16 @@ def _count(value: Any) -> int:
 
 def _own_override(obj: Object) -> Object:
     """Return what is said over a TrainJob's runtime, which holds the templates."""
-    said = at(obj, ("spec", "podTemplateOverrides")) or ()
-    mine = (one for one in said if one.get("targetJobs") == _TO_TRAINERS["targetJobs"])
-    return {key: value for key, value in next(mine, {}).items() if key not in _TO_TRAINERS}
+    overrides = at(obj, ("spec", "podTemplateOverrides")) or ()
+    own_overrides = (
+        override for override in overrides if override.get("targetJobs") == _TO_TRAINERS["targetJobs"]
+    )
+    return {key: value for key, value in next(own_overrides, {}).items() if key not in _TO_TRAINERS}
 
 
 def _others_overrides(obj: Object) -> list[Any]:
-    said = at(obj, ("spec", "podTemplateOverrides")) or ()
-    return [one for one in said if one.get("targetJobs") != _TO_TRAINERS["targetJobs"]]
+    overrides = at(obj, ("spec", "podTemplateOverrides")) or ()
+    return [override for override in overrides if override.get("targetJobs") != _TO_TRAINERS["targetJobs"]]
 
 
 def _nested(path: Path, value: Any) -> dict[str, Any]:

@@ -70,8 +70,8 @@ KUEUE: Final = (ADMISSION_CHECK, WORKLOAD)
 
 def meta(obj: Object) -> Mapping[str, Any]:
     """Return an object's metadata."""
-    found: Mapping[str, Any] = obj.get("metadata") or {}
-    return found
+    metadata: Mapping[str, Any] = obj.get("metadata") or {}
+    return metadata
 
 
 def name_of(obj: Object) -> str:

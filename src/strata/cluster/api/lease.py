@@ -153,10 +153,10 @@ class Elector:
     def _try(self) -> None:
         asked_s = _now()
         try:
-            found = self._api.get(LEASE, self._me.name, self._me.namespace)
-            self._state, wanted = step(found, self._me, self._state, now_s=_now(), wall=_wall())
+            lease = self._api.get(LEASE, self._me.name, self._me.namespace)
+            self._state, wanted = step(lease, self._me, self._state, now_s=_now(), wall=_wall())
             if wanted is not None:
-                written = (self._api.replace if found else self._api.create)(LEASE, wanted)
+                written = (self._api.replace if lease else self._api.create)(LEASE, wanted)
                 self._state = won(written, asked_s=asked_s, now_s=_now())
         except ApiFailed as failed:
             # A conflict is another candidate that was faster: nothing to tell.
@@ -172,8 +172,8 @@ class Elector:
 
     def _release(self) -> None:
         try:
-            found = self._api.get(LEASE, self._me.name, self._me.namespace)
-            given_back = released(found, self._me, wall=_wall()) if found else None
+            lease = self._api.get(LEASE, self._me.name, self._me.namespace)
+            given_back = released(lease, self._me, wall=_wall()) if lease else None
             if given_back is not None:
                 self._api.replace(LEASE, given_back)
         except ApiFailed as failed:

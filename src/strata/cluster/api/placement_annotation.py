@@ -61,7 +61,7 @@ _LEVELS: Final = ("node", "rdma", "rack", "any")
 
 def encode(placement: Placement) -> str:
     """Return a placement as the annotation's value."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "v": _FORM,
         "profile": placement.profile,
         "model": placement.model,
@@ -73,9 +73,9 @@ def encode(placement: Placement) -> str:
         ],
     }
     if placement.pods and placement.pods[0].memory_bytes is not None:
-        said["memory"] = int(placement.pods[0].memory_bytes)
-        said["cores"] = placement.cores_share or 0.0
-    return json.dumps(said, separators=(",", ":"))
+        fields["memory"] = int(placement.pods[0].memory_bytes)
+        fields["cores"] = placement.cores_share or 0.0
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
@@ -94,16 +94,16 @@ def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
 def _decode(text: str, *, has_nodes: bool) -> Placement:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("too long")
-    said = json.loads(text)
-    if said["v"] != _FORM:
-        raise ValueError(f"form {said['v']!r} is unknown")
-    memory, cores = said.get("memory"), said.get("cores")
+    fields = json.loads(text)
+    if fields["v"] != _FORM:
+        raise ValueError(f"form {fields['v']!r} is unknown")
+    memory, cores = fields.get("memory"), fields.get("cores")
     if memory is not None and not 0 < _whole(memory) < 2**60:
         raise ValueError("memory is no amount")
     if cores is not None and not 0 <= float(cores) <= 1:
         raise ValueError("cores is no share")
     pods = []
-    for node, devices, *rest in said["pods"]:
+    for node, devices, *rest in fields["pods"]:
         (numbers,) = rest or ((),)
         if not _NODE.fullmatch(node) if has_nodes else node != "":
             raise ValueError("no node's name")
@@ -112,18 +112,18 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
         if rest and len(numbers) != len(devices):
             raise ValueError("not a number for each device")
         pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory), tuple(numbers)))
-    if said["level"] not in _LEVELS or not isinstance(said["p2p"], bool):
+    if fields["level"] not in _LEVELS or not isinstance(fields["p2p"], bool):
         raise ValueError("level or p2p")
-    if not _NAME.fullmatch(said["profile"]) or not _NAME.fullmatch(said["model"]):
+    if not _NAME.fullmatch(fields["profile"]) or not _NAME.fullmatch(fields["model"]):
         raise ValueError("no name of a profile or a model")
     return Placement(
-        said["profile"],
+        fields["profile"],
         tuple(pods),
-        _whole(said["devices"]),
+        _whole(fields["devices"]),
         math.inf,
-        model=said["model"],
-        level=said["level"],
-        can_p2p=said["p2p"],
+        model=fields["model"],
+        level=fields["level"],
+        can_p2p=fields["p2p"],
         cores_share=None if cores is None else float(cores),
     )
 
@@ -136,11 +136,11 @@ def _whole(value: object) -> int:
 
 def index_of(pod: Object) -> int | None:
     """Return which pod of its gang this is; None where its job's controller numbers none."""
-    said: Mapping[str, str] = {**labels_of(pod), **annotations_of(pod)}
-    numbers = [_number(said[key]) for key in INDEXES if key in said]
+    metadata: Mapping[str, str] = {**labels_of(pod), **annotations_of(pod)}
+    numbers = [_number(metadata[key]) for key in INDEXES if key in metadata]
     if not numbers or None in numbers:
         return None
-    job, per_job, first = (_number(said.get(key, default)) for key, default in _OFFSETS)
+    job, per_job, first = (_number(metadata.get(key, default)) for key, default in _OFFSETS)
     if job is None or per_job is None or first is None:
         return None
     return first + job * per_job + (numbers[0] or 0)

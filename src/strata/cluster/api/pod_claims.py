@@ -49,14 +49,14 @@ def claim_of_pod(pod: Object) -> Claim:
     check_pod(pod)
     where, annotations = where_of(pod), annotations_of(pod)
     resource, count, faults = devices_counted(pod)
-    asked: dict[str, str] = dict(annotations)
+    claim_annotations: dict[str, str] = dict(annotations)
     if resource:
-        asked.setdefault(PREFIX + "devices", str(count))
+        claim_annotations.setdefault(PREFIX + "devices", str(count))
     elif not faults and not has_claim(annotations):
         faults.append(Fault(where, "is managed, and asks for nothing", where=MANAGED))
     try:
         name, namespace = name_of(pod) or "pod", namespace_of(pod) or "default"
-        claim = read_claim(asked, name=name, namespace=namespace)
+        claim = read_claim(claim_annotations, name=name, namespace=namespace)
     except BadFile as error:
         raise BadFile([*error.faults, *faults], hint=error.hint) from None
     if resource:
@@ -81,8 +81,8 @@ def claim_of_gated(pod: Object) -> Claim:
 
     Raises BadFile.
     """
-    said = annotations_of(pod).get(WAITING, "")
-    waiting = decode(said, where=where_of(pod), key=WAITING)
+    text = annotations_of(pod).get(WAITING, "")
+    waiting = decode(text, where=where_of(pod), key=WAITING)
     memory_bytes = waiting.pods[0].memory_bytes if waiting.pods else None
     names_claim = CLAIM in annotations_of(pod)
     return replace(
@@ -106,24 +106,25 @@ def devices_counted(pod: Object) -> tuple[str, int, list[Fault]]:
     if INJECTED in annotations:
         match = _COUNT.fullmatch(annotations.get(COUNTED, ""))
         return (match[1], int(match[2]), []) if match and vendor_of(match[1]) else ("", 0, [])
-    found = list(counted(pod))
+    requests = list(counted(pod))
     faults: list[Fault] = []
-    for one in found:
-        if one.where.startswith("spec.init"):
-            message = f"{one.resource}: init containers get no devices"
-        elif not vendor_of(one.resource):
-            message = f"{one.resource} counts no whole devices; say {PREFIX}vram and {PREFIX}cores instead"
-        elif not re.fullmatch(r"[0-9]{1,9}", one.amount):
-            message = f"{one.resource}: {one.amount[:40]!a} is no number of devices"
-        elif one[1:3] != found[0][1:3]:
+    for request in requests:
+        if request.where.startswith("spec.init"):
+            message = f"{request.resource}: init containers get no devices"
+        elif not vendor_of(request.resource):
+            message = f"{request.resource} counts no whole devices; say {PREFIX}vram and {PREFIX}cores instead"
+        elif not re.fullmatch(r"[0-9]{1,9}", request.amount):
+            message = f"{request.resource}: {request.amount[:40]!a} is no number of devices"
+        elif request[1:3] != requests[0][1:3]:
             message = (
-                f"{one.resource} in {one.container}, beside {found[0].resource} in {found[0].container}: "
+                f"{request.resource} in {request.container}, "
+                f"beside {requests[0].resource} in {requests[0].container}: "
                 "a pod's devices are of one vendor and for one container"
             )
         else:
             continue
-        faults.append(Fault(where_of(pod), message, where=f"{one.where}.resources"))
-    return ("", 0, faults) if faults or not found else (found[0].resource, int(found[0].amount), faults)
+        faults.append(Fault(where_of(pod), message, where=f"{request.where}.resources"))
+    return ("", 0, faults) if faults or not requests else (requests[0].resource, int(requests[0].amount), faults)
 
 
 def _contradictions(claim: Claim, resource: str, count: int, *, where: str) -> Iterator[Fault]:
@@ -143,15 +144,15 @@ def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
     """
     sets = [pod_set for pod_set in jobs.pod_sets(obj) if pod_set.has_devices and pod_set.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
-    said = {**annotations_of(template), **annotations_of(obj)}
-    metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": said}
+    annotations = {**annotations_of(template), **annotations_of(obj)}
+    metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": annotations}
     like = {"metadata": metadata, "spec": template.get("spec") or {}}
-    if CLAIM in said:
+    if CLAIM in annotations:
         claim = named_claim(claims, like, str(obj.get("kind")))
         has_size = claim.pods > 1
     else:
         claim = claim_of_pod(like)
-        has_size = GANG_SIZE in said
+        has_size = GANG_SIZE in annotations
     return claim if has_size else replace(claim, pods=max(1, sum(pod_set.pods for pod_set in sets)))
 
 

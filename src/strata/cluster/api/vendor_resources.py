@@ -24,7 +24,7 @@ def counted(pod: Object) -> Iterator[Counted]:
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or ()):
             resources = container.get("resources") or {}
-            asked: dict[str, Any] = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-            for resource, amount in asked.items():
+            amounts: dict[str, Any] = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+            for resource, amount in amounts.items():
                 if is_accelerator(resource) and str(amount) != "0":
                     yield Counted(f"spec.{kind}[{number}]", str(container.get("name")), resource, str(amount))

@@ -34,11 +34,11 @@ def claim_of(obj: Object) -> Claim:
     """Return what an object's spec asks for. Raises BadFile with every fault, by `spec.field`."""
     document = ObjectDocument(obj)
     spec = document.check(models.ComputeClaim).spec
-    asked = {
+    annotations = {
         PREFIX + name.replace("_", "-"): _word(value) for name, value in spec.model_dump(exclude_none=True).items()
     }
     try:
-        return read_claim(asked, name=name_of(obj), namespace=namespace_of(obj) or "default")
+        return read_claim(annotations, name=name_of(obj), namespace=namespace_of(obj) or "default")
     except BadFile as error:
         faults = [
             Fault(document.path, _renamed(fault.message), where=_renamed(fault.where)) for fault in error.faults
@@ -116,7 +116,9 @@ def _routed(
     decision: Decision[Placement], before: Sequence[Mapping[str, Any]], *, now: str, generation: int
 ) -> dict[str, Any]:
     status = "False" if decision.choice is None else "True"
-    same = (one for one in before if one.get("type") == ROUTED and one.get("status") == status)
+    same = (
+        condition for condition in before if condition.get("type") == ROUTED and condition.get("status") == status
+    )
     since = next(same, {}).get("lastTransitionTime") or now
     return {
         "type": ROUTED,
@@ -144,4 +146,4 @@ def _value(key: str, word: str) -> str | float | bool:
 
 
 def _renamed(text: str) -> str:
-    return _OURS.sub(lambda found: "spec." + models.camel(found[1]), text)
+    return _OURS.sub(lambda match: "spec." + models.camel(match[1]), text)

@@ -82,23 +82,25 @@ def fingerprint_of(obj: Object) -> Fingerprint:
     faults: list[Fault] = []
     devices: list[Device] = []
     places: dict[str, int] = {}
-    for place, said in enumerate(status.devices):
-        if places.setdefault(said.uuid, place) != place:
-            message = f"is also that of status.devices[{places[said.uuid]}]"
+    for place, device_status in enumerate(status.devices):
+        if places.setdefault(device_status.uuid, place) != place:
+            message = f"is also that of status.devices[{places[device_status.uuid]}]"
             faults.append(document.fault(("status", "devices", place, "uuid"), message))
         card = None
         try:
-            card = _card_of(said)
+            card = _card_of(device_status)
         except StrataError as error:
             faults.append(document.fault(("status", "devices", place, "acu"), str(error)))
-        device = _device_of(said, card)
-        if said.probe is not None:
+        device = _device_of(device_status, card)
+        if device_status.probe is not None:
             try:
-                at_s = datetime.fromisoformat(said.probe.at).timestamp()
+                at_s = datetime.fromisoformat(device_status.probe.at).timestamp()
             except ValueError as error:  # the form of a date, but none
                 faults.append(document.fault(("status", "devices", place, "probe", "at"), str(error)))
             else:
-                device = replace(device, probe=Probe(at_s, said.probe.rate_flops, said.probe.power_w))
+                device = replace(
+                    device, probe=Probe(at_s, device_status.probe.rate_flops, device_status.probe.power_w)
+                )
         devices.append(device)
     links: dict[tuple[int, int], str] = {}
     measured: dict[tuple[int, int], float] = {}
@@ -126,7 +128,7 @@ def fingerprint_of(obj: Object) -> Fingerprint:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    said = {
+    fields = {
         "index": device.index,
         "uuid": device.uuid,
         "model": device.model,
@@ -144,13 +146,13 @@ def _device(device: Device) -> dict[str, Any]:
         "utilisation": device.utilisation,
         "probe": None if device.probe is None else _probe(device.probe),
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _probe(probe: Probe) -> dict[str, Any]:
     at = datetime.fromtimestamp(probe.at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    said = {"at": at, "rateFlops": probe.rate_flops, "powerW": probe.power_w}
-    return {key: value for key, value in said.items() if value is not None}
+    fields = {"at": at, "rateFlops": probe.rate_flops, "powerW": probe.power_w}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _whole(count: float) -> float:
@@ -167,22 +169,22 @@ def _vector(vector: AcuVector) -> dict[str, Any]:
 
 
 def _links(fingerprint: Fingerprint) -> list[dict[str, Any]]:
-    said = []
+    links = []
     for a, b in sorted({*fingerprint.links, *fingerprint.measured}):
         link: dict[str, Any] = {"a": a, "b": b}
         if kind := fingerprint.links.get((a, b)):
             link["kind"] = kind
         if (rate := fingerprint.measured.get((a, b))) is not None:
             link["bytesPerS"] = rate
-        said.append(link)
-    return said
+        links.append(link)
+    return links
 
 
 def _summary(fingerprint: Fingerprint) -> dict[str, Any]:
     devices = fingerprint.devices
     if not devices:
         return {"devices": 0}
-    said: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "devices": len(devices),
         "model": ", ".join(dict.fromkeys(device.model for device in devices))[: models.LONGEST],
         "health": min(device.health for device in devices),
@@ -190,7 +192,7 @@ def _summary(fingerprint: Fingerprint) -> dict[str, Any]:
     known = [_worth(device.card).fp16 for device in devices if device.card is not None]
     amounts = [amount for amount in known if amount is not None]
     # A sum that leaves a device out would pass for the node's.
-    return said | ({"acu": round(sum(amounts), 1)} if len(amounts) == len(devices) else {})
+    return summary | ({"acu": round(sum(amounts), 1)} if len(amounts) == len(devices) else {})
 
 
 @lru_cache(maxsize=1024)
@@ -198,38 +200,38 @@ def _worth(card: Accelerator) -> AcuVector:
     return acu(card)
 
 
-def _device_of(said: models.DeviceStatus, card: Accelerator | None) -> Device:
+def _device_of(status: models.DeviceStatus, card: Accelerator | None) -> Device:
     return Device(
-        said.index,
-        said.uuid,
-        said.model,
-        said.vendor,
-        float(said.memory_bytes),
+        status.index,
+        status.uuid,
+        status.model,
+        status.vendor,
+        float(status.memory_bytes),
         card,
-        memory_used_bytes=None if said.memory_used_bytes is None else float(said.memory_used_bytes),
-        bus_id=said.bus_id,
-        board=said.board,
-        numa_node=said.numa_node,
-        utilisation=said.utilisation,
-        temperature_c=said.temperature_c,
-        power_w=said.power_w,
-        health=said.health,
-        faults=tuple(said.faults),
+        memory_used_bytes=None if status.memory_used_bytes is None else float(status.memory_used_bytes),
+        bus_id=status.bus_id,
+        board=status.board,
+        numa_node=status.numa_node,
+        utilisation=status.utilisation,
+        temperature_c=status.temperature_c,
+        power_w=status.power_w,
+        health=status.health,
+        faults=tuple(status.faults),
     )
 
 
-def _card_of(said: models.DeviceStatus) -> Accelerator | None:
+def _card_of(status: models.DeviceStatus) -> Accelerator | None:
     """Return a device's card; None where its agent knew none: a slice has the name of a card, not its rates.
 
     Raises StrataError where a figure is far above what the card can do on paper.
     """
-    if said.acu is None:
+    if status.acu is None:
         return None
-    card = _known(said.model)
+    card = _known(status.model)
     own = None if card is None else _worth(card)
     timings = []
     for figure in MEASURABLE:
-        worth: models.Worth | None = getattr(said.acu, figure)
+        worth: models.Worth | None = getattr(status.acu, figure)
         if worth is None or Trust(worth.trust) is not Trust.MEASURED:
             continue
         here = None if own is None else getattr(own, figure)
@@ -240,7 +242,7 @@ def _card_of(said: models.DeviceStatus) -> Accelerator | None:
         timings.append(Timing(figure, worth.value * unit[0] / 100, (1.0,)))
     if not timings:
         return card
-    return measured_card(_device_of(said, card), timings)
+    return measured_card(_device_of(status, card), timings)
 
 
 @lru_cache(maxsize=1024)

@@ -36,16 +36,16 @@ def camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _said(**extensions: Any) -> dict[str, Any]:
+def _extensions(**extensions: Any) -> dict[str, Any]:
     return {f"x-kubernetes-{key.replace('_', '-')}": value for key, value in extensions.items()}
 
 
 def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
-    return _said(validations=[{"rule": rule, "message": message} for rule, message in rules])
+    return _extensions(validations=[{"rule": rule, "message": message} for rule, message in rules])
 
 
 def _map_by(key: str) -> dict[str, Any]:
-    return _said(list_type="map", list_map_keys=[key])
+    return _extensions(list_type="map", list_map_keys=[key])
 
 
 _OURS: Final = ConfigDict(alias_generator=camel, populate_by_name=False, use_attribute_docstrings=True)

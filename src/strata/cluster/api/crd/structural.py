@@ -42,30 +42,30 @@ def _node(schema: Schema, definitions: Schema) -> dict[str, Any]:
         }
     if "anyOf" in schema:
         members = [member for member in schema["anyOf"] if member.get("type") != "null"]
-        schema = {**_one(members), **{key: value for key, value in schema.items() if key != "anyOf"}}
+        schema = {**_merged(members), **{key: value for key, value in schema.items() if key != "anyOf"}}
         return _node(schema, definitions)
     # Copies, so that YAML shows a list where it is used and not a reference to its first use.
-    said = {key: copy.deepcopy(schema[key]) for key in _KEPT if key in schema}
-    said |= {key: copy.deepcopy(value) for key, value in schema.items() if key.startswith("x-kubernetes-")}
+    node = {key: copy.deepcopy(schema[key]) for key in _KEPT if key in schema}
+    node |= {key: copy.deepcopy(value) for key, value in schema.items() if key.startswith("x-kubernetes-")}
     if "const" in schema:
-        said["enum"] = [schema["const"]]
+        node["enum"] = [schema["const"]]
     for exclusive, bound in _EXCLUSIVE.items():
         if exclusive in schema:
-            said |= {bound: schema[exclusive], exclusive: True}
+            node |= {bound: schema[exclusive], exclusive: True}
     if "properties" in schema:
-        said["properties"] = {name: _node(value, definitions) for name, value in schema["properties"].items()}
+        node["properties"] = {name: _node(value, definitions) for name, value in schema["properties"].items()}
     elif isinstance(values := schema.get("additionalProperties"), Mapping):
-        said["additionalProperties"] = _node(values, definitions)
+        node["additionalProperties"] = _node(values, definitions)
     elif patterns := schema.get("patternProperties"):
         ((pattern, values),) = patterns.items()
-        said["additionalProperties"] = _node(values, definitions)
-        said["x-kubernetes-validations"] = [_keys_match(pattern), *said.get("x-kubernetes-validations", ())]
+        node["additionalProperties"] = _node(values, definitions)
+        node["x-kubernetes-validations"] = [_keys_match(pattern), *node.get("x-kubernetes-validations", ())]
     if "items" in schema:
-        said["items"] = _node(schema["items"], definitions)
-    return _bounded(said)
+        node["items"] = _node(schema["items"], definitions)
+    return _bounded(node)
 
 
-def _one(members: Sequence[Schema]) -> Schema:
+def _merged(members: Sequence[Schema]) -> Schema:
     """Return what stands for a choice, which may have no types inside: its only member, or one pattern of text."""
     if len(members) == 1:
         return members[0]
@@ -86,12 +86,12 @@ def _keys_match(pattern: str) -> dict[str, str]:
     }
 
 
-def _bounded(said: dict[str, Any]) -> dict[str, Any]:
-    kind = said.get("type", "")
+def _bounded(node: dict[str, Any]) -> dict[str, Any]:
+    kind = node.get("type", "")
     if kind in _FORMATS:
-        said.setdefault("format", _FORMATS[kind])
-    if kind in BOUNDS and not {"enum", "format", "properties"} & said.keys():
+        node.setdefault("format", _FORMATS[kind])
+    if kind in BOUNDS and not {"enum", "format", "properties"} & node.keys():
         key, most = BOUNDS[kind]
-        if kind != "object" or "additionalProperties" in said:
-            said.setdefault(key, most)
-    return said
+        if kind != "object" or "additionalProperties" in node:
+            node.setdefault(key, most)
+    return node
