@@ -130,10 +130,10 @@ def _is_good(serving: Pair, authorities: Sequence[Pair], names: Sequence[str]) -
     if not _belongs(serving):
         return False
     try:
-        said = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    if set(said.get_values_for_type(x509.DNSName)) != set(names):
+    if set(alternative_names.get_values_for_type(x509.DNSName)) != set(names):
         return False
     for authority in authorities:
         try:

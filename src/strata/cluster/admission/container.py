@@ -59,10 +59,10 @@ def without_accelerators(container: Object, *, but: str = "") -> Object:
     """Return a container that asks for no vendor's accelerators, but for one resource."""
     resources = container.get("resources") or {}
     kept = {
-        kind: {key: value for key, value in said.items() if key == but or not is_accelerator(key)}
-        if kind in ("requests", "limits") and said
-        else said
-        for kind, said in resources.items()
+        kind: {key: value for key, value in entries.items() if key == but or not is_accelerator(key)}
+        if kind in ("requests", "limits") and entries
+        else entries
+        for kind, entries in resources.items()
     }
     return container if kept == resources else {**container, "resources": kept}
 
@@ -79,36 +79,36 @@ def put(items: Iterable[Any], new: Mapping[str, Any], key: str = "name") -> list
     One that says the same and more stays: the API server fills in defaults between two calls.
     """
     before = list(items)
-    same = [number for number, one in enumerate(before) if one.get(key) == new[key]]
+    same = [number for number, item in enumerate(before) if item.get(key) == new[key]]
     if not same:
         return [*before, dict(new)]
     before[same[0]] = before[same[0]] if _says(before[same[0]], new) else dict(new)
-    return [one for number, one in enumerate(before) if number not in same[1:]]
+    return [item for number, item in enumerate(before) if number not in same[1:]]
 
 
-def _says(said: Any, what: Any) -> bool:
-    if isinstance(said, Mapping) and isinstance(what, Mapping):
-        return all(key in said and _says(said[key], value) for key, value in what.items())
-    return bool(said == what)
+def _says(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, Mapping) and isinstance(expected, Mapping):
+        return all(key in actual and _says(actual[key], value) for key, value in expected.items())
+    return bool(actual == expected)
 
 
-def _env(said: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
-    names = {one["name"] for one in runtime.env}
+def _env(variables: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
+    names = {variable["name"] for variable in runtime.env}
 
     def is_dropped(name: str) -> bool:
         return runtime.is_fraction and name.startswith(RESERVED) and name not in names
 
-    env = [one for one in said if not is_dropped(one["name"])]
+    env = [variable for variable in variables if not is_dropped(variable["name"])]
     for name, value in runtime.defaults.items():
         if name == LIBRARY_PATH:
             _join(env, name, value)
-        elif name not in names and not is_dropped(name) and not any(one["name"] == name for one in env):
+        elif name not in names and not is_dropped(name) and not any(variable["name"] == name for variable in env):
             env.append({"name": name, "value": value})
-    for one in runtime.env:
-        if one["name"] == PRELOAD:
-            _join(env, PRELOAD, one["value"])
+    for variable in runtime.env:
+        if variable["name"] == PRELOAD:
+            _join(env, PRELOAD, variable["value"])
         else:
-            env = put(env, one)
+            env = put(env, variable)
     return env
 
 
@@ -117,21 +117,21 @@ _BETWEEN: Final = {LIBRARY_PATH: r"[:;]", PRELOAD: r"[: ]"}
 
 def _join(env: list[Any], name: str, value: str) -> None:
     """Put ours before what a variable holds, in place; what refers to something else stays as it is."""
-    found = [one for one in env if one["name"] == name]
-    if not found:
+    matches = [variable for variable in env if variable["name"] == name]
+    if not matches:
         env.append({"name": name, "value": value})
-    elif "valueFrom" not in found[-1]:
+    elif "valueFrom" not in matches[-1]:
         # Of several the last one counts.
-        own = str(found[-1].get("value") or "")
+        own = str(matches[-1].get("value") or "")
         parts = re.split(_BETWEEN[name], own)
         first = [part for part in value.split(":") if part and part not in parts]
-        place = env.index(found[0])
-        env[:] = [one for one in env if one["name"] != name]
+        place = env.index(matches[0])
+        env[:] = [variable for variable in env if variable["name"] != name]
         env.insert(place, {"name": name, "value": ":".join([*first, *([own] if own else [])])})
 
 
-def _mounts(said: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
-    mounts = list(said)
+def _mounts(volume_mounts: Iterable[Mapping[str, Any]], runtime: Runtime) -> list[Any]:
+    mounts = list(volume_mounts)
     for ours in runtime.mounts:
         if not any(_is_at(mount, ours["mountPath"]) for mount in mounts):
             mounts.append(dict(ours))

@@ -66,21 +66,21 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     Raises BadFile for what cannot be injected, with all faults.
     """
     check_pod(pod)
-    asked = _Asked(pod, placement, profile)
-    asked.check()
+    injection = _Injection(pod, placement, profile)
+    injection.check()
     after: dict[str, Any] = copy.deepcopy(dict(pod))
     spec: dict[str, Any] = after["spec"]
-    layer = code_layer(asked.code_image, profile.code_mount, server_minor=server_minor)
-    runtime = asked.runtime(layer.mounts)
+    layer = code_layer(injection.code_image, profile.code_mount, server_minor=server_minor)
+    runtime = injection.runtime(layer.mounts)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
-            spec[kind] = [without_accelerators(one) for one in spec[kind]]
-    chosen = with_runtime(pod["spec"]["containers"][asked.number], runtime)
-    spec["containers"][asked.number] = chosen
+            spec[kind] = [without_accelerators(container) for container in spec[kind]]
+    chosen = with_runtime(pod["spec"]["containers"][injection.number], runtime)
+    spec["containers"][injection.number] = chosen
     if layer.init:
         spec["initContainers"] = put(spec.get("initContainers") or [], layer.init)
     mounted = {mount["name"] for mount in chosen.get("volumeMounts") or []}
-    for volume in (*_volumes(profile, asked.memory_bytes), *layer.volumes):
+    for volume in (*_volumes(profile, injection.memory_bytes), *layer.volumes):
         if volume["name"] in mounted:
             spec["volumes"] = put(spec.get("volumes") or [], volume)
     if profile.node_selector:
@@ -89,13 +89,13 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     if new := [dict(toleration) for toleration in profile.tolerations if toleration not in there]:
         spec["tolerations"] = [*there, *new]
     all_nodes = [name for name in nodes_of(placement.pods) if name]
-    if nodes := [name for name in nodes_of([asked.own] if asked.own else placement.pods) if name]:
+    if nodes := [name for name in nodes_of([injection.own] if injection.own else placement.pods) if name]:
         spec["affinity"] = on_nodes(spec, nodes, instead_of=all_nodes)
-    said = {CONTAINER: asked.name, INJECTED: profile.name, **asked.counted()}
-    if asked.own and asked.own.node:
+    annotations = {CONTAINER: injection.name, INJECTED: profile.name, **injection.counted()}
+    if injection.own and injection.own.node:
         # Its own place alone: each pod of a thousand would carry a thousand, and all who watch would read them.
-        said[PLACEMENT] = encode(replace(placement, pods=(asked.own,)))
-    _annotate(after, said)
+        annotations[PLACEMENT] = encode(replace(placement, pods=(injection.own,)))
+    _annotate(after, annotations)
     return after
 
 
@@ -121,7 +121,7 @@ def release(pod: Object, placement: Placement) -> Object:
     return after
 
 
-class _Asked:
+class _Injection:
     """What a pod and its placement come to: the container, its place, and what annotations say."""
 
     def __init__(self, pod: Object, placement: Placement, profile: RuntimeProfile) -> None:
@@ -154,7 +154,11 @@ class _Asked:
         elif named:
             return names.index(named)
         else:
-            counting = {one.container for one in counted(self.pod) if one.where.startswith("spec.containers")}
+            counting = {
+                resource.container
+                for resource in counted(self.pod)
+                if resource.where.startswith("spec.containers")
+            }
             return min((names.index(name) for name in counting), default=0)
         return 0
 
@@ -191,7 +195,7 @@ class _Asked:
         taken = own_mount(container, self.profile.code_mount) if self.code_image else ""
         if taken not in ("", "strata-code"):
             self.fault(CODE_IMAGE, f"{self.profile.code_mount} of {self.name} is taken by volume {taken[:63]!a}")
-        preloads = [one for one in container.get("env") or [] if one["name"] == PRELOAD]
+        preloads = [variable for variable in container.get("env") or [] if variable["name"] == PRELOAD]
         if self.memory_bytes is not None and preloads and "valueFrom" in preloads[-1]:
             self.fault(PRELOAD, f"of {self.name} is a reference, and the quota library's cannot be joined to it")
 
@@ -239,9 +243,11 @@ class _Asked:
             env.append({"name": CHECKPOINT_ENV, "value": self.checkpoint})
         if self.memory_bytes is not None:
             # The container sees one device, so in there it is number 0.
-            one = Slice(int(self.memory_bytes), self.placement.cores_share or None)
+            device_slice = Slice(int(self.memory_bytes), self.placement.cores_share or None)
             ledger = f"{LEDGER_FOLDER}/quota.ledger"
-            env += ({"name": k, "value": v} for k, v in slice_environment({0: one}, ledger=ledger).items())
+            env += (
+                {"name": k, "value": v} for k, v in slice_environment({0: device_slice}, ledger=ledger).items()
+            )
         return env
 
 
@@ -271,10 +277,10 @@ def _numbers(place: PodPlace) -> str:
     return ",".join(map(str, place.numbers or place.devices))
 
 
-def _meant(said: str, known: str) -> str:
-    close = closest(said, known.split(", "))
+def _meant(engine: str, known: str) -> str:
+    close = closest(engine, known.split(", "))
     return f"did you mean {close}?" if close else f"known: {known}"
 
 
-def _annotate(pod: dict[str, Any], said: Mapping[str, str]) -> None:
-    pod["metadata"] = {**meta(pod), "annotations": {**annotations_of(pod), **said}}
+def _annotate(pod: dict[str, Any], annotations: Mapping[str, str]) -> None:
+    pod["metadata"] = {**meta(pod), "annotations": {**annotations_of(pod), **annotations}}

@@ -35,7 +35,7 @@ def job_defaults(job: Object) -> Object:
     if any(jobs.kind_of(owner) for owner in meta(job).get("ownerReferences") or ()):
         return job
     job = without_written(job)
-    said = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
+    annotations = {key: value for key, value in annotations_of(job).items() if key.startswith(PREFIX)}
     templates: list[Object] = []
     faults: list[Fault] = []
     for pod_set in jobs.pod_sets(job):
@@ -44,14 +44,17 @@ def job_defaults(job: Object) -> Object:
             continue
         template = without_written(pod_set.template)
         own = annotations_of(template)
-        for key in sorted(said.keys() & own.keys()):
-            if own[key] != said[key]:
-                message = f"{own[key][:60]!a} in template {pod_set.name} contradicts {said[key][:60]!a} of the job"
+        for key in sorted(annotations.keys() & own.keys()):
+            if own[key] != annotations[key]:
+                message = (
+                    f"{own[key][:60]!a} in template {pod_set.name} contradicts {annotations[key][:60]!a} "
+                    "of the job"
+                )
                 faults.append(Fault(f"{job.get('kind')} {name_of(job) or '-'}", message, where=ascii(key)[1:-1]))
-        told = {**meta(template), "labels": {**labels_of(template), MANAGED: "true"}}
-        if said:
-            told["annotations"] = {**own, **said}
-        templates.append({**template, "metadata": told})
+        metadata = {**meta(template), "labels": {**labels_of(template), MANAGED: "true"}}
+        if annotations:
+            metadata["annotations"] = {**own, **annotations}
+        templates.append({**template, "metadata": metadata})
     if faults:
         raise BadFile(faults, hint="say it on the job alone")
     changed: Object = _merged(_merged(job, jobs.with_templates(job, templates)), jobs.suspension(job, wanted=True))

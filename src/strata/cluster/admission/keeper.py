@@ -75,27 +75,27 @@ class Keeper:
         return after
 
     def _secret(self, certificates: Certificates, *, since: Object | None = None) -> Object:
-        said: dict[str, Any] = {"name": SECRET_NAME, "namespace": self.namespace}
+        metadata: dict[str, Any] = {"name": SECRET_NAME, "namespace": self.namespace}
         if since is not None:
-            said = {**meta(since), **said}
+            metadata = {**meta(since), **metadata}
         return {
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
-            "metadata": said,
+            "metadata": metadata,
             "data": {key: base64.b64encode(value).decode() for key, value in _files(certificates).items()},
         }
 
     def _announce(self, bundle: bytes) -> None:
         """Tell the API server whom to trust, for all webhooks of the service."""
-        found = self.api.get(MUTATING_WEBHOOK, NAME)
-        if found is None:
+        configuration = self.api.get(MUTATING_WEBHOOK, NAME)
+        if configuration is None:
             log.warning("there is no MutatingWebhookConfiguration %s yet", NAME)
             return
         encoded = base64.b64encode(bundle).decode()
-        webhooks = [self._trusting(webhook, encoded) for webhook in found.get("webhooks") or []]
-        if webhooks != found.get("webhooks"):
-            version = str(meta(found).get("resourceVersion", ""))
+        webhooks = [self._trusting(webhook, encoded) for webhook in configuration.get("webhooks") or []]
+        if webhooks != configuration.get("webhooks"):
+            version = str(meta(configuration).get("resourceVersion", ""))
             self.api.patch(MUTATING_WEBHOOK, NAME, body={"webhooks": webhooks}, resource_version=version)
             log.info("the API server was told whom to trust")
 

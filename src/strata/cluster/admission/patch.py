@@ -36,13 +36,13 @@ def _operations(path: str, before: Any, after: Any) -> Iterator[Operation]:
         yield {"op": "replace", "path": path, "value": after}
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(left: Any, right: Any) -> bool:
     """Return whether two JSON values are the same; true is not 1, as Python has it."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(is_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(is_same, left, right))
+    return type(left) is type(right) and bool(left == right)
 
 
 def _below(path: str, key: str) -> str:

@@ -108,23 +108,23 @@ class _Decider:
         check_job(obj)
         after = job_defaults(obj)
         templates = [pod_set.template for pod_set in jobs.pod_sets(after)]
-        if after is not obj and not any(CLAIM in annotations_of(one) for one in (after, *templates)):
+        if after is not obj and not any(CLAIM in annotations_of(manifest) for manifest in (after, *templates)):
             job_claim(after, {})
         return after
 
     def _placed(self, pod: Object, *, is_dry_run: bool) -> tuple[Object, Placement]:
         """Return a pod's placement, or what it waits for, and the pod as it says so."""
-        said, where = annotations_of(pod), where_of(pod)
-        if PLACEMENT in said:
-            placement = decode(said[PLACEMENT], where=where)
+        annotations, where = annotations_of(pod), where_of(pod)
+        if PLACEMENT in annotations:
+            placement = decode(annotations[PLACEMENT], where=where)
             is_any = place_of(pod, placement) is None and len(set(placement.pods)) > 1
             if is_any and placement.pods[0].memory_bytes is not None:
                 return self._gated(_without(pod, PLACEMENT), placement)
             return pod, placement
-        if WAITING in said and _is_gated(pod):
-            return pod, decode(said[WAITING], where=where, key=WAITING)
+        if WAITING in annotations and _is_gated(pod):
+            return pod, decode(annotations[WAITING], where=where, key=WAITING)
         pod = without_written(pod)
-        if CLAIM not in said and claim_of_pod(pod).pods > 1:
+        if CLAIM not in annotations and claim_of_pod(pod).pods > 1:
             fault = Fault(where, "a pod that comes alone is no gang", where=PREFIX + "gang-size")
             raise BadFile([fault], hint="make it a Job, which is placed as a whole")
         if (pod.get("spec") or {}).get("nodeName"):
@@ -165,15 +165,15 @@ class _Decider:
         return profile
 
     def _warn(self, text: str) -> None:
-        shown = "".join(one if one.isprintable() else " " for one in f"strata: {text}")
+        shown = "".join(character if character.isprintable() else " " for character in f"strata: {text}")
         self.warnings.append(shown[:_MOST_WARNED])
 
 
 def _changes(before: Object, after: Object, warnings: list[str]) -> dict[str, Any]:
-    said: dict[str, Any] = {"warnings": warnings} if warnings else {}
+    changes: dict[str, Any] = {"warnings": warnings} if warnings else {}
     if patch := json_patch(before, after):
-        said |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
-    return said
+        changes |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
+    return changes
 
 
 def _denial(error: UsageError) -> dict[str, Any]:

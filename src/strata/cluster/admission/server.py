@@ -87,13 +87,13 @@ def make_frame(
         started = clock()
         try:
             review = _review(body)
-            said = await asyncio.to_thread(answer, review)  # it may wait for the book, and health checks may not
+            reply = await asyncio.to_thread(answer, review)  # it may wait for the book, and health checks may not
         except StrataError as error:
             return _refused(400, str(error))
         kind = _kind(review)
-        meters.reviews.labels(kind, outcome(said)).inc()
+        meters.reviews.labels(kind, outcome(reply)).inc()
         meters.seconds.labels(kind).observe(clock() - started)
-        return JSONResponse(said)
+        return JSONResponse(reply)
 
     def unshown() -> str:
         return unready() or ("there is no certificate yet" if look and not meters.has_certificate else "")
@@ -142,14 +142,14 @@ def _review(body: bytes) -> Object:
         review = json.loads(body)
     except (ValueError, RecursionError):
         raise StrataError("the body is no JSON") from None
-    asked = review.get("request") if isinstance(review, dict) else None
-    if not isinstance(asked, dict) or review.get("kind") != "AdmissionReview":
+    request = review.get("request") if isinstance(review, dict) else None
+    if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
         raise StrataError("the body is no AdmissionReview with a request")
     if review.get("apiVersion") != "admission.k8s.io/v1":
         raise StrataError("only AdmissionReviews of admission.k8s.io/v1 are answered here")
-    if not isinstance(asked.get("kind", {}), dict):
+    if not isinstance(request.get("kind", {}), dict):
         raise StrataError("request.kind should be a mapping")
-    uid = asked.get("uid")
+    uid = request.get("uid")
     if not isinstance(uid, str) or not 0 < len(uid) <= 128:
         raise StrataError("the request has no uid")
     return review  # type: ignore[no-any-return]
@@ -170,7 +170,7 @@ def outcome(review: Object) -> str:
     if not response["allowed"]:
         return "denied"
     patch: list[dict[str, Any]] = json.loads(base64.b64decode(response.get("patch", "W10=")))
-    if any("schedulingGates" in one["path"] and one["op"] == "add" for one in patch):
+    if any("schedulingGates" in operation["path"] and operation["op"] == "add" for operation in patch):
         return "gated"
     return "changed" if patch else "unchanged"
 

@@ -58,12 +58,12 @@ def make_frame(
             body = await request.body()
             started = clock()
             try:
-                said = answer(body)
+                reply = answer(body)
             except UsageError as error:
                 refusal = error_body(str(error), kind=kind_of(400), code="bad-request")
                 return Response(refusal, 400, media_type="application/json")
             seconds.labels(verb).observe(clock() - started)
-            return Response(said, media_type="application/json")
+            return Response(reply, media_type="application/json")
 
         return endpoint
 

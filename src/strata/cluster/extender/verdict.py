@@ -55,14 +55,14 @@ NOWHERE: Final = Verdict(np.array([_UNKNOWN]), np.zeros(1))
 
 def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verdict:
     """Return what is said of all nodes for a pod. Raises BadFile for what it asks that cannot be read."""
-    said = annotations_of(pod)
-    if PLACEMENT in said:
-        placement = decode(said[PLACEMENT], where=f"pod {namespace_of(pod)}/{name_of(pod)}")
+    annotations = annotations_of(pod)
+    if PLACEMENT in annotations:
+        placement = decode(annotations[PLACEMENT], where=f"pod {namespace_of(pod)}/{name_of(pod)}")
         place = place_of(pod, placement)
         nodes = nodes_of(placement.pods if place is None else [place])
         number = {node: position for position, node in enumerate(nodes)}
         return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
-    if not has_claim(said):
+    if not has_claim(annotations):
         return ANYWHERE
     token, score = evaluate(index, claim_of_pod(pod), profiles).nodes
     return Verdict(np.append(token, _UNKNOWN), np.append(score, 0.0), index.node_number)
@@ -72,8 +72,8 @@ def sort_nodes(verdict: Verdict, names: Sequence[str]) -> dict[str, list[str]]:
     """Return nodes by what is said of them, each list in the order of `names`; `FITS` is always there."""
     tokens = verdict.token[verdict.numbers(names)]
     count = np.bincount(tokens, minlength=len(SAID)).tolist()
-    said = [one for one in range(len(SAID)) if count[one] or one == _FITS]
-    return {SAID[one]: list(compress(names, (tokens == one).tolist())) for one in said}
+    present_tokens = [token for token in range(len(SAID)) if count[token] or token == _FITS]
+    return {SAID[token]: list(compress(names, (tokens == token).tolist())) for token in present_tokens}
 
 
 def points(verdict: Verdict, names: Sequence[str], *, most: int) -> list[int]:
@@ -84,12 +84,12 @@ def points(verdict: Verdict, names: Sequence[str], *, most: int) -> list[int]:
     """
     rounded = np.round(verdict.score[verdict.numbers(names)], 9)
     fitting = rounded > 0
-    found = np.zeros(len(names), dtype=np.int64)
+    whole_points = np.zeros(len(names), dtype=np.int64)
     if fitting.any():
         distinct, order = np.unique(rounded[fitting], return_inverse=True)
         last = len(distinct) - 1
-        found[fitting] = most + (most - 1) * (order - last) // max(last, 1)
-    return found.tolist()
+        whole_points[fitting] = most + (most - 1) * (order - last) // max(last, 1)
+    return whole_points.tolist()
 
 
 class Judge:

@@ -29,22 +29,22 @@ MOST: Final = 100
 """As many points as nodes get from Volcano's own plugins at weight 1."""
 
 
-def read_predicate(said: Any) -> tuple[Object, str]:
+def read_predicate(request: Any) -> tuple[Object, str]:
     """Return the pod and the node's name of a PredicateRequest. Raises UsageError for what is none."""
-    return _pod(said), _name(_mapping(said).get("node"))
+    return _pod(request), _name(_mapping(request).get("node"))
 
 
-def read_prioritize(said: Any) -> tuple[Object, list[str]]:
+def read_prioritize(request: Any) -> tuple[Object, list[str]]:
     """Return the pod and the nodes' names of a PrioritizeRequest. Raises UsageError for what is none."""
-    nodes = _mapping(said).get("nodes")
+    nodes = _mapping(request).get("nodes")
     if not isinstance(nodes, list):
         raise UsageError("nodes is no list")
-    return _pod(said), [_name(node) for node in nodes]
+    return _pod(request), [_name(node) for node in nodes]
 
 
 def predicate(verdict: Verdict, node: str) -> dict[str, Any]:
     """Return the PredicateResponse, whose `status` is a message, empty where the task may go to the node."""
-    (token,) = (one for one, some in sort_nodes(verdict, [node]).items() if some)
+    (token,) = (token for token, some in sort_nodes(verdict, [node]).items() if some)
     if token == FITS:
         return {"status": "", "code": 0}
     return {"status": MESSAGES[token], "code": UNSCHEDULABLE if token in RESOLVABLE else UNRESOLVABLE}
@@ -66,13 +66,13 @@ def refuse_prioritize(error: BadFile) -> dict[str, Any]:
     return {"nodeScore": {}, "errorMessage": one_line(error)}
 
 
-def _mapping(said: Any) -> Mapping[str, Any]:
-    return said if isinstance(said, Mapping) else {}
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
-def _pod(said: Any) -> Object:
+def _pod(request: Any) -> Object:
     """Return a TaskInfo's pod; it and NodeInfo have no JSON tags, so Go's names."""
-    pod = _mapping(_mapping(said).get("task")).get("Pod")
+    pod = _mapping(_mapping(request).get("task")).get("Pod")
     if not isinstance(pod, Mapping):
         raise UsageError("no task with a Pod is given")
     return pod

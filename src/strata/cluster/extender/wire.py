@@ -52,9 +52,9 @@ def encode(answer: Any) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def read_args(said: Any) -> Args:
+def read_args(arguments: Any) -> Args:
     """Return what an ExtenderArgs says. Raises UsageError for what is none."""
-    keys = {str(key).lower(): value for key, value in said.items()} if isinstance(said, Mapping) else {}
+    keys = {str(key).lower(): value for key, value in arguments.items()} if isinstance(arguments, Mapping) else {}
     pod, nodes, names = keys.get("pod"), keys.get("nodes"), keys.get("nodenames")
     if not isinstance(pod, Mapping):
         raise UsageError("no Pod is given")
@@ -77,17 +77,17 @@ def plain(names: Any) -> list[str]:
     return names  # type: ignore[no-any-return]
 
 
-def filter_result(said: Mapping[str, Sequence[str]], args: Args) -> bytes:
+def filter_result(names_by_token: Mapping[str, Sequence[str]], args: Args) -> bytes:
     """Return the ExtenderFilterResult of nodes by what is said of them, in the form in which they came.
 
     Whole nodes are sent back whole: there are schedulers that go on with the very nodes they are answered.
     """
-    names, nodes = f"[{_listed(said[FITS])}]", "null"
+    names, nodes = f"[{_listed(names_by_token[FITS])}]", "null"
     if args.nodes is not None:
-        kept = set(said[FITS])
+        kept = set(names_by_token[FITS])
         items = [node for node in args.nodes.get("items") or () if name_of(node) in kept]
         names, nodes = "null", encode({**args.nodes, "items": items}).decode()
-    refused = {token: some for token, some in said.items() if token != FITS}
+    refused = {token: some for token, some in names_by_token.items() if token != FITS}
     failed = _messages({token: some for token, some in refused.items() if token in RESOLVABLE})
     lost = _messages({token: some for token, some in refused.items() if token not in RESOLVABLE})
     return (
@@ -123,7 +123,9 @@ def _listed(names: Sequence[str]) -> str:
     return '"' + '","'.join(names) + '"' if names else ""
 
 
-def _messages(said: Mapping[str, Sequence[str]]) -> str:
+def _messages(names_by_token: Mapping[str, Sequence[str]]) -> str:
     """Return the members of a FailedNodesMap."""
-    texts = {token: json.dumps(MESSAGES[token]) for token in said}
-    return ",".join('"' + f'":{texts[token]},"'.join(some) + f'":{texts[token]}' for token, some in said.items())
+    texts = {token: json.dumps(MESSAGES[token]) for token in names_by_token}
+    return ",".join(
+        '"' + f'":{texts[token]},"'.join(some) + f'":{texts[token]}' for token, some in names_by_token.items()
+    )

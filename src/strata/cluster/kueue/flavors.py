@@ -55,8 +55,8 @@ def _object(name: str, profiles: Sequence[RuntimeProfile]) -> Object:
 
 def each_once(some: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     """Return mappings in their order, equal ones once."""
-    found: list[dict[str, str]] = []
-    for one in some:
-        if one not in found:
-            found.append(one)
-    return found
+    distinct: list[dict[str, str]] = []
+    for mapping in some:
+        if mapping not in distinct:
+            distinct.append(mapping)
+    return distinct

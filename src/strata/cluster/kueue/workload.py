@@ -107,10 +107,10 @@ def answer(
     try:
         claim = _claim(workload, job, sets, claims)
     except BadFile as error:
-        said, placement = _said("Rejected", "; ".join(str(fault) for fault in error.faults)), None
+        state, placement = _check_state("Rejected", "; ".join(str(fault) for fault in error.faults)), None
     else:
-        said, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
-    return CheckAnswer(_patch(workload, checks, "Pending", said, stamp), gang, placement)
+        state, placement = _routed(index, claim, _of_flavors(status, profiles), sets, gang)
+    return CheckAnswer(_patch(workload, checks, "Pending", state, stamp), gang, placement)
 
 
 def gang_of(workload: Object) -> str:
@@ -129,7 +129,7 @@ def is_asked(workload: Object, checks: Collection[str]) -> bool:
 def is_held(workload: Object, checks: Collection[str]) -> bool:
     """Return whether one of our checks gave a workload a place that it still has."""
     given = (state for state in _states(workload, checks) if state.get("state") == "Ready")
-    return _has_quota(workload) and any(one.get("podSetUpdates") for one in given)
+    return _has_quota(workload) and any(state.get("podSetUpdates") for state in given)
 
 
 def held(workload: Object, checks: Collection[str]) -> Placement | None:
@@ -143,8 +143,8 @@ def held(workload: Object, checks: Collection[str]) -> Placement | None:
 
 def send_back(workload: Object, checks: Collection[str], message: str, *, stamp: str) -> Patch:
     """Return the patch by which Kueue takes a workload's pods down and queues it again."""
-    said = _said("Retry", message) | {"requeueAfterSeconds": 0}
-    return _patch(workload, checks, "Ready", said, stamp)
+    state = _check_state("Retry", message) | {"requeueAfterSeconds": 0}
+    return _patch(workload, checks, "Ready", state, stamp)
 
 
 def _states(workload: Object, checks: Collection[str]) -> list[Mapping[str, Any]]:
@@ -152,13 +152,13 @@ def _states(workload: Object, checks: Collection[str]) -> list[Mapping[str, Any]
     return [state for state in states if state.get("name") in checks]
 
 
-def _patch(workload: Object, checks: Collection[str], state: str, said: Mapping[str, Any], stamp: str) -> Patch:
+def _patch(workload: Object, checks: Collection[str], state: str, changes: Mapping[str, Any], stamp: str) -> Patch:
     """Return the patch that changes our checks in some state; the list goes whole, so not over a newer one."""
     after = [
-        {**_kept(one), **said, "lastTransitionTime": stamp}
-        if one.get("name") in checks and one.get("state") == state
-        else one
-        for one in (workload.get("status") or {}).get("admissionChecks") or ()
+        {**_kept(check), **changes, "lastTransitionTime": stamp}
+        if check.get("name") in checks and check.get("state") == state
+        else check
+        for check in (workload.get("status") or {}).get("admissionChecks") or ()
     ]
     version = str(meta(workload).get("resourceVersion") or "")
     return Patch(_ref(WORKLOAD, workload), {"status": {"admissionChecks": after}}, "status", version)
@@ -169,17 +169,17 @@ def _routed(
 ) -> tuple[dict[str, Any], Placement | None]:
     """Return what to say of a check's state, and the placement behind it."""
     if claim is None:
-        return _said("Ready", "asks for no accelerators of ours"), None
+        return _check_state("Ready", "asks for no accelerators of ours"), None
     decision = explain(evaluate(index, claim, profiles))
     placement = decision.choice
     if placement is None:
-        return _said("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None
+        return _check_state("Retry", _why_not(decision)) | {"requeueAfterSeconds": RETRY_S}, None
     profile = next(profile for profile in profiles if profile.name == placement.profile)
     updates = [_update(pod_set, placement, profile, gang) for pod_set in sets if pod_set.has_devices]
-    return _said("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}, placement
+    return _check_state("Ready", "; ".join(map(str, decision.reasons))) | {"podSetUpdates": updates}, placement
 
 
-def _said(state: Literal["Ready", "Retry", "Rejected"], message: str) -> dict[str, Any]:
+def _check_state(state: Literal["Ready", "Retry", "Rejected"], message: str) -> dict[str, Any]:
     return {"state": state, "message": message[:MOST_CHARACTERS]}
 
 
@@ -208,7 +208,7 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
     known = {}
     if job is not None and jobs.kind_of(job) is not None:
         known = {pod_set.name.lower(): pod_set for pod_set in jobs.pod_sets(job)}  # as Kueue names them
-    found, first = [], 0
+    pod_sets, first = [], 0
     for position, pod_set in enumerate((workload.get("spec") or {}).get("podSets") or ()):
         name, template = str(pod_set.get("name", "main")), pod_set.get("template") or {}
         count = counted.get(name)
@@ -217,13 +217,13 @@ def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
         has_devices = own.has_devices if own else _asks(template, annotations_of(template))
         per_job = own.per_job if own else 0
         path = ("spec", "podSets", position, "template")
-        found.append(jobs.PodSet(name, pods, path, template, first, per_job, has_devices and pods > 0))
+        pod_sets.append(jobs.PodSet(name, pods, path, template, first, per_job, has_devices and pods > 0))
         first += pods if has_devices else 0
-    return tuple(found)
+    return tuple(pod_sets)
 
 
-def _asks(template: Object, said: Mapping[str, str]) -> bool:
-    return is_managed(template) or CLAIM in said or has_claim(said)
+def _asks(template: Object, annotations: Mapping[str, str]) -> bool:
+    return is_managed(template) or CLAIM in annotations or has_claim(annotations)
 
 
 def _claim(
@@ -231,17 +231,19 @@ def _claim(
 ) -> Claim | None:
     """Return what the gang asks for, None where nothing is asked. Raises BadFile, also for pods that differ."""
     over = annotations_of(job) if job is not None else {}
-    asked: dict[str, Claim] = {}
+    claim_by_set: dict[str, Claim] = {}
     for pod_set in sets:
-        said = {**annotations_of(pod_set.template), **over}
-        if not pod_set.has_devices or not _asks(pod_set.template, said):
+        annotations = {**annotations_of(pod_set.template), **over}
+        if not pod_set.has_devices or not _asks(pod_set.template, annotations):
             continue
-        metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": said}
+        metadata = {"name": name_of(workload), "namespace": namespace_of(workload), "annotations": annotations}
         pod = {"metadata": metadata, "spec": pod_set.template.get("spec") or {}}
-        asked[pod_set.name] = named_claim(claims, pod, "Workload") if CLAIM in said else claim_of_pod(pod)
-    if not asked:
+        claim_by_set[pod_set.name] = (
+            named_claim(claims, pod, "Workload") if CLAIM in annotations else claim_of_pod(pod)
+        )
+    if not claim_by_set:
         return None
-    (first, claim), *others = asked.items()
+    (first, claim), *others = claim_by_set.items()
     for name, other in others:
         if other != claim:
             where = f"workload {namespace_of(workload)}/{name_of(workload)}"
@@ -258,8 +260,8 @@ def _of_flavors(status: Mapping[str, Any], profiles: Sequence[RuntimeProfile]) -
         for assignment in admission.get("podSetAssignments") or ()
         for flavor in (assignment.get("flavors") or {}).values()
     }
-    mine = assigned & {flavor_name(profile) for profile in profiles}
-    return [profile for profile in profiles if not mine or flavor_name(profile) in mine]
+    our_flavors = assigned & {flavor_name(profile) for profile in profiles}
+    return [profile for profile in profiles if not our_flavors or flavor_name(profile) in our_flavors]
 
 
 def _why_not(decision: Decision[Placement]) -> str:
@@ -270,8 +272,8 @@ def _why_not(decision: Decision[Placement]) -> str:
         if alternative.choice is None and alternative.reasons
     )
     nodes = ", ".join(f"{count} {token}" for token, count in tokens.most_common())
-    said = [f"{reason.token}: {reason}" for reason in decision.reasons]
-    return "; ".join([*said, f"nodes: {nodes}"] if nodes else said)
+    reasons = [f"{reason.token}: {reason}" for reason in decision.reasons]
+    return "; ".join([*reasons, f"nodes: {nodes}"] if nodes else reasons)
 
 
 def _update(pod_set: jobs.PodSet, placement: Placement, profile: RuntimeProfile, gang: str) -> dict[str, Any]:
