@@ -88,10 +88,10 @@ class History:
 
     def get(self, entry_id: int) -> Entry:
         """Return one decision. Raises UsageError where it never was, or is no longer kept."""
-        found = self._select("WHERE id = ?", entry_id)
-        if not found:
+        entries = self._select("WHERE id = ?", entry_id)
+        if not entries:
             raise UsageError(f"{self.path}: no decision {entry_id}; the newest {self.max_rows} are kept")
-        return found[0]
+        return entries[0]
 
     def latest(self, kind: str, limit: int) -> list[Entry]:
         """Return at most `limit` decisions of a kind, newest first."""

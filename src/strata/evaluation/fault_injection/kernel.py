@@ -152,10 +152,10 @@ class Kernel:
         to.queue.append(task)
 
     def _switch(self, cpu: _Cpu, leaving: Task | None, to: Task | None, state: str) -> None:
-        def told(task: Task | None) -> tuple[str, int]:
+        def identity(task: Task | None) -> tuple[str, int]:
             return (f"swapper/{cpu.number}", 0) if task is None else (task.name, task.tid)
 
-        (prev, prev_tid), (coming, tid) = told(leaving), told(to)
+        (prev, prev_tid), (coming, tid) = identity(leaving), identity(to)
         self._print(
             cpu, "sched:sched_switch",
             f"prev_comm={prev} prev_pid={prev_tid} prev_prio=120 prev_state={state if leaving else 'R'} ==> "

@@ -32,7 +32,7 @@ def choose_like(
 ) -> Placement | None:
     """Return where a baseline puts a gang: the card asked for first, then the first other that has room."""
     possible = [demand for demand in demands(index, claim, profiles) if isinstance(demand, Demand)]
-    for demand in sorted(possible, key=lambda one: one.is_substitute):
+    for demand in sorted(possible, key=lambda candidate: candidate.is_substitute):
         placement = _place(baseline, index, claim, demand)
         if placement is not None:
             return placement
@@ -101,8 +101,8 @@ def _placement(index: Index, demand: Demand, taken: list[tuple[int, tuple[int, .
 def slowest(index: Index, by_row: dict[int, int]) -> float:
     """Return the slowest pair within the nodes of some devices [bytes/s], by row the bits of its devices."""
     shapes, kinds = index.kinds.shapes, index.kinds.kinds
-    found: float = min(shapes[kinds[index.kind[row]].shape].slowest(some) for row, some in by_row.items())
-    return found
+    bytes_per_s: float = min(shapes[kinds[index.kind[row]].shape].slowest(some) for row, some in by_row.items())
+    return bytes_per_s
 
 
 def free_whole(index: Index) -> tuple[Ints, Ints]:

@@ -40,21 +40,21 @@ def round_trips(
 ) -> RoundTrips:
     """Ask for a pod of every claim, on one connection that is kept; the cluster does not change meanwhile."""
     names = [node.name for node in index.nodes]
-    found: list[float] = []
+    names_s: list[float] = []
     full: list[float] = []
     decided: list[float] = []
     with _served(index, profiles) as port:
         client = http.client.HTTPConnection("127.0.0.1", port)
         for claim in claims:
             pod = pod_of(claim)
-            asked = question(pod, names)
+            body = question(pod, names)
             started = clock()
-            answer = _post(client, "/v1/filter", asked)
+            answer = _post(client, "/v1/filter", body)
             filter_s = clock() - started
-            asked = question(pod, json.loads(answer)["NodeNames"])
+            body = question(pod, json.loads(answer)["NodeNames"])
             started = clock()
-            _post(client, "/v1/prioritize", asked)
-            found.append(filter_s + clock() - started)
+            _post(client, "/v1/prioritize", body)
+            names_s.append(filter_s + clock() - started)
         whole = _whole(pod_of(claims[0]), names)
         handlers = Handlers(lambda: index, lambda: profiles)
         for _ in range(FULL_REPEATS):
@@ -65,7 +65,7 @@ def round_trips(
             handlers.filter(whole)
             decided.append(clock() - started)
         client.close()
-    return RoundTrips(tuple(found), tuple(full), tuple(decided), len(whole))
+    return RoundTrips(tuple(names_s), tuple(full), tuple(decided), len(whole))
 
 
 def _whole(pod: Any, names: Sequence[str]) -> bytes:
@@ -76,9 +76,9 @@ def _whole(pod: Any, names: Sequence[str]) -> bytes:
 def _post(client: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
     client.request("POST", path, body, {"content-type": "application/json"})
     answer = client.getresponse()
-    said = answer.read()
+    payload = answer.read()
     assert answer.status == 200, f"{path} answered {answer.status}"
-    return said
+    return payload
 
 
 @contextmanager

@@ -50,8 +50,8 @@ def ours(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Plac
 
 def policies() -> dict[str, Policy]:
     """Return the router and the baselines, by name."""
-    found: dict[str, Policy] = {"strata": ours}
-    return found | {baseline: partial(choose_like, baseline) for baseline in BASELINES}
+    by_name: dict[str, Policy] = {"strata": ours}
+    return by_name | {baseline: partial(choose_like, baseline) for baseline in BASELINES}
 
 
 def replay(empty: Index, gangs: Sequence[Gang], profiles: Sequence[RuntimeProfile], *, policy: Policy) -> Quality:

@@ -48,13 +48,13 @@ def pace(
     handlers = Handlers(lambda: index, lambda: profiles)
     for claim in claims:
         pod = pod_of(claim)
-        asked = question(pod, names)
+        body = question(pod, names)
         started = cpu(), wall()
-        answer = handlers.filter(asked)
+        answer = handlers.filter(body)
         filtered = cpu() - started[0], wall() - started[1]
-        asked = question(pod, json.loads(answer)["NodeNames"])
+        body = question(pod, json.loads(answer)["NodeNames"])
         started = cpu(), wall()
-        handlers.prioritize(asked)
+        handlers.prioritize(body)
         extender.append((filtered[0] + cpu() - started[0], filtered[1] + wall() - started[1]))
         began = cpu()
         placement = evaluate(index, claim, profiles).choice.placement
@@ -66,16 +66,18 @@ def pace(
             running.append(placement)
         elif running:
             index = index.with_nodes(released(index, running.popleft()))
-    return Pace(tuple(one for one, _ in extender), tuple(one for _, one in extender), tuple(gangs), placed)
+    return Pace(
+        tuple(cpu_s for cpu_s, _ in extender), tuple(wall_s for _, wall_s in extender), tuple(gangs), placed
+    )
 
 
 def pod_of(claim: Claim) -> dict[str, Any]:
     """Return a pod that asks for what one pod of a claim by devices, or by a fraction of one, does."""
-    said: Mapping[str, str] = {"devices": str(claim.devices or 1)}
+    requirements: Mapping[str, str] = {"devices": str(claim.devices or 1)}
     if claim.is_fractional:
         cores = 100 * (claim.cores_share or 0.0)
-        said = {"fractional": "true", "vram": f"{claim.memory_bytes / 2**20:g}Mi", "cores": f"{cores:g}"}
-    annotations = {PREFIX + key: value for key, value in said.items()}
+        requirements = {"fractional": "true", "vram": f"{claim.memory_bytes / 2**20:g}Mi", "cores": f"{cores:g}"}
+    annotations = {PREFIX + key: value for key, value in requirements.items()}
     metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.name, "annotations": annotations}
     container = {"name": "main", "image": "image", "resources": {"requests": {"cpu": "4", "memory": "16Gi"}}}
     return {"metadata": metadata, "spec": {"containers": [container]}}

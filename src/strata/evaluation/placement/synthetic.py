@@ -59,7 +59,7 @@ def synthetic_trace(
     gangs: int, rng: np.random.Generator, *, rate_per_s: float, mean_s: float = 600.0
 ) -> list[Gang]:
     """Return gangs of one to 32 devices, one in six a fraction: Poisson arrivals, exponential durations."""
-    found, now = [], 0.0
+    trace, now = [], 0.0
     for number in range(gangs):
         now += float(rng.exponential(1 / rate_per_s))
         devices, pods = _SIZES[int(rng.integers(len(_SIZES)))]
@@ -68,8 +68,8 @@ def synthetic_trace(
             claim = replace(
                 claim, devices=None, pods=1, is_fractional=True, memory_bytes=_FRACTION_BYTES, cores_share=0.2
             )
-        found.append(Gang(now, float(rng.exponential(mean_s)), claim))
-    return found
+        trace.append(Gang(now, float(rng.exponential(mean_s)), claim))
+    return trace
 
 
 def synthetic_node_object(name: str) -> dict[str, Any]:
