@@ -347,7 +347,7 @@ def test_two_looks_at_proc_tell_who_waited():
     found = quick(before, after)
     first = found.to_dict()["threads"][0]
     assert (first["comm"], first["wait_ms"], first["run_ms"], first["preempted"]) == ("pt_autograd_0", 400, 100, 9)
-    assert "pt_autograd_0 (4001) could run but had no CPU 40% of the time" in found.notes[0]
+    assert "pt_autograd_0 (4001) was runnable but not running 40% of the time" in found.notes[0]
     assert {one.thread.thread.name for one in found.changes} == {"pt_autograd_0", "envoy"}
 
 

@@ -170,7 +170,7 @@ def _notes(changes: Sequence[Change], pools: Sequence[Pool], seconds: float, num
         share, thread = change.wait_ms / (1e3 * seconds), change.thread.thread
         if change.thread.layer == "critical" and share >= WAIT_SHARE:
             notes.append(
-                f"{thread.name} ({thread.tid}) could run but had no CPU {share:.0%} of the time; preempted "
+                f"{thread.name} ({thread.tid}) was runnable but not running {share:.0%} of the time; preempted "
                 f"{change.preempted:,} times. Who had it needs a trace: strata host record"
             )
         if len(thread.cpus) == 1 < num_cpus and share >= WAIT_SHARE:
