@@ -108,8 +108,8 @@ def _visits(fleet: Fleet, plan: TrainingPlan) -> tuple[Fleet, TrainingPlan]:
     domains = tuple(replace(fleet.domain(old.domain), name=new.domain) for old, new in named)
     links = [
         replace(fleet.links[source.domain, dest.domain], source=a.domain, dest=b.domain)
-        for one, other in pairwise(named)
-        for (source, a), (dest, b) in ((one, other), (other, one))
+        for visit, next_visit in pairwise(named)
+        for (source, a), (dest, b) in ((visit, next_visit), (next_visit, visit))
     ]
     apart = Fleet(fleet.name, domains, {}).with_links(links)
     return apart, replace(plan, pipelines=(replace(pipeline, stages=stages),))

@@ -45,11 +45,11 @@ def domain_nodes(ranks: RankMap) -> tuple[DomainNodes, ...]:
     by_domain: dict[str, list[tuple[Rank, ...]]] = {}
     for (domain, _), held in nodes.items():
         by_domain.setdefault(domain, []).append(held)
-    found, first = [], 0
+    domains, first = [], 0
     for domain, slug in zip(by_domain, slugs(by_domain), strict=True):
-        found.append(DomainNodes(domain, slug, first, len(nodes), tuple(by_domain[domain])))
+        domains.append(DomainNodes(domain, slug, first, len(nodes), tuple(by_domain[domain])))
         first += len(by_domain[domain])
-    return tuple(found)
+    return tuple(domains)
 
 
 def ranks_json(ranks: RankMap, plan: TrainingPlan) -> str:

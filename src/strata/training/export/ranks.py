@@ -95,10 +95,10 @@ class RankMap:
     def nodes(self) -> dict[tuple[str, int], tuple[Rank, ...]]:
         """Return the ranks of each (domain, node), nodes and devices in order; the position is the node rank."""
         order = {name: index for index, name in enumerate(dict.fromkeys(rank.domain for rank in self.ranks))}
-        found: dict[tuple[str, int], tuple[Rank, ...]] = {}
+        by_node: dict[tuple[str, int], tuple[Rank, ...]] = {}
         for rank in sorted(self.ranks, key=lambda rank: (order[rank.domain], rank.node, rank.local_rank)):
-            found[rank.domain, rank.node] = (*found.get((rank.domain, rank.node), ()), rank)
-        return found
+            by_node[rank.domain, rank.node] = (*by_node.get((rank.domain, rank.node), ()), rank)
+        return by_node
 
     def renumbered(self, order: Sequence[int]) -> RankMap:
         """Return the same processes on the same devices with other numbers: `order[new]` is the old rank."""

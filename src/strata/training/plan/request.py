@@ -28,10 +28,10 @@ def requested_job(job: TrainingJob, request: PlanRequest) -> TrainingJob:
 
 def inputs_digest(fleet: Fleet, job: TrainingJob) -> tuple[str, InputDigests]:
     """Return a short hash of what was asked, and one each, so that it can be said which of the two changed."""
-    hardware, work = repr(fleet), (_asked(job), repr(job.profile))
+    hardware, work = repr(fleet), (_hashed_fields(job), repr(job.profile))
     return digest(hardware, *work), InputDigests(fleet=digest(hardware), job=digest(*work))
 
 
-def _asked(job: TrainingJob) -> dict[str, object]:
+def _hashed_fields(job: TrainingJob) -> dict[str, object]:
     """Return a job's values but for the profile, hashed by its text, and the model, which its layers stand for."""
     return {item.name: getattr(job, item.name) for item in fields(job) if item.compare} | {"profile": None}

@@ -18,5 +18,5 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
     regions: dict[str, list[int]] = defaultdict(list)
     for index, domain in enumerate(problem.fleet.domains):
         regions[domain.region or domain.name].append(index)
-    found = (exact(problem, context, members[:POOL]) for members in regions.values())
-    return best([item for item in found if item is not None])
+    candidates = (exact(problem, context, members[:POOL]) for members in regions.values())
+    return best([item for item in candidates if item is not None])

@@ -120,12 +120,12 @@ def _fit(problem: Problem, config: ParallelConfig, layout: Layout, plan: Trainin
 
 
 def _prefixes(problem: Problem, config: ParallelConfig, layout: Layout) -> list[Floats]:
-    found = []
+    prefixes = []
     for domain, ranks in layout:
         layers = problem.model.layers(domain, ranks, config.microbatch_size, config.recompute)
         assert layers is not None, "domains of unknown speed are excluded before"
-        found.append(layers.work)
-    return found
+        prefixes.append(layers.work)
+    return prefixes
 
 
 def _split(problem: Problem, config: ParallelConfig, layout: Layout) -> tuple[int, ...]:

@@ -87,9 +87,9 @@ class ChainSpace:
         valid &= self.inside @ ((stages == 0) | np.isinf(work)) == 0
         rows = np.flatnonzero(valid)
         rows = rows[self.may_fit(config, total_stages[rows])]
-        found = Bounds(*(np.full(len(self.masks), value) for value in (np.inf, 0.0, np.inf)))
+        bounds = Bounds(*(np.full(len(self.masks), value) for value in (np.inf, 0.0, np.inf)))
         if not len(rows):
-            return found
+            return bounds
         inside, total_stages = self.inside[rows], total_stages[rows]
         slow, slow_sum, latency, price = slow[rows], slow_sum[rows], latency[rows], price[rows]
 
@@ -115,12 +115,12 @@ class ChainSpace:
         ranks = np.array([problem.ranks(d, config) for d in self.domains])
         devices = inside @ (stages * ranks) * data_parallel
         busy = np.where(inside == 1, useful, 0.0).max(axis=1) * microbatches * data_parallel
-        found.step_s[rows] = step_s
-        found.utilization[rows] = busy / (devices * step_s)
-        found.cost_usd[rows] = (
+        bounds.step_s[rows] = step_s
+        bounds.utilization[rows] = busy / (devices * step_s)
+        bounds.cost_usd[rows] = (
             self._usd(stages * ranks)[rows] * (data_parallel / 3600) * step_s + microbatches * load * price
         )
-        return found
+        return bounds
 
     @cached_property
     def _alike(self) -> bool:
@@ -183,16 +183,16 @@ class ChainSpace:
     def build(self, config: ParallelConfig, mask: int) -> list[TrainingPlan] | Reason:
         """Return the plans of one subset: its fastest orders under each allowed schedule that fits memory."""
         picked = tuple(i for k, i in enumerate(self.members) if mask >> k & 1)
-        found: list[TrainingPlan] = []
+        plans: list[TrainingPlan] = []
         refusal: Reason | None = None
         for order in self.orders(config, picked):
             for plan in build_chain(self.problem, config, order):
                 if isinstance(plan, Reason):
                     refusal = plan
                 else:
-                    found.append(plan)
-        if found:
-            return found
+                    plans.append(plan)
+        if plans:
+            return plans
         assert refusal is not None, "a subset without an order has an infinite bound"
         return refusal
 

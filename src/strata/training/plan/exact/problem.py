@@ -183,7 +183,7 @@ class Problem:
     @cached_property
     def configs(self) -> tuple[ParallelConfig, ...]:
         """All inner shapes worth trying for pipelines: no two that mean the same on this fleet."""
-        found = []
+        configs = []
         heads, batch = self.job.num_heads, self.job.global_batch
         widest = max((domain.devices_per_node for domain in self.fleet.domains), default=1)
         for ranks in TENSOR_PARALLEL:
@@ -196,12 +196,12 @@ class Problem:
                 for size in MICROBATCHES:
                     if size * data_parallel > batch:
                         continue
-                    found += [
+                    configs += [
                         ParallelConfig(size, ranks, data_parallel, cap, recompute)
                         for cap in caps
                         for recompute in self.job.recompute
                     ]
-        return tuple(found)
+        return tuple(configs)
 
 
 def _ranks(domain: Domain, tensor_parallel: int) -> int:
@@ -212,11 +212,13 @@ def _ranks(domain: Domain, tensor_parallel: int) -> int:
 def _data_parallel_degrees(slots: list[int], batch: int) -> list[int]:
     """Return the data-parallel degrees worth trying: powers of two, and those that use a domain up."""
     most = min(max(slots, default=0), batch)
-    found = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
-    found |= {count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most}
-    if len(found) <= MOST_DEGREES_TRIED:
-        return sorted(found)
-    every = sorted(found)
+    degrees = {1 << k for k in range(most.bit_length()) if 1 << k <= most}
+    degrees |= {
+        count // parts for count in set(slots) for parts in (1, 2, 3, 4, 6, 8) if 0 < count // parts <= most
+    }
+    if len(degrees) <= MOST_DEGREES_TRIED:
+        return sorted(degrees)
+    every = sorted(degrees)
     picks = np.unique(np.linspace(0, len(every) - 1, MOST_DEGREES_TRIED).round().astype(int))
     return [every[i] for i in picks]
 

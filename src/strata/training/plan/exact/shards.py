@@ -89,7 +89,7 @@ class ShardSpace:
         units, bandwidth = self.units, self._bandwidth
         inside = [sum(1 << i for i in unit) for unit in units]
         linked = [sum(1 << int(i) for i in np.flatnonzero(bandwidth[list(unit)].any(axis=0))) for unit in units]
-        found: list[tuple[Unit, ...]] = []
+        groups: list[tuple[Unit, ...]] = []
         disjoint: list[tuple[tuple[int, ...], int]] = [((k,), inside[k]) for k in range(len(units))]
         while disjoint:
             disjoint = [
@@ -98,8 +98,8 @@ class ShardSpace:
                 for k in range(at[-1] + 1, len(units))
                 if not whole & inside[k]
             ]
-            found += [tuple(units[k] for k in at) for at, whole in disjoint if all(linked[k] & whole for k in at)]
-        return tuple(found)
+            groups += [tuple(units[k] for k in at) for at, whole in disjoint if all(linked[k] & whole for k in at)]
+        return tuple(groups)
 
     def _likely_groups(self) -> tuple[tuple[Unit, ...], ...]:
         """Return the first 2, 3, … domains by size, by egress, and by closeness to each domain."""

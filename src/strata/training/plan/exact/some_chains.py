@@ -49,13 +49,13 @@ class SomeChains(ChainSpace):
 
     def _paths_over(self, pair: Floats, combine: str) -> Floats:
         size = self.inside.sum(axis=1)
-        found = np.where(size == 1, 0.0, np.inf)
+        costs = np.where(size == 1, 0.0, np.inf)
         for row in np.flatnonzero(size == 2):
-            found[row] = pair[tuple(np.flatnonzero(self.inside[row]))]
+            costs[row] = pair[tuple(np.flatnonzero(self.inside[row]))]
         for pool in self.pools:
             table = path_table(pair[np.ix_(pool, pool)], "max" if combine == "max" else "sum")[1:].min(axis=1)
-            found[np.searchsorted(self.masks, _spread(pool))] = table
-        return found
+            costs[np.searchsorted(self.masks, _spread(pool))] = table
+        return costs
 
 
 def _spread(pool: tuple[int, ...]) -> Ints:

@@ -38,11 +38,11 @@ def split(prefixes: Sequence[Floats], room: Room | None = None) -> tuple[int, ..
     # A probe lands on the exact value of a split, or tells the next value that could be one: this ends quickly.
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        found, possible = _probe(sums, middle, room)
-        if found is None:
+        candidate, possible = _probe(sums, middle, room)
+        if candidate is None:
             low = max(middle, possible)
         else:
-            best, high = found, _slowest(sums, found)
+            best, high = candidate, _slowest(sums, candidate)
     return best
 
 

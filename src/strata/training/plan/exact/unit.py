@@ -64,19 +64,19 @@ class Units:
     def __init__(self, problem: Problem, *, fastest: int = FASTEST) -> None:
         """Consider the `fastest` shapes of a unit that fit."""
         self.problem, self.fastest = problem, fastest
-        self._found: dict[tuple[Unit, int, Recompute], list[Inner]] = {}
+        self._inners: dict[tuple[Unit, int, Recompute], list[Inner]] = {}
         self._like: dict[tuple[object, int, Recompute], list[Inner]] = {}
 
     def inners(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> list[Inner]:
         """Return the fastest ways to run a unit that fit memory, none where it cannot hold the model."""
         key = (unit, microbatch_size, recompute)
-        if key not in self._found:
+        if key not in self._inners:
             kind = (self.kind(unit), microbatch_size, recompute)
             if kind not in self._like:
                 self._like[kind] = list(self._ways(unit, microbatch_size, recompute))
             name = self.problem.fleet.domains[unit[0]].name
-            self._found[key] = self._like[kind] if len(unit) > 1 else [_moved(i, name) for i in self._like[kind]]
-        return self._found[key]
+            self._inners[key] = self._like[kind] if len(unit) > 1 else [_moved(i, name) for i in self._like[kind]]
+        return self._inners[key]
 
     def kind(self, unit: Unit) -> object:
         """Return what makes units interchangeable: everything of a single domain but its name and price."""
@@ -86,7 +86,7 @@ class Units:
         return replace(domain, name="", region="", price_usd_per_device_hour=None)
 
     def _ways(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[Inner]:
-        found, batch = 0, self.problem.job.global_batch
+        num_fitting, batch = 0, self.problem.job.global_batch
         for config in self._shapes(unit, microbatch_size, recompute):
             plans = [
                 p
@@ -94,24 +94,24 @@ class Units:
                 if isinstance(p, TrainingPlan) and p.virtual_stages == 1  # all units follow one schedule
             ]
             yield from (self._timed(plan) for plan in plans)
-            found += bool(plans)
-            if found == self.fastest:
+            num_fitting += bool(plans)
+            if num_fitting == self.fastest:
                 return
 
     @cached_property
     def _configs(self) -> dict[tuple[int, Recompute], list[ParallelConfig]]:
-        found: dict[tuple[int, Recompute], list[ParallelConfig]] = {}
+        configs: dict[tuple[int, Recompute], list[ParallelConfig]] = {}
         for config in self.problem.configs:
-            found.setdefault((config.microbatch_size, config.recompute), []).append(config)
-        return found
+            configs.setdefault((config.microbatch_size, config.recompute), []).append(config)
+        return configs
 
     def _shapes(self, unit: Unit, microbatch_size: int, recompute: Recompute) -> Iterator[ParallelConfig]:
         """Yield the settings that use all of a unit and might fit its memory, the fastest first."""
         problem, space = self.problem, ChainSpace(self.problem, unit)
-        found: dict[tuple[int, int], tuple[float, int, ParallelConfig]] = {}
+        candidates: dict[tuple[int, int], tuple[float, int, ParallelConfig]] = {}
         for config in self._configs.get((microbatch_size, recompute), ()):
             shape = (config.tensor_parallel, config.data_parallel)
-            if shape in found:
+            if shape in candidates:
                 continue
             stages = [problem.stages(domain, config) for domain in space.domains]
             whole = all(
@@ -121,8 +121,8 @@ class Units:
             total = sum(stages)
             if not whole or 0 in stages or total > len(problem.job.layers):
                 continue
-            found[shape] = (self._pace(space, config, stages) / config.data_parallel, total, config)
-        for _, total, config in sorted(found.values(), key=lambda item: item[0]):
+            candidates[shape] = (self._pace(space, config, stages) / config.data_parallel, total, config)
+        for _, total, config in sorted(candidates.values(), key=lambda item: item[0]):
             if space.may_fit(config, np.array([total]))[0]:
                 yield config
 

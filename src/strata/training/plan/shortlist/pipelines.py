@@ -119,13 +119,13 @@ class ChainEstimates:
 
     def values(self, config: Ints, item: Ints) -> Floats:
         """Return [3, N] for settings (positions) and rows of the chains' masks; inf where memory is short."""
-        found = np.empty((3, len(item)))
+        estimates = np.empty((3, len(item)))
         sizes = self.chains.inside.sum(axis=1)
         members = np.argsort(1 - self.chains.inside, axis=1, kind="stable")
         for size in np.unique(sizes[item]):
             rows = np.flatnonzero(sizes[item] == size)
-            found[:, rows] = self._values(config[rows], item[rows], members[item[rows], :size])
-        return found
+            estimates[:, rows] = self._values(config[rows], item[rows], members[item[rows], :size])
+        return estimates
 
     def _values(self, config: Ints, item: Ints, at: Ints) -> Floats:
         """Return [3, N] for subsets of equal size, whose domains are `at` [N, size]."""
@@ -133,13 +133,17 @@ class ChainEstimates:
         for size in np.unique(self.size[config]):
             rows_of_unit = np.flatnonzero(self.size[config] == size)
             route[:, rows_of_unit] = [cost[item[rows_of_unit]] for cost in self.chains.path_costs(int(size))]
-        found = self.throughput(config, at, route)
+        throughput = self.throughput(config, at, route)
         count, data_parallel = self.count[config], self.data_parallel[config]
-        possible = np.isfinite(found.period_s)
-        step_s = found.path_s + (count - 1) * np.where(possible, found.period_s, 0.0) + found.after_s
-        usd = found.usd_per_s * step_s + count * self.load[config] * route[3]
+        possible = np.isfinite(throughput.period_s)
+        step_s = (
+            throughput.path_s + (count - 1) * np.where(possible, throughput.period_s, 0.0) + throughput.after_s
+        )
+        usd = throughput.usd_per_s * step_s + count * self.load[config] * route[3]
         step_s = np.where(possible, step_s, np.inf)
-        return np.stack([step_s, -found.useful_s * count * data_parallel / (found.devices * step_s), usd])
+        return np.stack(
+            [step_s, -throughput.useful_s * count * data_parallel / (throughput.devices * step_s), usd]
+        )
 
     def throughput(
         self, config: Ints, at: Ints, route: Floats, *, ahead: Floats | float = 0.0

@@ -53,10 +53,10 @@ class DataParallelEstimates:
             usd.append(sent_usd / (factor * steps))
         times, sent = np.stack(step_s), np.stack(usd)
         ways, groups = np.nonzero(np.isfinite(times))
-        found = times[ways, groups]
+        feasible_s = times[ways, groups]
         rate, usd_per_s = self._rates
-        used = np.minimum(1.0, self.problem.job.global_batch / np.maximum(rate[groups] * found, 1e-300))
-        return np.stack([found, -used, found * usd_per_s[groups] + sent[ways, groups]]), ways, groups
+        used = np.minimum(1.0, self.problem.job.global_batch / np.maximum(rate[groups] * feasible_s, 1e-300))
+        return np.stack([feasible_s, -used, feasible_s * usd_per_s[groups] + sent[ways, groups]]), ways, groups
 
     @cached_property
     def _rates(self) -> tuple[Floats, Floats]:
@@ -143,8 +143,8 @@ class DataParallelEstimates:
     def _shapes(self) -> dict[Key, Floats]:
         """Samples, fill, period and what is hidden [4, unit, SHAPES] of the fastest shapes."""
         units, configs = self.shards.units, self.problem.configs
-        found = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
-        for table in found.values():
+        tables = {key: np.zeros((4, len(units), SHAPES)) for key in {way[:2] for way in self.shards.ways}}
+        for table in tables.values():
             table[2] = 1.0
         key_of = [(s.microbatch_size, s.recompute) for s in configs]
         numbered: dict[ParallelConfig, int] = {}
@@ -157,12 +157,12 @@ class DataParallelEstimates:
                 continue
             figures = self._figures(rows_of_unit, unit)
             rate = figures[0] / figures[2]
-            for key in found:
+            for key in tables:
                 of_key = np.tile([key_of[k] == key for k in rows_of_unit], len(rate) // len(rows_of_unit))
                 best = np.flatnonzero(of_key & (rate > 0))
                 best = best[np.argsort(-rate[best], kind="stable")][:SHAPES]
-                found[key][:, row, : len(best)] = figures[:, best]
-        return found
+                tables[key][:, row, : len(best)] = figures[:, best]
+        return tables
 
     def _figures(self, rows_of_unit: Ints, unit: Unit) -> Floats:
         """Return samples, fill, period and what is hidden [4, N] of settings on a unit.
