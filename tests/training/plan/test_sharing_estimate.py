@@ -28,7 +28,7 @@ def test_estimates_are_close_to_what_is_built(seed):
     for row in np.argsort(times, kind="stable")[: 4 * 40 : 4]:
         reports = problem.model.reports(builder.plans(int(row)))
         if reports:
-            kind = "sharing" if branches.setting[row] < 0 else "pipeline"
+            kind = "sharing" if branches.config[row] < 0 else "pipeline"
             ratios[kind].append(min(report.step_time_s for report in reports) / times[row])
     assert ratios["pipeline"] or ratios["sharing"]
     for found in ratios.values():
@@ -49,7 +49,7 @@ def test_sharings_of_few_microbatches_are_estimated_closely(batch):
     problem = Problem.of(sites, job(layers(8), batch=batch, local_steps=(8, 64)))
     builder = Builder(problem)
     branches = builder.branches
-    sharings = np.flatnonzero(branches.setting < 0)
+    sharings = np.flatnonzero(branches.config < 0)
     best = sharings[np.argsort(branches.values[0, sharings], kind="stable")][:40]
     built = [problem.model.reports(builder.plans(int(row)))[0].step_time_s for row in best]
     ratios = built / branches.values[0, best]

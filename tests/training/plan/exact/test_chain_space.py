@@ -113,8 +113,8 @@ def test_a_fleet_without_links_has_only_single_domains():
 def test_memory_that_holds_exactly_the_layers_is_not_ruled_out(recompute):
     asked = job(layers(6), batch=4, recompute=(recompute,))
     probe = Problem.of(fleet(domain("a", 1, accelerator=card(gib=500.0))), asked)
-    plan = ChainSpace(probe, (0,)).build(probe.settings[0], 1)[0]
+    plan = ChainSpace(probe, (0,)).build(probe.configs[0], 1)[0]
     need = probe.model.stage_memory_bytes(plan, plan.pipelines[0], plan.pipelines[0].stages[0])
     exact = replace(card(), memory_bytes=need / (1 - asked.limits.memory_headroom) * (1 + 1e-12))
     problem = Problem.of(fleet(domain("a", 1, accelerator=exact)), asked)
-    assert np.isfinite(ChainSpace(problem, (0,)).bounds(probe.settings[0]).step_s[0])
+    assert np.isfinite(ChainSpace(problem, (0,)).bounds(probe.configs[0]).step_s[0])
