@@ -25,7 +25,7 @@ from typing import Any
 
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
-from strata.cluster.agent.meters import Meters
+from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.presence import Presence
 from strata.cluster.agent.publish import publish
 from strata.cluster.agent.run import AgentRunner
@@ -84,7 +84,7 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
 
     sources = (watch, see)
     publish_to = partial(publish, apply=server.apply)
-    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=Meters(), sources=sources)
+    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=AgentMetrics(), sources=sources)
     runner.start()
     runner.put(Collected(Fingerprint("node", devices)))
     server.seen.get(timeout=WAIT_S)

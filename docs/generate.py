@@ -22,6 +22,7 @@ from strata.fleet.schema import SeedNetworkFile
 from strata.reasons import REASONS
 
 FOLDER = Path(__file__).parent
+SOURCES = FOLDER.parent / "src" / "strata"
 WIDTH = 80
 
 
@@ -116,13 +117,39 @@ def kpis() -> str:
     return _page("The target KPIs, measured", markdown(answer))
 
 
+def glossary() -> str:
+    """Return the page of terms: public classes, room by room, with their first sentences."""
+    lines = ["What the code calls things, room by room; the first sentence of each class says what it is.", ""]
+    for room in ("fleet", "workload", "simulate", "training", "learning", "serving", "cluster", "slicing", "host"):
+        folder = SOURCES / room
+        terms = sorted(_terms(folder))
+        if terms:
+            lines += [f"## {room}", "", "| term | what it is | where |", "|---|---|---|", *_term_rows(terms), ""]
+    return _page("Glossary", lines)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "reasons.md": reasons,
     "exit-codes.md": exit_codes,
     "schemas.md": schemas,
     "cli.md": commands,
     "kpi.md": kpis,
+    "glossary.md": glossary,
 }
+
+
+def _terms(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (class, first sentence, file) of the public classes that say what they are; errors have a page."""
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            meaning = ast.get_docstring(node) if isinstance(node, ast.ClassDef) else None
+            if isinstance(node, ast.ClassDef) and meaning and not node.name.startswith("_"):
+                sentence = " ".join(meaning.partition("\n\n")[0].split()).replace("|", "\\|")
+                yield node.name, sentence, str(file.relative_to(SOURCES))
+
+
+def _term_rows(terms: list[tuple[str, str, str]]) -> Iterator[str]:
+    yield from (f"| `{name}` | {sentence} | {file} |" for name, sentence, file in terms)
 
 
 def _page(title: str, lines: list[str]) -> str:

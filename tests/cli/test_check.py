@@ -8,7 +8,7 @@ import pytest
 from strata.cli import check
 from strata.cli.check import survey
 from strata.cli.main import run
-from strata.simulate.astra.discover import NAMES, Backend
+from strata.simulate.astra.discover import NAMES, AstraBackend
 
 
 def states(environment, root):
@@ -61,7 +61,7 @@ def test_parts_of_the_machine_are_found_where_they_are(tmp_path):
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    binary = tmp_path / NAMES[Backend.AWARE]
+    binary = tmp_path / NAMES[AstraBackend.AWARE]
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     parts = states({"HOME": str(tmp_path / "home"), "STRATA_ASTRA_SIM": str(tmp_path)}, tmp_path)
@@ -79,7 +79,7 @@ def test_a_wrong_astra_sim_variable_is_said_and_no_failure(tmp_path):
 
 def test_nothing_is_found_on_an_empty_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    here = tmp_path / NAMES[Backend.UNAWARE]
+    here = tmp_path / NAMES[AstraBackend.UNAWARE]
     here.write_text("#!/bin/sh\n")
     here.chmod(0o755)
     environment = {"KUBECONFIG": os.pathsep.join(("", str(tmp_path / "none"))), "PATH": "/no/such/folder"}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from strata.cli.main import cli, run
 from strata.evaluation.testbed.namespaces import Shape
 from strata.evaluation.testbed.plans import build_plan
-from strata.evaluation.testbed.run import TestbedResult, compare
+from strata.evaluation.testbed.run import MeasuredSteps, compare
 
 KEYS = {
     "plan", "bandwidth_bytes_per_s", "latency_s", "measured_s", "spread_s", "predicted_s", "error", "backend",
@@ -43,7 +43,7 @@ def faked(monkeypatch):
     def fake(kinds, shape, **rest):
         asked.append((kinds, shape, rest))
         rows = [row for kind in kinds for row in compare(kind, build_plan(kind, 2), shape, [0.9, 1.0, 1.2], None)]
-        return TestbedResult(tuple(rows), None)
+        return MeasuredSteps(tuple(rows), None)
 
     monkeypatch.setattr("strata.evaluation.testbed.run.run", fake)
     return asked

@@ -16,7 +16,7 @@ from strata.cluster.api.watch import Change, Listed
 from strata.cluster.cache.cache import ClusterCache, job_placement
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller
-from strata.cluster.controller.healing import Policy
+from strata.cluster.controller.healing import HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
 from tests.cluster import objects
@@ -119,7 +119,7 @@ class World:
             applier,
             Controller(),
             is_leader=lambda: True,
-            policy=Policy(),
+            policy=HealingPolicy(),
             window=Window(),
             clock=lambda: self.now_s,
         )

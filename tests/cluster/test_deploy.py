@@ -18,15 +18,15 @@ from click.testing import CliRunner
 from strata.cli.kube import kube
 from strata.cli.main import cli
 from strata.cluster.admission import keeper
-from strata.cluster.admission.server import Meters as WebhookMeters
+from strata.cluster.admission.server import AgentMetrics as WebhookMeters
 from strata.cluster.admission.server import make_frame
-from strata.cluster.agent.meters import Meters as AgentMeters
+from strata.cluster.agent.meters import AgentMetrics as AgentMeters
 from strata.cluster.agent.publish import publish
 from strata.cluster.api import kinds
 from strata.cluster.api.placement_annotation import MANAGED
 from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
-from strata.cluster.controller.manager import Meters as ControllerMeters
+from strata.cluster.controller.manager import AgentMetrics as ControllerMeters
 from strata.cluster.controller.process import LEASE
 from strata.cluster.extender.app import make_frame as extender_frame
 from strata.fleet.slices import LIBRARY

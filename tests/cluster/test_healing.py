@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strata.cluster.api.actions import Apply, Event, Patch
 from strata.cluster.api.kinds import COMPUTE_NODE, NODE
-from strata.cluster.controller.healing import Healing, Policy, View, heal, owned
+from strata.cluster.controller.healing import Healing, HealingPolicy, View, heal, owned
 from strata.cluster.controller.isolation_state import (
     STANDING,
     UNHEALTHY,
@@ -32,7 +32,7 @@ from tests.cluster.builders import node as node_state
 
 T0 = 1_800_000_000.0
 OTHER = {"key": "team", "value": "a", "effect": "NoSchedule"}
-ALL, FAULTS, NEVER = Policy("all"), Policy("faults"), Policy("never")
+ALL, FAULTS, NEVER = HealingPolicy("all"), HealingPolicy("faults"), HealingPolicy("never")
 
 
 def merged(there: Any, patch: Any) -> Any:
@@ -54,7 +54,7 @@ class World:
 
     count: int = 10
     devices: int = 4
-    policy: Policy = field(default_factory=Policy)
+    policy: HealingPolicy = field(default_factory=HealingPolicy)
     nodes: dict[str, Any] = field(default_factory=dict)
     compute_nodes: dict[str, Any] = field(default_factory=dict)
     prints: dict[str, Fingerprint] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def test_a_fault_taints_the_node_at_once_and_says_so() -> None:
 
 
 def test_of_many_faults_every_taint_comes_before_anything_is_told() -> None:
-    world = World(policy=Policy(share=1.0))
+    world = World(policy=HealingPolicy(share=1.0))
     for name in world.nodes:
         world.health(name, 0.0, "xid-79")
     healing = world.step(T0)
@@ -275,7 +275,7 @@ def test_a_taint_removed_by_hand_comes_back_while_the_node_is_out() -> None:
     ],
 )
 def test_only_gangs_that_hold_the_device_move_and_only_as_the_policy_says(
-    policy: Policy, fault: tuple[str, ...], slow: tuple[str, ...]
+    policy: HealingPolicy, fault: tuple[str, ...], slow: tuple[str, ...]
 ) -> None:
     for is_slow, expected in ((False, fault), (True, slow)):
         world = World(policy=policy)
@@ -365,7 +365,7 @@ healths = st.lists(
 def test_never_more_than_the_budget_are_out_and_a_restart_changes_nothing(
     history: list[tuple[dict[int, float], float]], share: float
 ) -> None:
-    steady, restarted = (World(12, 1, Policy("all", share)) for _ in range(2))
+    steady, restarted = (World(12, 1, HealingPolicy("all", share)) for _ in range(2))
     now_s = T0
     for changes, wait_s in history:
         for world in (steady, restarted):

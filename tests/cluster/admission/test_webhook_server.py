@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.admission.keeper import server_context
-from strata.cluster.admission.server import Meters, make_frame, outcome
+from strata.cluster.admission.server import WebhookMetrics, make_frame, outcome
 from strata.errors import UsageError
 from tests.support.live_server import listening
 
@@ -108,7 +108,7 @@ def test_a_body_over_3_mib_is_not_read_to_the_end():
 )
 def test_how_reviews_come_out_is_counted_by_kind(how, word):
     assert outcome(answered(REVIEW, **how)) == word
-    meters = Meters()
+    meters = WebhookMetrics()
     frame = make_frame(lambda review: answered(review, **how), meters=meters)
     ask(frame, json=REVIEW)
     shown = ask(frame, "GET", "/metrics").text
@@ -117,7 +117,7 @@ def test_how_reviews_come_out_is_counted_by_kind(how, word):
 
 
 def test_kinds_somebody_makes_up_make_no_labels():
-    meters = Meters()
+    meters = WebhookMetrics()
     frame = make_frame(answered, meters=meters)
     for name in ("x1", "x2", 7, None):
         ask(frame, json=REVIEW | {"request": {"uid": "u", "kind": {"kind": name}}})
@@ -157,7 +157,7 @@ def test_a_certificate_changes_under_a_running_server_and_a_failed_renewal_leave
                 raise UsageError("the API server is away")
             return current[0]
 
-        context, meters = server_context(), Meters()
+        context, meters = server_context(), WebhookMetrics()
         frame = make_frame(answered, tls=context, look=look, meters=meters)
         seen = []
         async with listening(frame, tls=context) as port:

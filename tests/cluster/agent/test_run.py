@@ -20,7 +20,7 @@ from strata.cluster.agent import run
 from strata.cluster.agent.benchmark import Timing
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent, Pace
-from strata.cluster.agent.meters import Meters
+from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.publish import MANAGER, publish
 from strata.cluster.agent.run import ALIVE_S, AgentRunner
 from strata.cluster.agent.sources import SPAN_S, ask_tools, run_benchmarks
@@ -84,7 +84,7 @@ class World:
         self.runner = AgentRunner(
             Agent(Pace(), rng=random.Random(0)),
             publish=partial(publish, apply=self.server.apply, wall_clock=lambda: self.wall_s),
-            meters=Meters(),
+            meters=AgentMetrics(),
             clock=lambda: self.now_s,
         )
         if devices:
@@ -206,7 +206,7 @@ def test_a_thread_that_ends_ends_the_agent() -> None:
     runner = AgentRunner(
         Agent(rng=random.Random(0)),
         publish=lambda fingerprint: None,
-        meters=Meters(),
+        meters=AgentMetrics(),
         sources=[broken],
         on_end=ended.set,
     )
@@ -239,7 +239,7 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
             clock=runner.clock,
         )
 
-    runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=Meters(), sources=[ask])
+    runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=AgentMetrics(), sources=[ask])
     runner.start()
     assert told.get(timeout=10.0).devices[0].health == 1.0
     assert hangs.wait(10.0)
@@ -262,7 +262,7 @@ def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
         return seen(device(0), readings={"GPU-0": Reading(at_s)})
 
     told: list[Collected] = []
-    meters = Meters()
+    meters = AgentMetrics()
     ask_tools(
         collect,
         told.append,

@@ -15,7 +15,7 @@ import pytest
 
 from strata.evaluation.fault_injection.live import record, record_trial
 from strata.evaluation.fault_injection.scenarios import InjectedFault
-from strata.evaluation.fault_injection.score import Score, Trial
+from strata.evaluation.fault_injection.score import DiagnosisScore, Trial
 from strata.evaluation.fault_injection.trials import live
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import view_of
@@ -27,7 +27,7 @@ SEEDS = 3
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory) -> tuple[Score, Path]:
+def trials(tmp_path_factory) -> tuple[DiagnosisScore, Path]:
     """All faults three times, a minute and more, and where their traces are."""
     if not os.environ.get("STRATA_REAL"):
         pytest.skip("a minute of faults for the whole machine: `make test-real` makes it")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from strata.decision import Reason, Trust
 from strata.errors import StrataError
 from strata.evaluation.noisy_neighbours import gains, neighbours
-from strata.evaluation.noisy_neighbours.neighbours import Trial
-from strata.evaluation.noisy_neighbours.overhead import Run, cost_of
-from strata.evaluation.noisy_neighbours.policies import POLICIES, PolicyMissing, Scenario
+from strata.evaluation.noisy_neighbours.neighbours import NoiseTrial
+from strata.evaluation.noisy_neighbours.overhead import RecordedRun, cost_of
+from strata.evaluation.noisy_neighbours.policies import POLICIES, NoiseScenario, PolicyMissing
 from strata.evaluation.noisy_neighbours.session import TooSlow
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.findings.finding import Finding, Severity
@@ -36,7 +36,7 @@ from tests.host.traces import IDLE, Text
 
 JOB = "/sys/fs/cgroup/job"
 FULL = Kernel("/sys/fs/cgroup", frozenset({"cpu", "cpuset"}), has_cpu_idle=True, memory_nodes=(0,))
-SCENE = Scenario(
+SCENE = NoiseScenario(
     (0, 1),
     thread(50, "trainer", cgroup="/job", start_ticks=5),
     tuple(thread(tid, "noise", cgroup="/job", start_ticks=5) for tid in (51, 52)),
@@ -130,7 +130,7 @@ def tried(names, rounds=3):
             raise StrataError("no rights")
         if not left[name]:
             raise KeyboardInterrupt
-        return Trial(left[name].pop(0), 0.25)
+        return NoiseTrial(left[name].pop(0), 0.25)
 
     return neighbours.measure(rounds, patience=Patience(), trial=trial, policies=names), calls
 
@@ -155,7 +155,7 @@ def test_a_policy_that_is_not_to_be_had_is_tried_once_and_has_no_number():
 
 
 def test_a_trial_that_took_too_long_is_left_out_and_said_where_there_is_no_other():
-    outcomes = iter([TooSlow("busy"), Trial(4.0), TooSlow("busy"), TooSlow("busy")])
+    outcomes = iter([TooSlow("busy"), NoiseTrial(4.0), TooSlow("busy"), TooSlow("busy")])
 
     def trial(name):
         one = next(outcomes)
@@ -175,9 +175,9 @@ def test_ctrl_c_keeps_the_trials_that_are_done():
 def test_what_recording_costs_once_is_told_from_what_an_event_costs():
     rounds = [
         {
-            "plain": Run(0.2),
-            "recorded": Run(0.2 + slower, 0.3 + 0.4, 101_000, 100_000, lost=7),
-            "empty": Run(0.0, 0.3, 1_000),
+            "plain": RecordedRun(0.2),
+            "recorded": RecordedRun(0.2 + slower, 0.3 + 0.4, 101_000, 100_000, lost=7),
+            "empty": RecordedRun(0.0, 0.3, 1_000),
         }
         for slower in (0.1, 0.2, 0.9)
     ]
@@ -244,7 +244,7 @@ def test_what_a_policy_wins_on_this_kernel_is_more_than_nothing_and_less_than_pr
     # Real-time priority, since it wins however many others are at work here.
     before = [gains.one_trial("cpu-hogs", "none", seconds=0.7) for _ in range(2)]
     after = [gains.one_trial("cpu-hogs", "fifo", seconds=0.7) for _ in range(2)]
-    gain = gains.Gain("cpu-hogs", "fifo", tuple(before), tuple(after))
+    gain = gains.PolicyGain("cpu-hogs", "fifo", tuple(before), tuple(after))
     assert gain.achieved is not None
     assert gain.achieved > 0
     assert max(one.waited for one in after) < min(one.waited for one in before)

@@ -7,7 +7,7 @@ import pytest
 
 from strata.evaluation.published_benchmarks.accuracy import accuracy_rows, mean_errors, profiled_step
 from strata.evaluation.published_benchmarks.calibrate import fit_table
-from strata.evaluation.published_benchmarks.calibrated import CALIBRATION, Calibration, predicted_s
+from strata.evaluation.published_benchmarks.calibrated import CALIBRATION, SoftwareConstants, predicted_s
 from strata.evaluation.published_benchmarks.case_file import CaseFile, read_cases
 from tests import SHARED
 
@@ -62,12 +62,12 @@ def read(tmp_path):
 
 
 def test_a_single_stage_is_predicted_by_hand(read):
-    (row,) = accuracy_rows(read(run(batch=8)), Calibration(0.1, 0.0))
+    (row,) = accuracy_rows(read(run(batch=8)), SoftwareConstants(0.1, 0.0))
     assert row.predicted_s == pytest.approx(8 * 4 * 0.03 + 4 * 0.001 + 0.1)
 
 
 def test_gradients_of_both_tensor_parallel_ranks_cross_the_link(read):
-    (row,) = accuracy_rows(read(run(batch=8, plan=stages((0, 3), replicas=2))), Calibration(0.0, 0.0))
+    (row,) = accuracy_rows(read(run(batch=8, plan=stages((0, 3), replicas=2))), SoftwareConstants(0.0, 0.0))
     gradients = 2 * (4 * 2e6 * 4)
     assert row.predicted_s == pytest.approx(4 * 4 * 0.03 + 4 * 0.001 + gradients / 1e9)
 
@@ -119,7 +119,7 @@ def test_doubtful_rows_are_marked_and_counted(read):
     assert means["s"] == pytest.approx((abs(good.error) + abs(doubtful.error)) / 2)
 
 
-PLANTED = Calibration(step_overhead_s=0.030, handover_s_per_byte=10e-12)
+PLANTED = SoftwareConstants(step_overhead_s=0.030, handover_s_per_byte=10e-12)
 PLANS = {
     "s/one": stages((0, 3)),
     "s/two": stages((0, 1), (2, 3)),

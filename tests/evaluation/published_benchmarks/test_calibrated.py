@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from strata.evaluation.published_benchmarks.calibrated import (
     CALIBRATION,
-    Calibration,
     ProfiledStep,
+    SoftwareConstants,
     predicted_s,
     shared_ring_s,
     shared_send_s,
 )
 from strata.fleet.bandwidth import BandwidthCurve
 
-NOTHING = Calibration(step_overhead_s=0.0, handover_s_per_byte=0.0)
+NOTHING = SoftwareConstants(step_overhead_s=0.0, handover_s_per_byte=0.0)
 FLAT = BandwidthCurve((2.0,))  # 2 GB/s whatever the size
 
 
@@ -32,7 +32,7 @@ def step(forward, backward, send=(), *, microbatches=1, message_bytes=0.0, after
 
 def test_one_stage_is_its_microbatches_and_what_follows_and_the_overhead():
     work = step([1.0], [2.0], microbatches=8, after_s=0.5)
-    assert predicted_s(work, Calibration(0.25, 1.0)) == pytest.approx(8 * 3.0 + 0.5 + 0.25)
+    assert predicted_s(work, SoftwareConstants(0.25, 1.0)) == pytest.approx(8 * 3.0 + 0.5 + 0.25)
 
 
 def test_a_middle_stage_pays_three_messages_a_microbatch():
@@ -53,7 +53,9 @@ def test_a_first_stage_that_is_the_slowest_pays_one_message_a_microbatch():
 def test_the_handover_counts_as_much_as_network_time():
     by_network = step([1, 1], [2, 2], [0.1], microbatches=5)
     by_handover = step([1, 1], [2, 2], [0.0], microbatches=5, message_bytes=1e9)
-    assert predicted_s(by_handover, Calibration(0.0, 0.1e-9)) == pytest.approx(predicted_s(by_network, NOTHING))
+    assert predicted_s(by_handover, SoftwareConstants(0.0, 0.1e-9)) == pytest.approx(
+        predicted_s(by_network, NOTHING)
+    )
 
 
 def test_the_slowest_pipeline_sets_the_step():

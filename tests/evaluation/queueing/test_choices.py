@@ -13,7 +13,7 @@ from strata.evaluation.queueing.grid import STEP_S, Grid
 from strata.evaluation.queueing.job import Job
 from strata.evaluation.queueing.placing import FIXED, GREEDY_SPAN, best_fit, greedy_span
 from strata.evaluation.queueing.run import simulate, together
-from strata.evaluation.queueing.snapshot import Running, Snapshot
+from strata.evaluation.queueing.snapshot import RunningJob, Snapshot
 from strata.evaluation.queueing.sweep import gain, regular_grid, sweep
 from strata.evaluation.queueing.trace import Trace, draw
 from strata.fleet.dynamics.regimes import Regimes
@@ -28,8 +28,8 @@ def job(nodes: int = 4, *, number: int = 0, run_s: float = 10_000.0, gradient_by
     return Job(number, 0.0, 0, nodes, nodes * run_s, nodes * run_s, math.inf, gradient_bytes, 10.0)
 
 
-def runs(nodes: int, domain: int, left_s: float, *, number: int = 9) -> Running:
-    return Running(job(nodes, number=number, run_s=left_s), ((domain, nodes),), (), 1.0, 0.0, nodes * left_s)
+def runs(nodes: int, domain: int, left_s: float, *, number: int = 9) -> RunningJob:
+    return RunningJob(job(nodes, number=number, run_s=left_s), ((domain, nodes),), (), 1.0, 0.0, nodes * left_s)
 
 
 def asked(free: tuple[int, ...], one: Job | None = None, **more: object) -> Snapshot:
@@ -85,7 +85,7 @@ def test_an_overdue_job_is_not_expected_to_end_at_once() -> None:
 def test_a_span_pays_for_what_a_job_on_the_same_link_loses() -> None:
     other = job(4, number=1, gradient_bytes=2e10)
     speed = GRID.speed(other, (0,), bandwidth_bytes_per_s=(1.25e9,) * 3, sharing=(1, 0, 0))
-    spanning = Running(other, ((0, 2), (1, 2)), (0,), speed, 0.0, 1e5)
+    spanning = RunningJob(other, ((0, 2), (1, 2)), (0,), speed, 0.0, 1e5)
     shared = choices(asked((2, 2, 0), running=(spanning,), sharing=(1, 0, 0)))[1]
     halved = GRID.speed(other, (0,), bandwidth_bytes_per_s=(1.25e9,) * 3, sharing=(2, 0, 0))
     assert shared.harm == pytest.approx(4 * (speed - halved))
@@ -93,7 +93,7 @@ def test_a_span_pays_for_what_a_job_on_the_same_link_loses() -> None:
 
 
 def test_a_running_job_keeps_or_moves_at_the_price_of_a_restart() -> None:
-    current = Running(job(), ((0, 2), (1, 2)), (0,), 0.5, 0.0, 4e4)
+    current = RunningJob(job(), ((0, 2), (1, 2)), (0,), 0.5, 0.0, 4e4)
     found = choices(asked((4, 2, 0), current=current))
     assert [choice.placement for choice in found] == [None, ((0, 4),)]
     # Into a domain that holds a copy nothing is moved.
@@ -102,13 +102,13 @@ def test_a_running_job_keeps_or_moves_at_the_price_of_a_restart() -> None:
 
 
 def test_a_move_that_cannot_pay_back_is_not_offered() -> None:
-    nearly_done = Running(job(), ((0, 2), (1, 2)), (0,), 0.5, 0.0, 4 * 100.0)
+    nearly_done = RunningJob(job(), ((0, 2), (1, 2)), (0,), 0.5, 0.0, 4 * 100.0)
     assert placements(asked((4, 2, 0), current=nearly_done)) == [None]
 
 
 def test_a_stopped_span_may_move_only_where_its_checkpoint_can_go() -> None:
     cut = replace(GRID, dynamics=Regimes((1e6, 1e6), factors=(1.0, 0.0)))
-    stopped = Running(job(), ((0, 2), (1, 2)), (0,), 0.0, 0.0, 4e4)
+    stopped = RunningJob(job(), ((0, 2), (1, 2)), (0,), 0.0, 0.0, 4e4)
     dead = replace(asked((2, 2, 4), current=stopped), grid=cut, regimes=(1, 1, 1))
     assert placements(dead) == [None]
     assert ((2, 4),) in placements(replace(dead, regimes=(1, 0, 0)))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from strata.decision import Trust
-from strata.evaluation.testbed.calibrate import Calibration, Sample, fit_link, launch_of
+from strata.evaluation.testbed.calibrate import MachineCalibration, Sample, fit_link, launch_of
 from strata.evaluation.testbed.namespaces import Shape
 from strata.evaluation.testbed.plans import MICROBATCH_SIZE, MODEL, PLANS, build_job, build_plan
 from strata.evaluation.testbed.predict import build_fleet, predict
@@ -11,7 +11,9 @@ from strata.simulate.pipeline import classic_warmup
 
 FAST, SLOW = Shape(1e12, 0.0), Shape(1e5, 0.0)
 LAYERS = MODEL.num_layers
-MEASURED = Calibration(MICROBATCH_SIZE, (1e-3,) * LAYERS, (2e-3,) * LAYERS, (3e-3,) * LAYERS, 4e-3, 0.9, 0.8)
+MEASURED = MachineCalibration(
+    MICROBATCH_SIZE, (1e-3,) * LAYERS, (2e-3,) * LAYERS, (3e-3,) * LAYERS, 4e-3, 0.9, 0.8
+)
 
 
 @pytest.mark.parametrize("kind", PLANS)

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.real("torch")
 
 
 def parts(*cuts):
-    from strata.serving.worker.model import Maker
+    from strata.serving.worker.model import LayerMaker
 
-    maker, ends = Maker(SHAPE), (*cuts, SHAPE.num_layers)
+    maker, ends = LayerMaker(SHAPE), (*cuts, SHAPE.num_layers)
     return [
         maker.part(first, end, {n: maker.layer(n) for n in SHAPE.layer_numbers(first, end)})
         for first, end in zip((0, *cuts), ends, strict=True)

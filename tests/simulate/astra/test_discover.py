@@ -12,7 +12,7 @@ import pytest
 
 from strata.errors import MissingPart, StrataError, UsageError
 from strata.simulate.astra import selfcheck
-from strata.simulate.astra.discover import Backend, Binaries, find, is_checked
+from strata.simulate.astra.discover import AstraBackend, Binaries, find, is_checked
 from strata.simulate.astra.selfcheck import self_check
 from tests.simulate.astra.fake_astra import NAMES, fake, script
 
@@ -69,13 +69,13 @@ def test_a_name_that_does_not_say_which_it_is_is_an_error(tmp_path):
 
 
 def test_a_backend_that_is_missing_says_how_to_get_it():
-    for backend in Backend:
+    for backend in AstraBackend:
         with pytest.raises(MissingPart) as caught:
             Binaries().of(backend)
         assert "STRATA_ASTRA_SIM" in caught.value.hint
 
 
-@pytest.mark.parametrize("backend", [Backend.AWARE, Backend.UNAWARE])
+@pytest.mark.parametrize("backend", [AstraBackend.AWARE, AstraBackend.UNAWARE])
 @pytest.mark.parametrize("mode", ["right", "old"])
 def test_the_right_answer_is_remembered_until_the_file_changes(tmp_path, backend, mode):
     binary, env = fake(tmp_path / "bin", backend.value, mode), environment(tmp_path)
@@ -88,17 +88,17 @@ def test_the_right_answer_is_remembered_until_the_file_changes(tmp_path, backend
 
 def test_a_checked_binary_is_not_run_again(tmp_path):
     binary, env = fake(tmp_path / "bin"), environment(tmp_path)
-    self_check(binary, Backend.UNAWARE, env)
+    self_check(binary, AstraBackend.UNAWARE, env)
     status = binary.stat()
     script(binary, "#!/bin/sh\nexit 1".ljust(status.st_size, "\n"))
     os.utime(binary, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    self_check(binary, Backend.UNAWARE, env)
+    self_check(binary, AstraBackend.UNAWARE, env)
 
 
 def test_a_wrong_answer_is_an_error_and_is_not_remembered(tmp_path):
     binary, env = fake(tmp_path / "bin", mode="wrong"), environment(tmp_path)
     with pytest.raises(StrataError, match="takes 9197541 ns, and it says 9197542 ns"):
-        self_check(binary, Backend.UNAWARE, env)
+        self_check(binary, AstraBackend.UNAWARE, env)
     assert not is_checked(binary, env)
 
 
@@ -110,12 +110,12 @@ def test_a_binary_that_hangs_fails_or_says_nothing_does_not_pass(tmp_path, monke
     monkeypatch.setattr(selfcheck, "CHECK_TIME_LIMIT_S", 1)
     binary = script(tmp_path / "bad", f"#!/bin/sh\n{text}\n")
     with pytest.raises(StrataError, match=rf"bad does not pass the self-check: .*{what}"):
-        self_check(binary, Backend.AWARE, environment(tmp_path))
+        self_check(binary, AstraBackend.AWARE, environment(tmp_path))
 
 
 def test_a_binary_for_another_machine_is_a_missing_part(tmp_path):
     with pytest.raises(MissingPart, match="does not start"):
-        self_check(script(tmp_path / "other", "no program"), Backend.AWARE, environment(tmp_path))
+        self_check(script(tmp_path / "other", "no program"), AstraBackend.AWARE, environment(tmp_path))
 
 
 def test_a_relative_name_is_remembered_as_the_file_it_is(tmp_path, monkeypatch):
@@ -129,20 +129,20 @@ def test_a_strange_cache_is_no_obstacle(tmp_path, text):
     binary, env = fake(tmp_path / "bin"), environment(tmp_path)
     (tmp_path / "cache" / "strata").mkdir(parents=True)
     (tmp_path / "cache" / "strata" / "astra-sim.json").write_text(text)
-    self_check(binary, Backend.UNAWARE, env)
+    self_check(binary, AstraBackend.UNAWARE, env)
     assert is_checked(binary, env)
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path):
     (tmp_path / "cache").write_text("")
-    self_check(fake(tmp_path / "bin"), Backend.UNAWARE, environment(tmp_path))
+    self_check(fake(tmp_path / "bin"), AstraBackend.UNAWARE, environment(tmp_path))
 
 
 @pytest.mark.skipif(
     not any(os.environ.get(name) for name in ("STRATA_ASTRA_SIM", "STRATA_ASTRA_SIM_NS3")),
     reason="needs an ASTRA-sim binary: STRATA_ASTRA_SIM names none",
 )
-@pytest.mark.parametrize("backend", Backend)
+@pytest.mark.parametrize("backend", AstraBackend)
 def test_the_users_binary_passes(tmp_path, backend):
     binary = getattr(find(os.environ), backend.value)
     if binary is None:

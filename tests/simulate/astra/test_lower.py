@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.chakra import NodeType
-from strata.simulate.astra.discover import Backend
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.astra.files import groups_json, network_yml, options, system_json
 from strata.simulate.astra.lower import Aggregation, Refused, lower
 from strata.simulate.astra.validate import check_scenario
@@ -50,7 +50,7 @@ def token(caught):
 def test_a_stage_a_domain_is_one_dimension_of_the_aware_backend():
     low = lower(MODEL, plan(chain("abc")))
     (dim,) = low.scenario.dims
-    assert (low.backend, dim.size, dim.topology) == (Backend.AWARE, 3, "FullyConnected")
+    assert (low.backend, dim.size, dim.topology) == (AstraBackend.AWARE, 3, "FullyConnected")
     assert dim.bandwidth_bytes_per_s == pytest.approx(5 * GBPS)
     assert dim.latency_s == 0.03
     assert low.labels[1] == "pipeline 0 copy 0 stage 1 (b)"
@@ -84,7 +84,7 @@ def test_durations_are_the_analytic_ones_in_microseconds():
 
 def test_stages_of_one_domain_have_a_dimension_of_their_own_and_meet_the_wan_at_one_place():
     low = lower(MODEL, plan(chain("aab")))
-    assert (low.backend, [dim.size for dim in low.scenario.dims]) == (Backend.UNAWARE, [2, 2])
+    assert (low.backend, [dim.size for dim in low.scenario.dims]) == (AstraBackend.UNAWARE, [2, 2])
     # a0 a1 | - b: the stage that receives over the WAN stands where its sender does; the other place idles.
     assert [label.partition("stage ")[2] for label in low.labels] == ["0 (a)", "1 (a)", "", "2 (b)"]
     assert kinds(low.scenario.traces[2]) == ["comp"]
@@ -137,9 +137,9 @@ def test_whatever_is_lowered_passes_the_checks(names, copies, microbatches, apar
         pipelines = [chain([name] * len(names), copies=copies, microbatches=microbatches) for name in "abc"]
     elif apart and names == "ab":
         pipelines += [chain("cd", copies=copies, microbatches=microbatches)]
-    for backend in (Backend.AWARE, Backend.UNAWARE):
+    for backend in (AstraBackend.AWARE, AstraBackend.UNAWARE):
         low = lower(MODEL, plan(*pipelines), backend=backend, aggregation=Aggregation.MIN)
-        check_scenario(low.scenario, is_aware=backend is Backend.AWARE)
+        check_scenario(low.scenario, is_aware=backend is AstraBackend.AWARE)
 
 
 def test_unlike_links_are_refused_until_an_aggregation_is_named():
@@ -195,9 +195,9 @@ def test_unequal_pipelines_are_refused(pipelines, what):
 def test_the_aware_backend_refuses_two_dimensions_until_an_aggregation_is_named():
     shape = plan(chain("aab"))
     with pytest.raises(Refused) as caught:
-        lower(MODEL, shape, backend=Backend.AWARE)
+        lower(MODEL, shape, backend=AstraBackend.AWARE)
     assert token(caught) == ["astra-one-dimension"]
-    low = lower(MODEL, shape, backend=Backend.AWARE, aggregation=Aggregation.MIN)
+    low = lower(MODEL, shape, backend=AstraBackend.AWARE, aggregation=Aggregation.MIN)
     assert [dim.size for dim in low.scenario.dims] == [3]
     assert low.notes[0].startswith("all links: links from 5Gbps, 30ms to ")
 

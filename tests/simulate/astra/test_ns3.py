@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from strata.errors import StrataError
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend, Binaries
+from strata.simulate.astra.discover import AstraBackend, Binaries
 from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.lower_ns3 import lower_ns3
-from strata.simulate.astra.ns3 import Cable, Network, config_txt, topology_txt
+from strata.simulate.astra.ns3 import Cable, Ns3Network, config_txt, topology_txt
 from strata.simulate.astra.referee import compare, simulate_astra
 from strata.simulate.astra.selfcheck import self_check
 from strata.simulate.astra.validate import check_traces
@@ -79,7 +79,7 @@ def test_a_message_beyond_an_int_is_refused():
 
 
 def test_the_graph_is_written_line_by_line():
-    network = Network(1, (Cable(0, 2, 5 * GBPS, 0.015), Cable(1, 2, 3.5 * GBPS, 1e-6)), ((), ()))
+    network = Ns3Network(1, (Cable(0, 2, 5 * GBPS, 0.015), Cable(1, 2, 3.5 * GBPS, 1e-6)), ((), ()))
     assert topology_txt(network) == "3 1 2\n2\n0 2 5000000000bps 15000000ns 0\n1 2 3500000000bps 1000ns 0\n"
 
 
@@ -108,8 +108,8 @@ done
 def test_a_plan_is_run_on_ns3_and_compared(tmp_path):
     binaries = Binaries(ns3=script(tmp_path / "ns3", FAKE.format(ns=61_740_000)))
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    result = simulate_astra(MODEL, UNEQUAL, binaries=binaries, environment=environment, backend=Backend.NS3)
-    assert (result.backend, result.step_s, len(result.ranks)) == (Backend.NS3, 0.06174, 5)
+    result = simulate_astra(MODEL, UNEQUAL, binaries=binaries, environment=environment, backend=AstraBackend.NS3)
+    assert (result.backend, result.step_s, len(result.ranks)) == (AstraBackend.NS3, 0.06174, 5)
     assert "round trip" in result.notes[0]
     found = compare(MODEL, UNEQUAL, binaries=binaries, environment=environment)
     assert [row.result is not None for row in found] == [False, False, True]
@@ -118,4 +118,4 @@ def test_a_plan_is_run_on_ns3_and_compared(tmp_path):
 def test_a_packet_simulator_far_from_the_known_case_does_not_pass(tmp_path):
     binary = script(tmp_path / "ns3", FAKE.format(ns=31_700_000))
     with pytest.raises(StrataError, match="takes 61740000 ns, and it says 31700000 ns"):
-        self_check(binary, Backend.NS3, {"XDG_CACHE_HOME": str(tmp_path)})
+        self_check(binary, AstraBackend.NS3, {"XDG_CACHE_HOME": str(tmp_path)})

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata.simulate.astra.chakra import Collective, Node, NodeType
-from strata.simulate.astra.files import Dimension, encode_traces, network_yml, system_json, write_traces
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
+from strata.simulate.astra.files import AstraDimension, encode_traces, network_yml, system_json, write_traces
 from strata.simulate.astra.program import Sum, Worker, traces
 from tests.simulate.astra.fake_astra import Simulator
 
@@ -56,7 +56,7 @@ def test_a_pipeline_takes_what_astra_sim_was_measured_to_take(
 ):
     work = workers(message_bytes, forwards_first=forwards_first)
     each, _ = traces(work, {worker.key: worker.key[2] for worker in work}, num_ranks=STAGES, num_dims=1)
-    finish = run(tmp_path, (Dimension(STAGES, bandwidth * GIB, latency_s),), each)
+    finish = run(tmp_path, (AstraDimension(STAGES, bandwidth * GIB, latency_s),), each)
     assert max(finish.values()) == measured_ns
 
 
@@ -66,9 +66,9 @@ def test_a_pipeline_takes_what_astra_sim_was_measured_to_take(
      (2**30, ("direct", "ring"), 649_864_956), (2**30, ("ring", "ring"), 681_381_024)],
 )  # fmt: skip
 def test_a_sum_over_the_grid_takes_what_astra_sim_was_measured_to_take(tmp_path, size, algorithms, measured_ns):
-    attrs = {"comm_type": int(Collective.ALL_REDUCE), "comm_size": size, "involved_dim": (True, True)}
-    dims = (Dimension(8, 50 * GIB, 500e-9, "FullyConnected", algorithms[0]),
-            Dimension(3, 0.375 * GIB, 50e-3, "FullyConnected", algorithms[1]))  # fmt: skip
+    attrs = {"comm_type": int(ChakraCollective.ALL_REDUCE), "comm_size": size, "involved_dim": (True, True)}
+    dims = (AstraDimension(8, 50 * GIB, 500e-9, "FullyConnected", algorithms[0]),
+            AstraDimension(3, 0.375 * GIB, 50e-3, "FullyConnected", algorithms[1]))  # fmt: skip
     finish = run(tmp_path, dims, ((Node(0, NodeType.COMM_COLL, attrs=attrs),),) * 24)
     assert max(finish.values()) == measured_ns
 
@@ -82,7 +82,7 @@ def test_a_rank_without_work_computes_for_a_microsecond():
 def test_only_a_sum_of_fewer_than_all_ranks_is_a_group():
     def copies(count, of):
         members = tuple((0, copy, 0) for copy in range(count))
-        sums = (Sum(Collective.ALL_REDUCE, members, 8),)
+        sums = (Sum(ChakraCollective.ALL_REDUCE, members, 8),)
         work = [Worker((0, copy, 0), "x", 1, 1, 0, 0, 1, 0, 0, sums) for copy in range(count)]
         return traces(work, {worker.key: worker.key[1] for worker in work}, num_ranks=of, num_dims=1)
 

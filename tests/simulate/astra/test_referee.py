@@ -15,7 +15,7 @@ import pytest
 
 from strata.errors import MissingPart, StrataError
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend, Binaries, find
+from strata.simulate.astra.discover import AstraBackend, Binaries, find
 from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.referee import compare, ranks_csv, simulate_astra
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -128,7 +128,7 @@ def test_a_refusal_comes_before_the_search_for_a_binary(environment):
 
 def test_backends_stand_side_by_side_with_their_files(tmp_path, binaries, environment):
     found = compare(MODEL, plan(chain("ab")), binaries=binaries, environment=environment, keep=tmp_path / "logs")
-    assert [row.backend for row in found] == [Backend.UNAWARE, Backend.AWARE]
+    assert [row.backend for row in found] == [AstraBackend.UNAWARE, AstraBackend.AWARE]
     assert found[0].result.step_s == found[1].result.step_s
     for row in found:
         folder = tmp_path / "logs" / row.backend

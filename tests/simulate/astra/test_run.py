@@ -14,12 +14,12 @@ import pytest
 
 from strata.errors import MissingPart, StrataError, UsageError
 from strata.simulate.astra.chakra import Node, NodeType
-from strata.simulate.astra.files import Dimension, Scenario, options, scenario_files
+from strata.simulate.astra.files import AstraDimension, Scenario, options, scenario_files
 from strata.simulate.astra.run import parse, run
 from tests.simulate.astra.fake_astra import fake, script
 
 COMPUTE = (Node(0, NodeType.COMP, duration_us=5),)
-TWO = Scenario((Dimension(2, 2.0**30, 1e-6),), (COMPUTE, COMPUTE))
+TWO = Scenario((AstraDimension(2, 2.0**30, 1e-6),), (COMPUTE, COMPUTE))
 
 NEW = (
     "[2026-11-20 19:58:46.441] [workload] [info] sys[1] finished, 70 cycles, exposed communication 20 cycles.\n"

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from strata.errors import UsageError
-from strata.simulate.astra.chakra import Collective, Node, NodeType
-from strata.simulate.astra.files import Dimension, Scenario
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
+from strata.simulate.astra.files import AstraDimension, Scenario
 from strata.simulate.astra.validate import check_scenario, trace_faults
 
 MESSAGE = {"comm_src": 0, "comm_dst": 1, "comm_size": 10, "comm_tag": 7}
 SEND = Node(0, NodeType.COMM_SEND, attrs=MESSAGE)
 RECV = Node(0, NodeType.COMM_RECV, attrs=MESSAGE)
 COMP = Node(1, NodeType.COMP, duration_us=1)
-WIRE = Dimension(2, 2.0**30, 1e-6)
+WIRE = AstraDimension(2, 2.0**30, 1e-6)
 
 
 def reduce(node_id=0, **attrs):
-    known = {"comm_type": int(Collective.ALL_REDUCE), "comm_size": 64, "involved_dim": (True,)}
+    known = {"comm_type": int(ChakraCollective.ALL_REDUCE), "comm_size": 64, "involved_dim": (True,)}
     return Node(node_id, NodeType.COMM_COLL, attrs={**known, **attrs})
 
 
@@ -95,7 +95,7 @@ def test_the_unaware_backend_takes_a_ring_of_two():
 
 @pytest.mark.parametrize(("ranks", "is_wrong"), [(6, True), (8, False)])
 def test_halving_doubling_needs_a_power_of_two(ranks, is_wrong):
-    scenario = Scenario((Dimension(ranks, 1e9, 0.0, algorithm="halvingDoubling"),), ((reduce(),),) * ranks)
+    scenario = Scenario((AstraDimension(ranks, 1e9, 0.0, algorithm="halvingDoubling"),), ((reduce(),),) * ranks)
     if is_wrong:
         with pytest.raises(UsageError, match="between 6 ranks, no power of two"):
             check_scenario(scenario, is_aware=True)
@@ -105,7 +105,7 @@ def test_halving_doubling_needs_a_power_of_two(ranks, is_wrong):
 
 def test_a_group_of_three_cannot_halve():
     group = tuple((reduce(pg_name="1"),) if rank < 3 else (COMP,) for rank in range(4))
-    scenario = Scenario((Dimension(4, 1e9, 0.0, algorithm="halvingDoubling"),), group, ((0, 1, 2),))
+    scenario = Scenario((AstraDimension(4, 1e9, 0.0, algorithm="halvingDoubling"),), group, ((0, 1, 2),))
     with pytest.raises(UsageError, match="group 1: halvingDoubling between 3"):
         check_scenario(scenario, is_aware=True)
 
@@ -114,7 +114,7 @@ def grid(source, dest, groups=()):
     message = {"comm_src": source, "comm_dst": dest, "comm_size": 10, "comm_tag": 7}
     kind = {source: NodeType.COMM_SEND, dest: NodeType.COMM_RECV}
     traces = tuple((Node(0, kind[r], attrs=message) if r in kind else COMP,) for r in range(24))
-    return Scenario((Dimension(8, 1e11, 0.0), Dimension(3, 1e9, 0.03)), traces, groups)
+    return Scenario((AstraDimension(8, 1e11, 0.0), AstraDimension(3, 1e9, 0.03)), traces, groups)
 
 
 def test_a_message_to_the_same_place_in_another_domain_passes():

@@ -9,7 +9,7 @@ from strata.evaluation.astra_reference.pipeline_slots import astra_compatible_st
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra import chakra
 from strata.simulate.astra.chakra import Node, NodeType
-from strata.simulate.astra.files import GIB, Dimension, Scenario
+from strata.simulate.astra.files import GIB, AstraDimension, Scenario
 from strata.simulate.astra.lower import Refused, lower
 from strata.simulate.compat.network import Backend
 from strata.simulate.compat.plan_step import astra_compatible_plan, finish_ns
@@ -46,12 +46,12 @@ def receive(number, source, dest, size, *waits):
 
 
 def all_reduce(number, size, *waits, group=""):
-    attrs = {"comm_type": int(chakra.Collective.ALL_REDUCE), "comm_size": size}
+    attrs = {"comm_type": int(chakra.ChakraCollective.ALL_REDUCE), "comm_size": size}
     return Node(number, NodeType.COMM_COLL, data_deps=waits, attrs=attrs | ({"pg_name": group} if group else {}))
 
 
 def play(*traces, topology="FullyConnected", backend="aware", groups=(), latency_s=1e-3):
-    dim = Dimension(len(traces), GIB, latency_s, topology)
+    dim = AstraDimension(len(traces), GIB, latency_s, topology)
     return finish_ns(Scenario((dim,), traces, groups), Backend(backend))
 
 

@@ -40,7 +40,7 @@ _AGAIN_S: Final = 5.0
 """When certificates are asked for again after that failed."""
 
 
-class Meters:
+class WebhookMetrics:
     """What the webhook counts."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def make_frame(
     answer: Callable[[Object], Object],
     *,
     unready: Callable[[], str] = lambda: "",
-    meters: Meters | None = None,
+    meters: WebhookMetrics | None = None,
     tls: ssl.SSLContext | None = None,
     look: Callable[[], Pair] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -77,7 +77,7 @@ def make_frame(
     unready: why no reviews should come here yet, empty if they may. look: the certificate to show, asked every
     `LOOK_S` in a thread and loaded into `tls`; what it raises is logged, and it is asked again.
     """
-    meters = meters or Meters()
+    meters = meters or WebhookMetrics()
 
     async def mutate(request: Request) -> Response:
         body = await request.body()
@@ -119,7 +119,7 @@ def make_frame(
     return Frame(app, realms=[Realm("/"), *REALMS], limits=LIMITS, requests=meters.requests)
 
 
-async def _renew(tls: ssl.SSLContext, look: Callable[[], Pair], meters: Meters) -> None:
+async def _renew(tls: ssl.SSLContext, look: Callable[[], Pair], meters: WebhookMetrics) -> None:
     shown: Pair | None = None
     while True:
         try:

@@ -14,7 +14,7 @@ Values = dict[tuple[str, ...], float]
 LABELS: Final = ("device", "index", "model", "vendor")
 
 
-class Meters:
+class AgentMetrics:
     """Counters, and gauges of the fingerprint that was shown last."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
-from strata.cluster.agent.meters import Meters
+from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.sources import (
     Collect,
     ask_tools,
@@ -62,7 +62,7 @@ class AgentRunner:
         agent: Agent,
         *,
         publish: Callable[[Fingerprint], None],
-        meters: Meters,
+        meters: AgentMetrics,
         sources: Sequence[Source] = (),
         on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -216,7 +216,7 @@ def run(
     runner = AgentRunner(
         agent,
         publish=publish,
-        meters=Meters(),
+        meters=AgentMetrics(),
         sources=(ask, watch, see, listen, benchmark),
         on_end=partial(os.kill, os.getpid(), signal.SIGTERM),
     )

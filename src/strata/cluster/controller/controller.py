@@ -48,7 +48,7 @@ CHECKPOINT_DIR: Final = PREFIX + "checkpoint-dir"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CyclePolicy:
     """explain_every_s: how often a job that still fits nowhere is told every node's reason anew, but where many
     wait, only every explain_each_s one of them: at 500 nodes it takes a tenth of that. again_s: until a release
     that the API server refused is tried again. settle_every_s: how often claims of jobs that run are looked at.
@@ -121,7 +121,7 @@ class Controller:
     promised: the places of gangs that gated pods of theirs got and do not show yet, by the pod, and until when.
     """
 
-    policy: Policy = field(default_factory=Policy)
+    policy: CyclePolicy = field(default_factory=CyclePolicy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
     promised: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
     _notices: dict[str, _Notice] = field(default_factory=dict)

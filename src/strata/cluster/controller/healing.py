@@ -58,7 +58,7 @@ _UNDECIDED: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class HealingPolicy:
     """drain: what is moved. share: of the nodes, how many may be out at a time, but always one."""
 
     drain: Drain = "faults"
@@ -96,13 +96,13 @@ class Healing:
 
 
 def heal(
-    view: View, states: Mapping[str, IsolationState], now_s: float, *, policy: Policy | None = None
+    view: View, states: Mapping[str, IsolationState], now_s: float, *, policy: HealingPolicy | None = None
 ) -> Healing:
     """Return what is to be done now. marks: of the step before, or `standing.marks_of` at the start.
 
     Actions say how things should be, so what failed, or was undone by hand, is said again at the next step.
     """
-    policy = policy or Policy()
+    policy = policy or HealingPolicy()
     slow = {device.uuid: device for device in view.sub_health.slow}
     here = {name: state for name, state in states.items() if name in view.nodes}
     seen: dict[str, Observation] = {}

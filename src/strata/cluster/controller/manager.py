@@ -23,7 +23,7 @@ from strata.cluster.api.kinds import meta, name_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller
-from strata.cluster.controller.healing import Policy, View, heal, owned, stamp
+from strata.cluster.controller.healing import HealingPolicy, View, heal, owned, stamp
 from strata.cluster.controller.isolation_state import IsolationState, states_of
 from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.kueue.admission_checks import AdmissionChecks
@@ -39,7 +39,7 @@ LOOKS: Final = 30
 """How often slow devices are looked for within the window they are judged by."""
 
 
-class Meters:
+class ControllerMetrics:
     """What the controller counts: its own thread writes, the server's thread reads."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Manager:
         controller: Controller,
         *,
         is_leader: Callable[[], bool],
-        policy: Policy,
+        policy: HealingPolicy,
         window: Window,
         admission_checks: AdmissionChecks | None = None,
         clock: Callable[[], float] = time.time,
@@ -97,7 +97,7 @@ class Manager:
         self.informer, self.controller, self.is_leader = informer, controller, is_leader
         self.healer, self.placer = healer, placer
         self.policy, self.admission_checks, self.clock = policy, admission_checks, clock
-        self.meters = Meters()
+        self.meters = ControllerMetrics()
         self.stopped = threading.Event()
         self._window, self._sub_health, self._looked_s = window, SubHealthReport(), float("-inf")
         self._marks: dict[str, IsolationState] | None = None

@@ -26,7 +26,7 @@ from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
 from strata.cluster.controller.controller import Controller
-from strata.cluster.controller.healing import Drain, Policy
+from strata.cluster.controller.healing import Drain, HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
 from strata.cluster.health_pages import make_pages
@@ -87,7 +87,7 @@ def run(
         applier(clients.placing),
         Controller(checkpoint_of=checkpoint_of),
         is_leader=lambda: elector.is_leader,
-        policy=Policy(drain=drain, share=isolate_at_most),
+        policy=HealingPolicy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
         admission_checks=AdmissionChecks() if kueue else None,
         clock=clock,

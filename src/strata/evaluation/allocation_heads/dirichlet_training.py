@@ -73,7 +73,7 @@ class Yard:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class UpdateProgress:
     """One update: its number, the decisions evaluated so far, and the mean reward of those it played."""
 
     number: int
@@ -85,7 +85,7 @@ def learn(
     yards: Sequence[Yard],
     *,
     rng: np.random.Generator,
-    keep_on: Callable[[Progress], bool],
+    keep_on: Callable[[UpdateProgress], bool],
     config: PpoSettings = SETTINGS,
     width: int = 64,
 ) -> DirichletHead:
@@ -118,7 +118,7 @@ def learn(
         returns = torch.as_tensor(reward, dtype=torch.float32)
         _improve(network, optimizer, config, seen, actions, old, returns, returns - value, rng)
         number, decisions = number + 1, decisions + len(reward)
-        going = keep_on(Progress(number, decisions, float(reward.mean())))
+        going = keep_on(UpdateProgress(number, decisions, float(reward.mean())))
     return network
 
 

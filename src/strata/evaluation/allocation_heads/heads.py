@@ -17,7 +17,7 @@ from strata.arrays import Floats
 from strata.clock import Clock
 from strata.evaluation.allocation_heads.allocation import WORST_REWARD, Allocator
 from strata.evaluation.allocation_heads.dirichlet import DirichletHead
-from strata.evaluation.allocation_heads.dirichlet_training import Progress, Yard, decide, learn
+from strata.evaluation.allocation_heads.dirichlet_training import UpdateProgress, Yard, decide, learn
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fleet import Fleet
 from strata.fleet.synthetic import random_fleet
@@ -79,7 +79,7 @@ class HeadRow:
 
 
 def train(
-    jobs: Sequence[TrainingJob], *, seconds: float, seed: int, clock: Clock, seen: Callable[[Progress], None]
+    jobs: Sequence[TrainingJob], *, seconds: float, seed: int, clock: Clock, seen: Callable[[UpdateProgress], None]
 ) -> tuple[DirichletHead, DirichletHead]:
     """Return an untrained head and one trained for so many seconds, its fleets' building included."""
     deadline = clock() + seconds
@@ -91,7 +91,7 @@ def train(
         for size in SIZES
     ]
 
-    def keep_on(progress: Progress) -> bool:
+    def keep_on(progress: UpdateProgress) -> bool:
         seen(progress)
         return clock() < deadline
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from strata.evaluation.astra_reference.case import LlmRun
 from strata.evaluation.astra_reference.pipeline_slots import Work, stage_order, warmups
-from strata.simulate.astra.chakra import Collective as TraceCollective
+from strata.simulate.astra.chakra import ChakraCollective as TraceCollective
 from strata.simulate.astra.chakra import Node, NodeType, Value
 from strata.simulate.compat.groups import group_ns, path
 from strata.simulate.compat.hierarchy import chunks

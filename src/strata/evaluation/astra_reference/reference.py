@@ -62,7 +62,7 @@ class ReferenceAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ReferenceScore:
     """How many rows were held against ASTRA-sim, how many are equal to the nanosecond, the worst error."""
 
     rows: int
@@ -70,10 +70,10 @@ class Score:
     worst: float
 
 
-def score(answers: Iterable[ReferenceAnswer]) -> Score:
+def score(answers: Iterable[ReferenceAnswer]) -> ReferenceScore:
     """Return the score of the answers whose expected value is known; 0 of 0 where none is."""
     errors = [answer.error for answer in answers if answer.error is not None]
-    return Score(len(errors), errors.count(0.0), max(errors, default=0.0))
+    return ReferenceScore(len(errors), errors.count(0.0), max(errors, default=0.0))
 
 
 def read_rows(path: str) -> list[dict[str, str | None]]:

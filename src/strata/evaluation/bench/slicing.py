@@ -30,7 +30,7 @@ _DRIVER: Final = ("-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LibraryCost:
     """A figure without the library and with it."""
 
     without: float
@@ -50,9 +50,9 @@ class Share:
 class SlicingCost:
     """ns an allocation and its free; ns a call the library leaves alone; ms until all processes have allocated."""
 
-    alloc_free_ns: Cost
-    untouched_call_ns: Cost
-    startup_ms: Cost
+    alloc_free_ns: LibraryCost
+    untouched_call_ns: LibraryCost
+    startup_ms: LibraryCost
     shares: tuple[Share, ...]
 
 
@@ -125,9 +125,9 @@ def measure_cost(
             got.append(Share(share, *map(float, lines)))
             advance(turns + len(got))
     alloc_free, untouched = (
-        Cost(*(min(row[at] for row in figures[way]) for way in (False, True))) for at in (0, 1)
+        LibraryCost(*(min(row[at] for row in figures[way]) for way in (False, True))) for at in (0, 1)
     )
-    return SlicingCost(alloc_free, untouched, Cost(min(startups[False]), min(startups[True])), tuple(got))
+    return SlicingCost(alloc_free, untouched, LibraryCost(min(startups[False]), min(startups[True])), tuple(got))
 
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> str:

@@ -65,7 +65,7 @@ def record_trial(fault: InjectedFault, *, seed: int, trace: Path) -> Trial:
     own = "".join(random.Random(f"{fault} {seed} {os.getpid()}").choices(string.ascii_lowercase, k=6))
     name, trainer = f"noise-{own}", f"trainer_{own}"
     count = 0 if fault is InjectedFault.QUIET else 1 if pin >= 0 else len(cpus) * rng.choice((1, 2)) + 1
-    work = Running(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(fault)} {name} {pin}"] * count])
+    work = RunningFaults(cpus, [f"train {trainer} {pin}", *[f"{_ACT.get(fault)} {name} {pin}"] * count])
     with _alone():
         record(work, trace)
     if work.problem:
@@ -104,7 +104,7 @@ def settle(trace: Path, trainer: str) -> None:
             return
 
 
-class Running(Work):
+class RunningFaults(Work):
     """Acts that run while they are recorded: from when the recorder is ready, so that it has CPUs to get ready."""
 
     def __init__(self, cpus: Sequence[int], requested: Sequence[str]) -> None:

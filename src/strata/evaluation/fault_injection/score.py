@@ -73,7 +73,7 @@ class TrialOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class DiagnosisScore:
     """Over all outcomes: of the culprits named the share that was there, of those there the share named.
 
     A quiet run with a warning counts as a culprit that was not there. `outcomes` are those that were scored;
@@ -109,7 +109,7 @@ def outcome_of(
     return TrialOutcome(trial, named, tuple(finding.token for finding in serious), others, culprit, tries)
 
 
-def score(outcomes: Sequence[TrialOutcome], *, skipped: Mapping[str, str] | None = None) -> Score:
+def score(outcomes: Sequence[TrialOutcome], *, skipped: Mapping[str, str] | None = None) -> DiagnosisScore:
     """Return precision and recall; both are 1 where nothing was injected and nothing named."""
     scored = [outcome for outcome in outcomes if not outcome.is_disturbed]
     disturbed = sum(outcome.tries for outcome in outcomes) - len(scored)
@@ -117,7 +117,7 @@ def score(outcomes: Sequence[TrialOutcome], *, skipped: Mapping[str, str] | None
     named = [outcome for outcome in scored if (outcome.named if outcome.trial.injected else not outcome.is_right)]
     right = sum(outcome.is_right for outcome in injected)
     if not scored:
-        return Score(None, None, (), disturbed, skipped or {})
+        return DiagnosisScore(None, None, (), disturbed, skipped or {})
     precision = right / len(named) if named else 1.0
     recall = right / len(injected) if injected else 1.0
-    return Score(precision, recall, tuple(scored), disturbed, skipped or {})
+    return DiagnosisScore(precision, recall, tuple(scored), disturbed, skipped or {})

@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.evaluation.fault_injection.live import NICE, FaultMissing, record_trial
 from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
-from strata.evaluation.fault_injection.score import Score, Trial, TrialOutcome, outcome_of, score
+from strata.evaluation.fault_injection.score import DiagnosisScore, Trial, TrialOutcome, outcome_of, score
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import View, view_of
 from strata.host.trace.read import read_trace
@@ -27,7 +27,7 @@ TRIES: Final = 2
 """Of a trial that others disturb; then it is left out of the score, and counted."""
 
 
-def simulated(seeds: int) -> Score:
+def simulated(seeds: int) -> DiagnosisScore:
     """Return how often the culprit is named in traces of the simulated kernel: the same each time."""
     outcomes = []
     with _trace_file() as trace:
@@ -41,7 +41,7 @@ def simulated(seeds: int) -> Score:
 
 def live(
     seeds: int, *, advance: Callable[[float], None] = lambda _done: None, record: Recorder = record_trial
-) -> Score:
+) -> DiagnosisScore:
     """Return how often the culprit is named on this kernel, where it can be told who it was.
 
     A trial in which someone else had the CPUs for longer than the culprit is made again, `TRIES` times at most. A

@@ -16,7 +16,7 @@ from strata.arrays import Bools, Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import LOAD
 from strata.evaluation.kpi.kpi import Kpi, ends
-from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, Choose, Run, corners, independent
+from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, Choose, PolicyRun, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.stats import mean_interval
 from strata.training.replan import rules
@@ -93,7 +93,7 @@ def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Change]:
     }
 
 
-def stable(arena: Arena, run: Run, wanted_s: Floats) -> dict[str, Bools]:
+def stable(arena: Arena, run: PolicyRun, wanted_s: Floats) -> dict[str, Bools]:
     """Return [T, E] for each condition: whether it holds after each decision.
 
     wanted_s: [T, E] the steps to be close to.

@@ -47,7 +47,7 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class PolicyRun:
     """What a policy did, arrays [T, E].
 
     earned: steps a second over the nominal plan's, switches taken off. step_s: of the plan in use.
@@ -122,7 +122,7 @@ class Arena:
         """Return [T, E]: the fastest candidate's step in every state."""
         return np.asarray(self.step_s(change.links, change.loads).min(axis=-1))
 
-    def run(self, choose: Choose, change: Change) -> Run:
+    def run(self, choose: Choose, change: Change) -> PolicyRun:
         """Run a policy along a change, from the nominal plan."""
         steps, episodes, _ = change.links.shape
         rows = np.arange(episodes)
@@ -138,7 +138,7 @@ class Arena:
             step_s[step] = now_s[rows, picks]
             switched[step], plans[step] = picks != current, picks
             current = picks
-        return Run(plans, earned, step_s, switched)
+        return PolicyRun(plans, earned, step_s, switched)
 
     def _options(self, change: Change, links: Floats, loads: Floats, current: Ints) -> Options:
         ahead = change.ahead(links)

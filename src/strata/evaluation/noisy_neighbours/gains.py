@@ -21,7 +21,7 @@ from strata.errors import StrataError
 from strata.evaluation.noisy_neighbours import policies
 from strata.evaluation.noisy_neighbours.neighbours import HOGS_PER_CPU
 from strata.evaluation.noisy_neighbours.overhead import record
-from strata.evaluation.noisy_neighbours.policies import PolicyMissing, Scenario
+from strata.evaluation.noisy_neighbours.policies import NoiseScenario, PolicyMissing
 from strata.evaluation.noisy_neighbours.session import applied, running, some_cpus
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.gain import predicted_gain
@@ -35,7 +35,7 @@ from strata.host.trace.read import read_trace
 
 SECONDS: Final = 1.0
 TRAINER: Final = "trainer_main"
-Policy = Callable[[Scenario], Iterator[Step]]
+Policy = Callable[[NoiseScenario], Iterator[Step]]
 
 TRIALS: Final[Mapping[str, Mapping[str, Policy]]] = {
     "cpu-hogs": {
@@ -59,7 +59,7 @@ class TrainerShares:
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class PolicyGain:
     """One policy against one fault: what was seen without it and with it, a pair a round; or why nothing was."""
 
     fault: str
@@ -108,7 +108,7 @@ def measure(
     patience: Patience,
     advance: Callable[[float], None] = lambda _done: None,
     trial: Callable[[str, str], TrainerShares] | None = None,
-) -> tuple[Gain, ...]:
+) -> tuple[PolicyGain, ...]:
     """Try each policy `rounds` times.
 
     trial: of a fault and a policy; by default on this kernel.
@@ -127,7 +127,7 @@ def measure(
                     reasons[pair] = str(error)
             advance((done + 1) / (rounds * len(pairs)))
     return tuple(
-        Gain(
+        PolicyGain(
             fault,
             policy,
             tuple(seen[fault, "none"]),

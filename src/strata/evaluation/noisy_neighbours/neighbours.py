@@ -25,7 +25,7 @@ HOGS_PER_CPU: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class NoiseTrial:
     """What one trial came to. others: share of the CPUs' time that was neither the trainer's nor the noise's."""
 
     wait_ms: float
@@ -37,7 +37,7 @@ class EventRow:
     """One policy: every trial, in order; or why there was none."""
 
     policy: str
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[NoiseTrial, ...] = ()
     reason: str = ""
 
     @property
@@ -98,7 +98,7 @@ def measure(
     *,
     patience: Patience,
     advance: Callable[[float], None] = lambda _done: None,
-    trial: Callable[[str], Trial] | None = None,
+    trial: Callable[[str], NoiseTrial] | None = None,
     policies: Sequence[str] = tuple(POLICIES),
 ) -> Table:
     """Try every policy `rounds` times. One that is not to be had here is tried once, and its row says why.
@@ -108,7 +108,7 @@ def measure(
     trial: runs one policy; by default on this kernel.
     """
     run = trial or one_trial
-    trials: dict[str, list[Trial]] = {name: [] for name in policies}
+    trials: dict[str, list[NoiseTrial]] = {name: [] for name in policies}
     reasons: dict[str, str] = {}
     late: dict[str, str] = {}
     with patience:
@@ -126,11 +126,11 @@ def measure(
     )
 
 
-def _row(name: str, trials: Sequence[Trial], why_none: str) -> EventRow:
+def _row(name: str, trials: Sequence[NoiseTrial], why_none: str) -> EventRow:
     return EventRow(name, tuple(trials), "" if trials else why_none)
 
 
-def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
+def one_trial(policy: str, *, window_s: float = WINDOW_S) -> NoiseTrial:
     """Return what a policy comes to on this kernel.
 
     Raises PolicyMissing or StrataError for one that cannot be had here, TooSlow.
@@ -146,4 +146,4 @@ def one_trial(policy: str, *, window_s: float = WINDOW_S) -> Trial:
             after = look(scenario)
     wait_ms = 1e3 * (after.wait_s - before.wait_s) / max(after.rounds - before.rounds, 1)
     busy_s = after.busy_s - before.busy_s
-    return Trial(wait_ms, max(0.0, 1 - (after.ours_s - before.ours_s) / max(busy_s, 1e-9)))
+    return NoiseTrial(wait_ms, max(0.0, 1 - (after.ours_s - before.ours_s) / max(busy_s, 1e-9)))

@@ -35,7 +35,7 @@ _PARTS: Final = ("plain", "recorded", "empty")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """CPU times of one run [s], and events: all that were recorded, those of the work, those that were lost."""
 
     work_s: float
@@ -46,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RecordingCost:
     """What recording costs by one recorder [CPU s], medians over some rounds; `reason`: why it is not known.
 
     recorder, slowdown: a million events; once: for starting and ending it, whatever is recorded.
@@ -82,14 +82,14 @@ class Cost:
         }
 
 
-def cost_of(how: str, rounds: Sequence[dict[str, Run]]) -> Cost:
+def cost_of(how: str, rounds: Sequence[dict[str, RecordedRun]]) -> RecordingCost:
     """Return what some rounds say; each has a run `plain`, one `recorded` and one `empty`."""
     slopes, slowdowns = [], []
     for parts in rounds:
         plain, full, empty = (parts[part] for part in _PARTS)
         slopes.append((full.recorder_s - empty.recorder_s) / max(full.events - empty.events, 1))
         slowdowns.append((full.work_s - plain.work_s) / max(full.work_events, 1))
-    return Cost(
+    return RecordingCost(
         how,
         1e6 * statistics.median(slopes),
         1e6 * statistics.median(slowdowns),
@@ -101,7 +101,7 @@ def cost_of(how: str, rounds: Sequence[dict[str, Run]]) -> Cost:
 
 def measure(
     rounds: int, *, patience: Patience, advance: Callable[[float], None] = lambda _done: None
-) -> tuple[Cost, ...]:
+) -> tuple[RecordingCost, ...]:
     """Return the cost of perf and of the kernel's own tracing, the one that `host record` takes first.
 
     Where tracing is not to be had the only entry says why.
@@ -109,13 +109,13 @@ def measure(
     try:
         folder = tracing.find()
     except MissingPart as error:
-        return (Cost("none", reason=str(error)),)
+        return (RecordingCost("none", reason=str(error)),)
     hows = (*(["perf"] if perf.find() else []), "tracefs")
-    runs: dict[str, list[dict[str, Run]]] = {how: [] for how in hows}
+    runs: dict[str, list[dict[str, RecordedRun]]] = {how: [] for how in hows}
     reasons: dict[str, str] = {}
     work = [(how, part) for how in hows for part in _PARTS]
     names = [f"{how} {part}" for how, part in work]
-    current: dict[str, Run] = {}
+    current: dict[str, RecordedRun] = {}
     with patience:
         for done, name in enumerate(turns(names, 0 if patience.is_over else rounds)):
             how, _, part = name.partition(" ")
@@ -129,7 +129,8 @@ def measure(
                     current = {}
             advance((done + 1) / (rounds * len(names)))
     return tuple(
-        cost_of(how, runs[how]) if runs[how] else Cost(how, reason=reasons.get(how, "not tried")) for how in hows
+        cost_of(how, runs[how]) if runs[how] else RecordingCost(how, reason=reasons.get(how, "not tried"))
+        for how in hows
     )
 
 
@@ -156,12 +157,12 @@ class _Pipes(Work):
         self.all_s = used.ru_utime + used.ru_stime
 
 
-def _run(how: str, part: str, folder: Path) -> Run:
+def _run(how: str, part: str, folder: Path) -> RecordedRun:
     work = _Pipes(0 if part == "empty" else ROUNDS)
     if part == "plain":
         work.start()
         work.wait()
-        return Run(work.cpu_s)
+        return RecordedRun(work.cpu_s)
     with tempfile.TemporaryDirectory() as scratch:
         trace = Path(scratch) / "trace.txt"
         before_s = _used_s()
@@ -171,7 +172,7 @@ def _run(how: str, part: str, folder: Path) -> Run:
     events = read.events
     ours = [index for index, name in enumerate(read.names.raw) if name == NAME.encode()]
     is_ours = np.isin(events.comm, ours) | np.isin(events.other_comm, ours)
-    return Run(work.cpu_s, used_s, read.num_events, int(np.sum(is_ours)), read.lost)
+    return RecordedRun(work.cpu_s, used_s, read.num_events, int(np.sum(is_ours)), read.lost)
 
 
 def record(how: str, work: Work, trace: Path, folder: Path) -> None:

@@ -22,7 +22,7 @@ OLD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class NoiseScenario:
     """A trainer and its noise on some CPUs (numbers), and what the machine and its kernel offer."""
 
     on: tuple[int, ...]
@@ -36,28 +36,28 @@ class PolicyMissing(Exception):
     """A policy that this machine does not have; says why."""
 
 
-def nothing(scenario: Scenario) -> Iterator[Step]:
+def nothing(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield no step."""
     yield from ()
 
 
-def nice(scenario: Scenario) -> Iterator[Step]:
+def nice(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield nine times the weight for the trainer."""
     yield _step("nice", scenario.trainer, str(NICE["critical"]), "critical")
 
 
-def batch(scenario: Scenario) -> Iterator[Step]:
+def batch(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield noise that never preempts at a wakeup."""
     for thread in scenario.noise:
         yield _step("scheduler", thread, "BATCH 0", "rest")
 
 
-def real_time(scenario: Scenario) -> Iterator[Step]:
+def real_time(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield a trainer that preempts every fair thread."""
     yield _step("scheduler", scenario.trainer, REAL_TIME, "critical")
 
 
-def apart(scenario: Scenario) -> Iterator[Step]:
+def apart(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield the last CPU for the trainer, the others for the noise, by affinity."""
     own, others = _halves(scenario)
     yield _step("affinity", scenario.trainer, show(own), "critical")
@@ -65,29 +65,29 @@ def apart(scenario: Scenario) -> Iterator[Step]:
         yield _step("affinity", thread, show(others), "rest")
 
 
-def unpinned(scenario: Scenario) -> Iterator[Step]:
+def unpinned(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield noise that may run on every CPU."""
     for thread in scenario.noise:
         yield _step("affinity", thread, show(scenario.on), "rest")
 
 
-def weight(scenario: Scenario) -> Iterator[Step]:
+def weight(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield a cgroup of the greatest weight for the trainer."""
     yield from _grouped(scenario, {"critical": ("cpu.weight", WEIGHT), "rest": ("cpu.weight", "100")})
 
 
-def idle(scenario: Scenario) -> Iterator[Step]:
+def idle(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield a cgroup for the noise that runs when nobody else wants to."""
     yield from _grouped(scenario, {"critical": ("cpu.weight", "100"), "rest": ("cpu.idle", "1")})
 
 
-def cpuset(scenario: Scenario) -> Iterator[Step]:
+def cpuset(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield cgroups of which the trainer's has the last CPU to itself."""
     own, others = _halves(scenario)
     yield from _grouped(scenario, {"critical": ("cpuset.cpus", show(own)), "rest": ("cpuset.cpus", show(others))})
 
 
-def layers(scenario: Scenario) -> Iterator[Step]:
+def layers(scenario: NoiseScenario) -> Iterator[Step]:
     """Yield what `strata host layers --plain` writes for these threads; interrupts stay where they are."""
     noise = (replace(thread, age_s=OLD_S, run_s=OLD_S) for thread in scenario.noise)
     threads = [
@@ -97,7 +97,7 @@ def layers(scenario: Scenario) -> Iterator[Step]:
     yield from plain(scenario.cpus, replace(scenario.kernel, irqs={}), threads).steps
 
 
-POLICIES: Final[Mapping[str, Callable[[Scenario], Iterator[Step]]]] = {
+POLICIES: Final[Mapping[str, Callable[[NoiseScenario], Iterator[Step]]]] = {
     "quiet": nothing,
     "quiet again": nothing,
     "eevdf": nothing,
@@ -120,13 +120,13 @@ def _step(act: str, thread: Thread, value: str, layer: LayerName) -> Step:
     return Step(act, path, value, "the benchmark's", layer, thread.start_ticks)  # type: ignore[arg-type]
 
 
-def _halves(scenario: Scenario) -> tuple[Sequence[int], Sequence[int]]:
+def _halves(scenario: NoiseScenario) -> tuple[Sequence[int], Sequence[int]]:
     if len(scenario.on) < 2:
         raise PolicyMissing("one CPU cannot be split")
     return scenario.on[-1:], scenario.on[:-1]
 
 
-def _grouped(scenario: Scenario, settings: Mapping[LayerName, tuple[str, str]]) -> Iterator[Step]:
+def _grouped(scenario: NoiseScenario, settings: Mapping[LayerName, tuple[str, str]]) -> Iterator[Step]:
     """Yield threaded cgroups for the trainer and for the noise, below the one they are in, as layers have them."""
     kernel = scenario.kernel
     if not kernel.cgroup_root:

@@ -17,7 +17,7 @@ from typing import Final
 
 from strata.errors import Infeasible, MissingPart, StrataError
 from strata.evaluation.fault_injection import workloads as acts
-from strata.evaluation.noisy_neighbours.policies import Scenario
+from strata.evaluation.noisy_neighbours.policies import NoiseScenario
 from strata.host.apply.act import apply
 from strata.host.apply.journal import folder_of, opened
 from strata.host.apply.machine import Machine
@@ -53,7 +53,7 @@ def some_cpus() -> tuple[int, ...]:
 
 
 @contextmanager
-def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterator[Scenario]:
+def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterator[NoiseScenario]:
     """Run acts (see `fault.acts`) on some CPUs; yields them once they have settled."""
     # Inherited, so that nobody starts elsewhere.
     ours = os.sched_getaffinity(0)
@@ -70,7 +70,7 @@ def running(trainer: str, noise: Sequence[str], *, on: Sequence[int]) -> Iterato
         threads = threads_of(pids)
         if len(threads) < 1 + len(noise):
             raise StrataError("the processes of the benchmark did not all start", hint="ulimit -u")
-        yield Scenario(tuple(on), threads[0], threads[1:], cpus.probe(), kernel.probe())
+        yield NoiseScenario(tuple(on), threads[0], threads[1:], cpus.probe(), kernel.probe())
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def applied(steps: Sequence[Step]) -> Iterator[None]:
             )
 
 
-def look(scenario: Scenario) -> Counters:
+def look(scenario: NoiseScenario) -> Counters:
     """Return how it stands. Raises MissingPart where the kernel counts no waits, TooSlow for what ended."""
     trainer, *noise = threads_of([scenario.trainer.pid, *(thread.pid for thread in scenario.noise)]) or (None,)
     if trainer is None or len(noise) < len(scenario.noise):

@@ -16,8 +16,8 @@ import numpy as np
 from strata.errors import UsageError
 from strata.evaluation.published_benchmarks.calibrated import (
     CALIBRATION,
-    Calibration,
     ProfiledStep,
+    SoftwareConstants,
     predicted_s,
     shared_ring_s,
     shared_send_s,
@@ -66,7 +66,7 @@ def relative_error(predicted_s: float | None, measured_s: float | None) -> float
     return predicted_s / measured_s - 1 if predicted_s is not None and measured_s else None
 
 
-def accuracy_rows(file: CaseFile, calibration: Calibration = CALIBRATION) -> list[AccuracyRow]:
+def accuracy_rows(file: CaseFile, calibration: SoftwareConstants = CALIBRATION) -> list[AccuracyRow]:
     """Predict every measured run of a case file, in its order."""
     rows = []
     for run in file.measured_runs:

@@ -15,7 +15,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.evaluation.published_benchmarks.accuracy import profiled_step
-from strata.evaluation.published_benchmarks.calibrated import Calibration, pipelines_s
+from strata.evaluation.published_benchmarks.calibrated import SoftwareConstants, pipelines_s
 from strata.evaluation.published_benchmarks.case_file import CaseFile
 
 Array = Floats
@@ -36,13 +36,13 @@ class FitTable:
     handovers_s_per_byte: Array
     overheads_s: Array
 
-    def fit(self, leave_out: Sequence[str] = ()) -> tuple[Calibration, dict[str, float]]:
+    def fit(self, leave_out: Sequence[str] = ()) -> tuple[SoftwareConstants, dict[str, float]]:
         """Return the best constants for all runs but `leave_out`, and every run's relative error with them."""
         kept = np.array([name not in leave_out for name in self.ids], dtype=bool)
         loss = _robust(self.log_errors[kept]).sum(axis=0)
         h, o = np.unravel_index(int(loss.argmin()), loss.shape)
         errors = np.expm1(self.log_errors[:, h, o])
-        best = Calibration(float(self.overheads_s[o]), float(self.handovers_s_per_byte[h]))
+        best = SoftwareConstants(float(self.overheads_s[o]), float(self.handovers_s_per_byte[h]))
         return best, dict(zip(self.ids, errors.tolist(), strict=True))
 
     def leave_one_out(self) -> dict[str, float]:

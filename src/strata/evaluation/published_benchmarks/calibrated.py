@@ -9,7 +9,7 @@ Layer times measured alone leave out what runs between them. Without any constan
 * one network interface a node: the rings of a node's tensor-parallel ranks share it (`shared_ring_s`).
 * the optimizer's update of every layer a stage holds.
 
-and with the two constants of `Calibration` what a step and a byte handed over cost beside that.
+and with the two constants of `SoftwareConstants` what a step and a byte handed over cost beside that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class SoftwareConstants:
     """Constants of the training software, the same for every model, accelerator and network.
 
     step_overhead_s: per step, whatever its size: reading the batch, the loss and gradient-norm reductions,
@@ -40,7 +40,7 @@ class Calibration:
     handover_s_per_byte: float = field(metadata={"unit": "s/B"})
 
 
-CALIBRATION: Final = Calibration(step_overhead_s=0.064, handover_s_per_byte=24e-12)
+CALIBRATION: Final = SoftwareConstants(step_overhead_s=0.064, handover_s_per_byte=24e-12)
 """Trust: calibrated. Fitted to `FITTED_ON` by `python benchmarks/fit_accuracy.py CASES.json`: the least soft-L1
 sum of log(predicted / measured), doubtful rows included. No figure of another simulator is an input."""
 
@@ -70,7 +70,7 @@ class ProfiledStep:
     after_s: float
 
 
-def predicted_s(step: ProfiledStep, calibration: Calibration = CALIBRATION) -> float:
+def predicted_s(step: ProfiledStep, calibration: SoftwareConstants = CALIBRATION) -> float:
     """Return the predicted time of one step [s]."""
     handover = np.array([calibration.handover_s_per_byte])
     return float(pipelines_s(step, handover)[0]) + step.after_s + calibration.step_overhead_s

@@ -17,14 +17,14 @@ from strata.learning.tables.table import ReplanTable
 
 
 @dataclass(frozen=True, eq=False)
-class Scenario:
+class ReplanScenario:
     """A table and the states [T, E] every policy is run on."""
 
     table: ReplanTable
     states: Ints
 
 
-def read_scenarios(path: str | Path) -> list[Scenario]:
+def read_scenarios(path: str | Path) -> list[ReplanScenario]:
     """Read a scenario file. Raises BadFile with all faults and their places."""
     document = read_document(path)
     file = document.check(ScenarioFile)
@@ -34,7 +34,7 @@ def read_scenarios(path: str | Path) -> list[Scenario]:
     return [_scenario(entry) for entry in file.scenarios]
 
 
-def _scenario(entry: ScenarioEntry) -> Scenario:
+def _scenario(entry: ScenarioEntry) -> ReplanScenario:
     chains = LinkChains(
         tuple(np.array(link.levels) for link in entry.links),
         tuple(np.array(link.transition) for link in entry.links),
@@ -53,4 +53,4 @@ def _scenario(entry: ScenarioEntry) -> Scenario:
         home_plan=alone[0] if alone else entry.start_plan,
     )
     states = chains.paths(entry.paths.episodes, entry.paths.steps, np.random.default_rng(entry.paths.seed))
-    return Scenario(table, states)
+    return ReplanScenario(table, states)

@@ -17,7 +17,7 @@ import numpy as np
 from strata.arrays import Ints
 from strata.evaluation.queueing.grid import STEP_S, Placement
 from strata.evaluation.queueing.placing import best_fit, greedy_span, spans
-from strata.evaluation.queueing.snapshot import Running, Scheduler, Snapshot
+from strata.evaluation.queueing.snapshot import RunningJob, Scheduler, Snapshot
 from strata.training.replan.options import HORIZONS, Options
 
 MAX_SPANS: Final = 6
@@ -140,12 +140,12 @@ def _wait(snapshot: Snapshot, price: float) -> PlacementChoice:
     return PlacementChoice(None, tuple(nodes - price if ahead * STEP_S >= room_s else 0.0 for ahead in HORIZONS))
 
 
-def _expected_left_s(run: Running, now_s: float) -> float:
+def _expected_left_s(run: RunningJob, now_s: float) -> float:
     """Return the time by which a job is counted on to be over."""
     return run.told_left_s(now_s) + LATE * run.job.told_node_s / run.job.nodes
 
 
-def _keep(snapshot: Snapshot, current: Running) -> PlacementChoice:
+def _keep(snapshot: Snapshot, current: RunningJob) -> PlacementChoice:
     here = _span(snapshot, current.placement)
     return PlacementChoice(None, here.own, here.harm, 0.0, here.links)
 
@@ -178,7 +178,7 @@ def _harm(snapshot: Snapshot, links: tuple[int, ...]) -> float:
     return lost
 
 
-def _moved(snapshot: Snapshot, current: Running, choice: PlacementChoice) -> PlacementChoice | None:
+def _moved(snapshot: Snapshot, current: RunningJob, choice: PlacementChoice) -> PlacementChoice | None:
     """Return a choice as a move of a running job, its pause as cost, or None where it cannot pay."""
     assert choice.placement is not None
     switch_s = snapshot.grid.switch_s(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from strata.evaluation.queueing.grid import STEP_S, Grid, Placement
 from strata.evaluation.queueing.job import Job
 from strata.evaluation.queueing.outcome import QueueOutcome, summary
-from strata.evaluation.queueing.snapshot import Running, Scheduler, Snapshot
+from strata.evaluation.queueing.snapshot import RunningJob, Scheduler, Snapshot
 from strata.evaluation.queueing.trace import Trace
 
 DEPTH = 16
@@ -27,7 +27,7 @@ Asking = Generator[Snapshot, Placement | None, QueueOutcome]
 class _Run:
     """A running job as the simulation knows it. `touched_s` lies ahead of now while it restarts."""
 
-    view: Running
+    view: RunningJob
     left_node_s: float
     touched_s: float
     version: int = 0
@@ -171,7 +171,7 @@ class _World:
         self.books.order.append(job.number)
         self.books.spans += len(placement) > 1
         links = self._take(job, placement)
-        view = Running(job, placement, links, self._speed(job, links), self.now_s, job.told_node_s)
+        view = RunningJob(job, placement, links, self._speed(job, links), self.now_s, job.told_node_s)
         run = self.running[job.number] = _Run(view, job.work_node_s, self.now_s)
         self._promise(run)
         self._refresh(links, but=job.number)
@@ -209,7 +209,7 @@ class _World:
         left = max(0.0, old.told_left_node_s - self._progress(old, self.now_s))
         links = self._take(job, placement)
         run.touched_s = self.now_s + pause_s
-        run.view = Running(job, placement, links, self._speed(job, links), run.touched_s, left)
+        run.view = RunningJob(job, placement, links, self._speed(job, links), run.touched_s, left)
         self.books.moves += 1
         self._promise(run)
         self._refresh((*old.links, *links), but=job.number)
@@ -246,11 +246,11 @@ class _World:
                 self._account(run)
                 left = max(0.0, view.told_left_node_s - self._progress(view, self.now_s))
                 since_s = max(self.now_s, view.since_s)
-                run.view = Running(view.job, view.placement, view.links, speed, since_s, left)
+                run.view = RunningJob(view.job, view.placement, view.links, speed, since_s, left)
                 self._promise(run)
 
     @staticmethod
-    def _progress(view: Running, now_s: float) -> float:
+    def _progress(view: RunningJob, now_s: float) -> float:
         return max(0.0, now_s - view.since_s) * view.job.nodes * view.speed
 
     def _promise(self, run: _Run) -> None:

@@ -10,7 +10,7 @@ from strata.evaluation.queueing.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningJob:
     """A job that runs. `told_left_node_s`: node-seconds left by what its user said, when it was last touched."""
 
     job: Job
@@ -45,10 +45,10 @@ class Snapshot:
     free: tuple[int, ...]
     regimes: tuple[int, ...]
     sharing: tuple[int, ...]
-    running: tuple[Running, ...]
+    running: tuple[RunningJob, ...]
     behind: tuple[Job, ...] = ()
     is_strict: bool = False
-    current: Running | None = None
+    current: RunningJob | None = None
 
 
 Place = Callable[[Sequence[Snapshot]], list[Placement | None]]

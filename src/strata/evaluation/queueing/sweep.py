@@ -46,7 +46,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class SchedulerGain:
     """How much more of a figure one scheduler gives than another: relative to the other's mean, and absolute."""
 
     relative: Interval
@@ -94,7 +94,7 @@ def sweep(
     return Sweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), figures, events)
 
 
-def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> Gain:
+def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> SchedulerGain:
     """Return the gain of `new` over `old` [..., N], means over all but the traces; traces are redrawn as pairs."""
     first, other = (values.reshape(-1, values.shape[-1]).mean(axis=0) for values in (new, old))
 
@@ -104,4 +104,4 @@ def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> Gain:
 
     pairs = np.arange(len(first), dtype=np.float64)
     absolute = bootstrap(lambda rows: float((first - other)[rows.astype(np.int64)].mean()), pairs, rng=rng)
-    return Gain(bootstrap(relative, pairs, rng=rng), absolute)
+    return SchedulerGain(bootstrap(relative, pairs, rng=rng), absolute)

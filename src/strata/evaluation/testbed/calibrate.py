@@ -36,7 +36,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class MachineCalibration:
     """Measured figures of one machine, all **measured**.
 
     forward_s, backward_s, update_s: per layer, of microbatches of `microbatch_size`; update_s of one step.
@@ -57,7 +57,7 @@ class Calibration:
         return asdict(self)
 
 
-def calibrate(crew: Crew, network: Network, shape: Shape) -> Calibration:
+def calibrate(crew: Crew, network: Network, shape: Shape) -> MachineCalibration:
     """Measure everything; leaves the links with another shape than they had."""
     # In several rounds: whatever else slows the machine for a second or two is then outvoted.
     rounds, messages, sums = _time_layers(crew, len(network.names)), [], []
@@ -77,7 +77,7 @@ def calibrate(crew: Crew, network: Network, shape: Shape) -> Calibration:
         rounds += _time_layers(crew, len(network.names))
     forward_s, backward_s, update_s = _layers(rounds)
     overhead_s, message_share = fit_link(messages)
-    return Calibration(
+    return MachineCalibration(
         MICROBATCH_SIZE, forward_s, backward_s, update_s,
         message_overhead_s=overhead_s / 2, message_share=message_share, sum_share=fit_link(sums)[1],
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 
 from strata.decision import Trust
 from strata.errors import MissingPart, need
-from strata.evaluation.testbed.calibrate import Calibration, calibrate, launch_of
+from strata.evaluation.testbed.calibrate import MachineCalibration, calibrate, launch_of
 from strata.evaluation.testbed.crew import Crew
 from strata.evaluation.testbed.namespaces import Network, Shape, check_parts
 from strata.evaluation.testbed.plans import MODEL, build_plan
@@ -47,11 +47,11 @@ class TestbedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TestbedResult:
+class MeasuredSteps:
     """All rows, and what they were predicted from: None where nothing was measured for it."""
 
     rows: tuple[TestbedRow, ...]
-    calibration: Calibration | None
+    calibration: MachineCalibration | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -61,7 +61,7 @@ class TestbedResult:
 
 def run(
     kinds: Sequence[str], shape: Shape, *, domains: int, steps: int, is_calibrated: bool, time_limit_s: float
-) -> TestbedResult:
+) -> MeasuredSteps:
     """Train by each kind of plan on links of this shape, and predict it.
 
     Raises MissingPart where the machine or the user cannot, OutOfTime where not all was measured in time.
@@ -84,7 +84,7 @@ def run(
         plans = {kind: build_plan(kind, domains) for kind in kinds}
         measured = {kind: measure(crew, plan, steps) for kind, plan in plans.items()}
     rows = [row for kind, plan in plans.items() for row in compare(kind, plan, shape, measured[kind], calibration)]
-    return TestbedResult(tuple(rows), calibration)
+    return MeasuredSteps(tuple(rows), calibration)
 
 
 def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
@@ -94,7 +94,7 @@ def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
 
 
 def compare(
-    kind: str, plan: TrainingPlan, shape: Shape, seconds: Sequence[float], calibration: Calibration | None
+    kind: str, plan: TrainingPlan, shape: Shape, seconds: Sequence[float], calibration: MachineCalibration | None
 ) -> list[TestbedRow]:
     """Return what was measured beside what each backend says."""
     reports = predict(plan, shape, calibration)

@@ -58,7 +58,7 @@ GLANCES: Final = 200
 """How often the queue is looked at, for the picture."""
 
 
-class Scheduler(Protocol):
+class ReplayedScheduler(Protocol):
     """What is driven: `live.core.Core`, or a simple one in tests."""
 
     def handle(self, event: Event, now_s: float) -> Iterable[Instruction]:
@@ -110,7 +110,7 @@ class Replay:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: ReplayedScheduler,
         nodes: Iterable[Node],
         requests: Iterable[Request],
         surroundings: ReplayEnvironment,

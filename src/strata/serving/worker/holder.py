@@ -33,7 +33,7 @@ class Key(NamedTuple):
     attempt: int
 
 
-class Maker(Protocol):
+class StageMaker(Protocol):
     """Makes layers, what runs them, and caches for them: `model.Maker`, or a test's."""
 
     def layer(self, number: int) -> Any:
@@ -77,7 +77,7 @@ class Sequence:
 class Holder:
     """Layers by plan, sequences by attempt, and room for no more than the memory and the slots."""
 
-    def __init__(self, shape: Shape, maker: Maker, *, memory_bytes: float, slots: int) -> None:
+    def __init__(self, shape: Shape, maker: StageMaker, *, memory_bytes: float, slots: int) -> None:
         self.shape, self.maker = shape, maker
         self.memory_bytes, self.slots = memory_bytes, slots
         self.plans: dict[int, Held] = {}

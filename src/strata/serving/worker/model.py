@@ -84,7 +84,7 @@ class Cache(dict[int, LayerCache]):
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class LayerMaker:
     """Makes layers, numbered as in `workload.tiny`: 0 embeds, then come the blocks, the last is the head."""
 
     shape: Shape
@@ -196,7 +196,7 @@ def generate(
     stop_tokens: Sequence[int] = (),
 ) -> list[int]:
     """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
-    maker, cache = Maker(shape), Cache(shape.max_positions)
+    maker, cache = LayerMaker(shape), Cache(shape.max_positions)
     part = maker.part(0, shape.num_layers, {n: maker.layer(n) for n in shape.layer_numbers(0, shape.num_layers)})
     given, position, written = list(prompt), 0, list[int]()
     with one_thread():

@@ -23,7 +23,7 @@ from strata.serving.worker.app import frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
 from strata.serving.worker.links import HttpGateway, client, hops
-from strata.serving.worker.model import Maker, use_one_thread
+from strata.serving.worker.model import LayerMaker, use_one_thread
 from strata.serving.worker.peers import HttpPeers
 from strata.serving.worker.shape import Shape
 from strata.serving.worker.worker import Worker
@@ -63,7 +63,7 @@ class _Life:
         self.worker = Worker(
             settings.node_id,
             settings.shape,
-            Maker(settings.shape, settings.device),
+            LayerMaker(settings.shape, settings.device),
             memory_bytes=settings.hardware.memory_bytes,
             peers=HttpPeers(self._client, node_id=settings.node_id, step_limit_s=STEP_LIMIT_S),
             clock=monotonic,

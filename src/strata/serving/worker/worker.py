@@ -12,7 +12,7 @@ from typing import Any, Final
 from strata.clock import Clock
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, SampleMessage
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
-from strata.serving.worker.holder import Holder, Key, Maker
+from strata.serving.worker.holder import Holder, Key, StageMaker
 from strata.serving.worker.shape import Shape
 from strata.serving.worker.stage import ChainError, Peers, StageRunner
 
@@ -35,7 +35,7 @@ class Worker:
         self,
         node_id: str,
         shape: Shape,
-        maker: Maker,
+        maker: StageMaker,
         *,
         memory_bytes: float,
         peers: Peers,

@@ -32,7 +32,7 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
-class Collective(IntEnum):
+class ChakraCollective(IntEnum):
     """Values of the attribute `comm_type` that ASTRA-sim implements."""
 
     ALL_REDUCE = 0

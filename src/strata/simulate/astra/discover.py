@@ -18,7 +18,7 @@ from typing import Any, Final
 from strata.errors import MissingPart, UsageError
 
 
-class Backend(StrEnum):
+class AstraBackend(StrEnum):
     """The network models of ASTRA-sim."""
 
     AWARE = "aware"
@@ -27,13 +27,13 @@ class Backend(StrEnum):
 
 
 NAMES: Final = {
-    Backend.UNAWARE: "AstraSim_Analytical_Congestion_Unaware",
-    Backend.AWARE: "AstraSim_Analytical_Congestion_Aware",
+    AstraBackend.UNAWARE: "AstraSim_Analytical_Congestion_Unaware",
+    AstraBackend.AWARE: "AstraSim_Analytical_Congestion_Aware",
 }
 VARIABLES: Final = {
-    Backend.UNAWARE: "STRATA_ASTRA_SIM",
-    Backend.AWARE: "STRATA_ASTRA_SIM",
-    Backend.NS3: "STRATA_ASTRA_SIM_NS3",
+    AstraBackend.UNAWARE: "STRATA_ASTRA_SIM",
+    AstraBackend.AWARE: "STRATA_ASTRA_SIM",
+    AstraBackend.NS3: "STRATA_ASTRA_SIM_NS3",
 }
 
 
@@ -45,7 +45,7 @@ class Binaries:
     unaware: Path | None = None
     ns3: Path | None = None
 
-    def of(self, backend: Backend) -> Path:
+    def of(self, backend: AstraBackend) -> Path:
         """Return the binary of a backend. Raises MissingPart where there is none."""
         binary: Path | None = getattr(self, backend.value)
         if binary is None:
@@ -83,14 +83,14 @@ def find(environment: Mapping[str, str]) -> Binaries:
     return Binaries(**{kind: binary.absolute() for kind, binary in binaries.items()})
 
 
-def _kind(binary: Path) -> Backend:
+def _kind(binary: Path) -> AstraBackend:
     name = binary.name.lower()
     if "aware" not in name:
         raise UsageError(
             f"STRATA_ASTRA_SIM={binary}: its name does not say whether it is the aware or the unaware backend",
             hint="a folder that holds AstraSim_Analytical_Congestion_Unaware and ..._Aware",
         )
-    return Backend.UNAWARE if "unaware" in name else Backend.AWARE
+    return AstraBackend.UNAWARE if "unaware" in name else AstraBackend.AWARE
 
 
 def _executable(variable: str, path: Path) -> Path:

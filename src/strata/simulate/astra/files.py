@@ -26,7 +26,7 @@ PREFIX: Final = "trace"
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class AstraDimension:
     """One dimension of the network: `size` ranks, each pair (or neighbour) joined by a like link.
 
     topology: FullyConnected, Ring or Switch; latency_s is one-way and per hop, a Switch path being two hops.
@@ -46,7 +46,7 @@ class Scenario:
     Rank = Σ coordinate_i × Π size of the dimensions before it: dimension 0 is the fastest.
     """
 
-    dims: tuple[Dimension, ...]
+    dims: tuple[AstraDimension, ...]
     traces: tuple[tuple[Node, ...], ...]
     groups: tuple[tuple[int, ...], ...] = ()
     memory_bytes_per_s: float = MEMORY_BYTES_PER_S
@@ -57,7 +57,7 @@ class Scenario:
         return len(self.traces)
 
 
-def network_yml(dims: Sequence[Dimension]) -> str:
+def network_yml(dims: Sequence[AstraDimension]) -> str:
     """Return network.yml: bandwidth in units of 2^30 B/s, latency in ns."""
 
     def row(name: str, values: Sequence[object]) -> str:

@@ -19,8 +19,8 @@ from strata.decision import Reason
 from strata.errors import Infeasible
 from strata.reasons import REASONS
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend
-from strata.simulate.astra.files import MEMORY_BYTES_PER_S, Dimension, Scenario
+from strata.simulate.astra.discover import AstraBackend
+from strata.simulate.astra.files import MEMORY_BYTES_PER_S, AstraDimension, Scenario
 from strata.simulate.astra.program import (
     Key,
     Worker,
@@ -74,7 +74,7 @@ class Wire:
 class Lowered:
     """A plan as ASTRA-sim sees it. labels: what each rank is, "" where it only fills the grid."""
 
-    backend: Backend
+    backend: AstraBackend
     scenario: Scenario
     labels: tuple[str, ...]
     notes: tuple[str, ...]
@@ -88,7 +88,7 @@ def lower(
     model: StepModel,
     plan: TrainingPlan,
     *,
-    backend: Backend | None = None,
+    backend: AstraBackend | None = None,
     aggregation: Aggregation | None = None,
     links_vary: bool = False,
 ) -> Lowered:
@@ -101,8 +101,8 @@ def lower(
     refuse_unequal(plan)
     kinds = _kinds(plan)
     if backend is None:
-        backend = Backend.UNAWARE if len(kinds) > 1 else Backend.AWARE
-    merges = backend is Backend.AWARE and len(kinds) > 1
+        backend = AstraBackend.UNAWARE if len(kinds) > 1 else AstraBackend.AWARE
+    merges = backend is AstraBackend.AWARE and len(kinds) > 1
     # A sum over the whole grid is ASTRA-sim's own hierarchical one; groups are rings in more than one dimension.
     whole = (
         kinds == ["copies", "domains"]
@@ -280,7 +280,7 @@ def _places(plan: TrainingPlan) -> dict[tuple[int, int], int]:
 
 def _dimensions(
     sizes: dict[str, int], wires: Wires, aggregation: Aggregation | None, across: str
-) -> tuple[tuple[Dimension, ...], list[str]]:
+) -> tuple[tuple[AstraDimension, ...], list[str]]:
     dims, notes = [], []
     for kind, size in sizes.items():
         if size == 1:
@@ -288,9 +288,9 @@ def _dimensions(
         wire, note = merge(kind, wires[kind], aggregation)
         notes += [note] if note else []
         algorithm = across if kind == "domains" else "ring"
-        dims.append(Dimension(size, wire.bandwidth_bytes_per_s, wire.latency_s, algorithm=algorithm))
+        dims.append(AstraDimension(size, wire.bandwidth_bytes_per_s, wire.latency_s, algorithm=algorithm))
     if not dims:  # a plan of one rank; ASTRA-sim knows no network of one
-        dims.append(Dimension(2, 2.0**30, 0.0))
+        dims.append(AstraDimension(2, 2.0**30, 0.0))
     return tuple(dims), notes
 
 

@@ -15,7 +15,7 @@ from strata.simulate.astra.lower import (
     refuse_schedules,
     refuse_unequal,
 )
-from strata.simulate.astra.ns3 import MAX_MESSAGE_BYTES, Cable, Network
+from strata.simulate.astra.ns3 import MAX_MESSAGE_BYTES, Cable, Ns3Network
 from strata.simulate.astra.program import message_bytes, traces, workers
 from strata.simulate.traffic import card_bytes_per_s
 from strata.units import show_bytes
@@ -24,7 +24,7 @@ from strata.workload.plan import TrainingPlan
 
 def lower_ns3(
     model: StepModel, plan: TrainingPlan, *, aggregation: Aggregation | None = None, links_vary: bool = False
-) -> tuple[Network, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[Ns3Network, tuple[str, ...], tuple[str, ...]]:
     """Return the network of a plan, a label per rank and notes.
 
     Domains may be unequal and every pair has its own link; only the two directions of one link must be alike, and
@@ -62,7 +62,7 @@ def lower_ns3(
                 cables.append(Cable(switch[here], switch[there], wire.bandwidth_bytes_per_s, wire.latency_s))
     if unequal:
         notes.append("pipelines have unequal copies: one ring over all of them sums the gradients")
-    network = Network(len(switch), tuple(cables), rank_traces, groups, memory_bytes_per_s(model, plan))
+    network = Ns3Network(len(switch), tuple(cables), rank_traces, groups, memory_bytes_per_s(model, plan))
     return network, tuple(worker.label for worker in work), (*notes, *common_notes(model, plan))
 
 

@@ -31,7 +31,7 @@ class Cable:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Ns3Network:
     """Ranks, then switches, and the links between them; a trace per rank, groups numbered from 1."""
 
     num_switches: int
@@ -46,7 +46,7 @@ class Network:
         return len(self.traces)
 
 
-def run_network(binary: Path, network: Network, *, time_limit_s: float, keep: Path | None = None) -> Run:
+def run_network(binary: Path, network: Ns3Network, *, time_limit_s: float, keep: Path | None = None) -> Run:
     """Run the ns-3 binary on a network. Raises what `run` raises."""
     arguments = [
         "--network-configuration=config.txt" if item.startswith("--network-configuration") else item
@@ -58,7 +58,7 @@ def run_network(binary: Path, network: Network, *, time_limit_s: float, keep: Pa
     )  # fmt: skip
 
 
-def _files(network: Network) -> dict[str, str]:
+def _files(network: Ns3Network) -> dict[str, str]:
     return {
         "config.txt": config_txt([cable.bandwidth_bytes_per_s for cable in network.cables]),
         "topology.txt": topology_txt(network),
@@ -71,7 +71,7 @@ def _files(network: Network) -> dict[str, str]:
     }
 
 
-def topology_txt(network: Network) -> str:
+def topology_txt(network: Ns3Network) -> str:
     """Return the graph: counts, switches, then a line a link with its rate [bit/s] and one-way delay [ns]."""
     nodes = network.num_ranks + network.num_switches
     switches = " ".join(str(node) for node in range(network.num_ranks, nodes))
@@ -103,12 +103,12 @@ def _bits(bandwidth_bytes_per_s: float) -> int:
     return max(1, round(bandwidth_bytes_per_s * 8))
 
 
-def known_case() -> Network:
+def known_case() -> Ns3Network:
     """Return 1 MiB from rank 0 to rank 1 over a switch, both links 5 Gbps and 15 ms: measured 61.74 ms."""
     message = {"comm_src": 0, "comm_dst": 1, "comm_size": 2**20, "comm_tag": 1}
     traces = ((Node(0, NodeType.COMM_SEND, "send", attrs=message),),
               (Node(0, NodeType.COMM_RECV, "receive", attrs=message),))  # fmt: skip
-    return Network(1, (Cable(0, 2, 5e9 / 8, 15e-3), Cable(1, 2, 5e9 / 8, 15e-3)), traces)
+    return Ns3Network(1, (Cable(0, 2, 5e9 / 8, 15e-3), Cable(1, 2, 5e9 / 8, 15e-3)), traces)
 
 
 # Key by key what ASTRA-sim's own example sets, but: paths, DCQCN, no trace (it can fill a disk), short queue log.

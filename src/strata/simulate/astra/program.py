@@ -14,7 +14,7 @@ import numpy as np
 
 from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.chakra import Collective, Node, NodeType, Value
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType, Value
 from strata.simulate.collective import best_ring
 from strata.workload.plan import Pipeline, TrainingPlan
 
@@ -26,7 +26,7 @@ Key = tuple[int, int, int]
 class Sum:
     """One collective of a worker; `members` in ring order."""
 
-    kind: Collective
+    kind: ChakraCollective
     members: tuple[Key, ...]
     size_bytes: int
 
@@ -128,20 +128,20 @@ def _sums(model: StepModel, plan: TrainingPlan, key: Key, ring: Sequence[int], *
     if flat:
         members = tuple((q, c, s) for q in ring for c in range(plan.pipelines[q].replicas))
         if len(members) > 1:
-            yield Sum(Collective.ALL_REDUCE, members, _bytes(size))
+            yield Sum(ChakraCollective.ALL_REDUCE, members, _bytes(size))
         return
     copies = tuple((p, c, s) for c in range(pipeline.replicas))
     across = tuple((q, copy, s) for q in ring)
     if len(across) == 1:
         if len(copies) > 1:
-            yield Sum(Collective.ALL_REDUCE, copies, _bytes(size))
+            yield Sum(ChakraCollective.ALL_REDUCE, copies, _bytes(size))
         return
     part = size / len(copies)
     if len(copies) > 1:
-        yield Sum(Collective.REDUCE_SCATTER, copies, _bytes(size))
-    yield Sum(Collective.ALL_REDUCE, across, _bytes(part / plan.gradient_compression))
+        yield Sum(ChakraCollective.REDUCE_SCATTER, copies, _bytes(size))
+    yield Sum(ChakraCollective.ALL_REDUCE, across, _bytes(part / plan.gradient_compression))
     if len(copies) > 1:
-        yield Sum(Collective.ALL_GATHER, copies, _bytes(part))  # ASTRA-sim counts a gather's shard
+        yield Sum(ChakraCollective.ALL_GATHER, copies, _bytes(part))  # ASTRA-sim counts a gather's shard
 
 
 def _bytes(size: float) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from strata.decision import Reason, Trust
 from strata.errors import StrataError
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import Backend, Binaries
+from strata.simulate.astra.discover import AstraBackend, Binaries
 from strata.simulate.astra.files import options, scenario_files
 from strata.simulate.astra.lower import Aggregation, Lowered, Refused, lower
 from strata.simulate.astra.lower_ns3 import lower_ns3
@@ -34,7 +34,7 @@ class AstraResult:
     """
 
     step_s: float
-    backend: Backend
+    backend: AstraBackend
     ranks: tuple[str, ...]
     finish_s: tuple[float, ...]
     exposed_s: tuple[float | None, ...]
@@ -61,7 +61,7 @@ def simulate_astra(
     *,
     binaries: Binaries,
     environment: Mapping[str, str],
-    backend: Backend | None = None,
+    backend: AstraBackend | None = None,
     aggregation: Aggregation | None = None,
     links_vary: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
@@ -74,7 +74,7 @@ def simulate_astra(
     Raises Refused where the answer would be silently wrong, MissingPart without a binary, StrataError where it
     hangs, fails or does not finish.
     """
-    if backend is Backend.NS3:
+    if backend is AstraBackend.NS3:
         network, labels, notes = lower_ns3(model, plan, aggregation=aggregation, links_vary=links_vary)
         check_traces(network.traces, network.groups)
         binary = binaries.of(backend)
@@ -92,7 +92,7 @@ def _run(
     lowered: Lowered, binaries: Binaries, environment: Mapping[str, str], time_limit_s: float, keep: Path | None
 ) -> Run:
     scenario = lowered.scenario
-    check_scenario(scenario, is_aware=lowered.backend is Backend.AWARE)
+    check_scenario(scenario, is_aware=lowered.backend is AstraBackend.AWARE)
     binary = binaries.of(lowered.backend)
     self_check(binary, lowered.backend, environment)
     return run(
@@ -102,7 +102,7 @@ def _run(
 
 
 def _result(
-    answer: Run, backend: Backend, labels: tuple[str, ...], notes: tuple[str, ...], trust: Trust
+    answer: Run, backend: AstraBackend, labels: tuple[str, ...], notes: tuple[str, ...], trust: Trust
 ) -> AstraResult:
     busy = [rank for rank, label in enumerate(labels) if label]
     finish = tuple(answer.finish_ns[rank] / 1e9 for rank in busy)
@@ -116,7 +116,7 @@ def _result(
 class Comparison:
     """What one backend said, or why it said nothing. `message` is a sentence, `reasons` its tokens."""
 
-    backend: Backend
+    backend: AstraBackend
     result: AstraResult | None
     message: str = ""
     reasons: tuple[Reason, ...] = ()
@@ -139,7 +139,7 @@ def compare(
     all runs, one folder a backend.
     """
     comparisons = []
-    for backend in (Backend.UNAWARE, Backend.AWARE, *([Backend.NS3] if binaries.ns3 else [])):
+    for backend in (AstraBackend.UNAWARE, AstraBackend.AWARE, *([AstraBackend.NS3] if binaries.ns3 else [])):
         try:
             result = simulate_astra(
                 model, plan, binaries=binaries, environment=environment, backend=backend,

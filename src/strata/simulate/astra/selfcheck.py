@@ -13,9 +13,9 @@ from typing import Final
 from strata.errors import MissingPart, StrataError, UsageError
 from strata.files import write_json
 from strata.simulate.astra import ns3
-from strata.simulate.astra.chakra import Collective, Node, NodeType
-from strata.simulate.astra.discover import Backend, cache_file, is_checked, remembered, stamp
-from strata.simulate.astra.files import Dimension, Scenario, options, scenario_files
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
+from strata.simulate.astra.discover import AstraBackend, cache_file, is_checked, remembered, stamp
+from strata.simulate.astra.files import AstraDimension, Scenario, options, scenario_files
 from strata.simulate.astra.run import Run, run
 
 CHECK_TIME_LIMIT_S: Final = 20.0
@@ -26,7 +26,7 @@ NS3_CHECK_NS: Final = 61_740_000
 NS3_TOLERANCE: Final = 0.02  # headers and congestion control differ between builds
 
 
-def self_check(binary: Path, backend: Backend, environment: Mapping[str, str]) -> None:
+def self_check(binary: Path, backend: AstraBackend, environment: Mapping[str, str]) -> None:
     """Run the known case once a binary; what passed is remembered under XDG_CACHE_HOME.
 
     Raises StrataError where the binary hangs, fails or answers wrong: then none of its answers would count;
@@ -54,15 +54,15 @@ def self_check(binary: Path, backend: Backend, environment: Mapping[str, str]) -
 _REBUILD: Final = "an unmodified build of ASTRA-sim 2.x"
 
 
-def _known_case(binary: Path, backend: Backend) -> tuple[Run, int, float]:
-    if backend is Backend.NS3:
+def _known_case(binary: Path, backend: AstraBackend) -> tuple[Run, int, float]:
+    if backend is AstraBackend.NS3:
         scenario, expected, tolerance = ns3.known_case(), NS3_CHECK_NS, NS3_TOLERANCE
         return ns3.run_network(binary, scenario, time_limit_s=CHECK_TIME_LIMIT_S), expected, tolerance
     node = Node(
         0, NodeType.COMM_COLL, "all-reduce",
-        attrs={"comm_type": int(Collective.ALL_REDUCE), "comm_size": 2**28, "involved_dim": (True,)},
+        attrs={"comm_type": int(ChakraCollective.ALL_REDUCE), "comm_size": 2**28, "involved_dim": (True,)},
     )  # fmt: skip
-    ring = Scenario((Dimension(8, 50 * 2.0**30, 500e-9, "Ring"),), ((node,),) * 8)
+    ring = Scenario((AstraDimension(8, 50 * 2.0**30, 500e-9, "Ring"),), ((node,),) * 8)
     answer = run(
         binary, arguments=options(has_groups=False), files=scenario_files(ring), traces=ring.traces,
         time_limit_s=CHECK_TIME_LIMIT_S,

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from strata.errors import UsageError
-from strata.simulate.astra.chakra import Collective, Node, NodeType
-from strata.simulate.astra.files import Dimension, Scenario
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
+from strata.simulate.astra.files import AstraDimension, Scenario
 
 MAX_TAG: Final = 500_000_000
 """Tags are taken modulo this."""
@@ -67,7 +67,7 @@ def _network(scenario: Scenario, *, is_aware: bool) -> Iterator[str]:
                 yield f"rank {rank}: a collective without involved_dim on {len(dims)} dimensions: half would hang"
 
 
-def _dimension(dim: Dimension, *, is_aware: bool) -> Iterator[str]:
+def _dimension(dim: AstraDimension, *, is_aware: bool) -> Iterator[str]:
     if dim.size < 2:
         yield f"{dim.size} ranks; the least is 2"
     if not (math.isfinite(dim.bandwidth_bytes_per_s) and dim.bandwidth_bytes_per_s > 0):
@@ -154,7 +154,7 @@ def _node(node: Node, rank: int, num_ranks: int, groups: Groups) -> Iterator[str
     if not isinstance(size := attrs.get("comm_size"), int) or size <= 0:
         yield f"comm_size is {size}; a message has at least 1 byte"
     if node.type is NodeType.COMM_COLL:
-        if attrs.get("comm_type") not in list(Collective):
+        if attrs.get("comm_type") not in list(ChakraCollective):
             yield f"comm_type is {attrs.get('comm_type')}, which ASTRA-sim does not implement"
         name = attrs.get("pg_name", "0")
         members = _members(str(name), num_ranks, groups)

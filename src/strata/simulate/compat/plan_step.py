@@ -53,7 +53,7 @@ def finish_ns(scenario: Scenario, backend: Backend) -> tuple[int, ...]:
         return group_ns(kind, algorithm, ranks, size_bytes=size_bytes, dimensions=dimensions, system=system)
 
     def sum_ns(node: Node, ranks: Sequence[int]) -> int:
-        kind = chakra.Collective(int(str(node.attrs["comm_type"])))
+        kind = chakra.ChakraCollective(int(str(node.attrs["comm_type"])))
         return lasts(Collective[kind.name], int(str(node.attrs["comm_size"])), tuple(ranks))
 
     def way(source: int, dest: int, size_bytes: int) -> Path:

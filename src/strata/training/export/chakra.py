@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from strata.errors import UsageError
 from strata.fleet.schema import load_dynamics
 from strata.simulate.analytic import StepModel
-from strata.simulate.astra.discover import NAMES, Backend
+from strata.simulate.astra.discover import NAMES, AstraBackend
 from strata.simulate.astra.files import encode_traces, options, scenario_files
 from strata.simulate.astra.lower import Aggregation, lower
 from strata.simulate.astra.validate import check_scenario
@@ -38,7 +38,7 @@ def render(saved: SavedPlan, *, aggregation: Aggregation | None = None) -> Chakr
         again = f"strata plan train {saved.inputs['fleet']} {saved.inputs['job']} --save plan.json"
         raise UsageError(f"{saved.name} no longer fits its files: {'; '.join(inputs.changes)}", hint=again)
     low = lower(StepModel(inputs.fleet, inputs.job), saved.plan, aggregation=aggregation)
-    check_scenario(low.scenario, is_aware=low.backend is Backend.AWARE)
+    check_scenario(low.scenario, is_aware=low.backend is AstraBackend.AWARE)
     command = " ".join([NAMES[low.backend], *options(has_groups=bool(low.scenario.groups))])
     files = {
         **scenario_files(low.scenario),

@@ -1,0 +1,60 @@
+"""What `lint-imports` does not hold: no circles of files, no room too large, and a name that means one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[1] / "src"
+LARGEST_ROOM_LINES = 13_000
+LARGEST_SOURCE_LINES = 68_000
+"""Without evaluation/. Lower it when the code has become smaller."""
+
+
+def _modules() -> dict[str, Path]:
+    files = (file for file in SOURCES.rglob("*.py"))
+    return {
+        ".".join(file.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__"): file for file in files
+    }
+
+
+def _imports(file: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """Yield what a file imports of ours: lazy imports and those for type checkers, too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in modules else node.module for name in names)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    modules = _modules()
+    graph = {name: set(_imports(file, modules)) - {name} for name, file in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+        raise AssertionError(f"a circle of imports: {' -> '.join(reversed(circle))}") from None
+
+
+def test_no_room_is_too_large():
+    lines: dict[str, int] = defaultdict(int)
+    for file in SOURCES.rglob("*.py"):
+        lines[file.relative_to(SOURCES / "strata").parts[0]] += len(file.read_text().splitlines())
+    assert lines["evaluation"] > 0, "the rooms are counted somewhere else"
+    assert {room: count for room, count in lines.items() if count > LARGEST_ROOM_LINES} == {}
+    assert sum(lines.values()) - lines["evaluation"] <= LARGEST_SOURCE_LINES
+
+
+def test_the_name_of_a_public_class_means_one_thing_in_a_room():
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, file in _modules().items():
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                room = ".".join(name.split(".")[:2])
+                places[room, node.name].append(name)
+    assert {key: where for key, where in places.items() if len(where) > 1} == {}
