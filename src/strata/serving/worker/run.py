@@ -48,14 +48,14 @@ class WorkerSettings:
 
 def run(settings: WorkerSettings, listener: socket.socket) -> None:
     """Serve until SIGTERM. Raises UsageError where the gateway will not have this worker."""
-    life = _Life(settings)
-    serve(frame(life.worker, token=settings.token, lifespan=life.lifespan, on_drain=life.leave), listener,
+    process = _WorkerProcess(settings)
+    serve(frame(process.worker, token=settings.token, lifespan=process.lifespan, on_drain=process.leave), listener,
           drain_s=DRAIN_S)  # fmt: skip
-    if life.error:
-        raise life.error
+    if process.error:
+        raise process.error
 
 
-class _Life:
+class _WorkerProcess:
     def __init__(self, settings: WorkerSettings) -> None:
         self.error: BaseException | None = None
         self._settings = settings
