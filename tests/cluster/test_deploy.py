@@ -18,15 +18,14 @@ from click.testing import CliRunner
 from strata.cli.kube import kube
 from strata.cli.main import cli
 from strata.cluster.admission import keeper
-from strata.cluster.admission.server import AgentMetrics as WebhookMeters
-from strata.cluster.admission.server import make_frame
-from strata.cluster.agent.meters import AgentMetrics as AgentMeters
+from strata.cluster.admission.server import WebhookMetrics, make_frame
+from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.publish import publish
 from strata.cluster.api import kinds
 from strata.cluster.api.placement_annotation import MANAGED
 from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
-from strata.cluster.controller.manager import AgentMetrics as ControllerMeters
+from strata.cluster.controller.manager import ControllerMetrics
 from strata.cluster.controller.process import LEASE
 from strata.cluster.extender.app import make_frame as extender_frame
 from strata.fleet.slices import LIBRARY
@@ -364,7 +363,7 @@ def test_the_webhook_keeps_its_certificates_with_its_rights():
 def metrics() -> dict[str, set[str]]:
     """Every metric some part shows, with its labels."""
     found = {}
-    for registry in (AgentMeters().registry, ControllerMeters().registry, WebhookMeters().registry):
+    for registry in (AgentMetrics().registry, ControllerMetrics().registry, WebhookMetrics().registry):
         for collector, names in registry._collector_to_names.items():  # the library tells labels only of samples
             labels = getattr(collector, "_labelnames", None)
             found |= {name: {*(collector.labels if labels is None else labels), "le"} for name in names}
