@@ -114,7 +114,7 @@ def test_domains_that_cannot_serve_are_named(tmp_path, job, capsys):
         pytest.param(["--config", "heartbeat_timeout=-1"], "not a number above 0", id="bad-setting"),
         pytest.param(["--config", "routing_strategy=best"], "one of auto, dp, rr", id="bad-strategy"),
         pytest.param(["--speed", "2"], "without --trace", id="speed-alone"),
-        pytest.param(["--trace", "x.csv", "--rate", "3"], "--rate is not read", id="both"),
+        pytest.param(["--trace", "x.csv", "--rate", "3"], "--rate has no effect", id="both"),
         pytest.param(["--trace", "none.csv"], "no such file", id="no-trace"),
         pytest.param(["--seconds", "0"], "not above 0", id="no-time-at-all"),
         pytest.param(["--swing", "100%"], "below 100%", id="swing"),

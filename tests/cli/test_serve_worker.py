@@ -39,7 +39,7 @@ def test_a_gateway_that_is_no_url_is_refused(gateway, capsys):
 @pytest.mark.parametrize("bind", ["0.0.0.0:8000", "[::]:8000"])
 def test_an_address_that_others_cannot_reach_is_refused(bind, capsys):
     assert run([*MUST, "--bind", bind]) == 2
-    assert "is no address that others reach" in capsys.readouterr().err
+    assert "other nodes cannot reach this address" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("memory", ["0", "-1GB", "much"])
