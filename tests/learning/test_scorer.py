@@ -57,7 +57,8 @@ def test_imitation_wins_back_a_quarter_of_what_the_safe_rule_misses_on_tables_it
     import torch
 
     from strata.learning.network import Scorer
-    from strata.learning.settings import ImitationSettings, greedy, imitate
+    from strata.learning.imitation import greedy, imitate
+    from strata.learning.settings import ImitationSettings
     from strata.learning.tables.value_iteration import solve
     from strata.training.replan import rules
 
