@@ -56,8 +56,8 @@ def test_exported_it_gives_the_same_logits_for_any_number_of_options(tmp_path):
 def test_imitation_wins_back_a_quarter_of_what_the_safe_rule_misses_on_tables_it_never_saw():
     import torch
 
-    from strata.learning.network import Scorer
     from strata.learning.imitation import greedy, imitate
+    from strata.learning.network import Scorer
     from strata.learning.settings import ImitationSettings
     from strata.learning.tables.value_iteration import solve
     from strata.training.replan import rules
