@@ -71,6 +71,23 @@ def limits_of(pod):
     return pod["spec"]["containers"][0]["resources"]["limits"]
 
 
+# First: behind the tests that take nodes out, the second controller sees none of them (open, see CHANGELOG).
+def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed(three, namespace):
+    def holder():
+        return (three.api.get(LEASE, "strata-controller", SYSTEM) or {}).get("spec", {}).get("holderIdentity")
+
+    before = holder()
+    second = three.controller("--identity", "second")
+    assert holder() == before
+    three.main.end(signal.SIGKILL)
+    until(lambda: holder() == "second", lambda: second.log)
+    three.submit(namespace, objects.job("after", devices=1))
+    three.pods(namespace, "after")
+    three.main = three.controller(*OPTIONS, "--checkpoints", str(three.checkpoints))
+    assert second.end() == 0
+    until(lambda: holder() not in ("second", ""), lambda: three.main.log)
+
+
 def test_a_job_lands_on_nvidia_while_there_is_room_and_then_on_ascend_with_all_it_needs_there(three, namespace):
     three.submit(namespace, objects.job("first", pods=2, devices=8, accelerator=A100))
     first = three.pods(namespace, "first")
@@ -235,19 +252,3 @@ def test_without_the_webhook_pods_of_ours_are_refused_and_others_are_not(three, 
         for one, url in zip(hook["webhooks"], urls, strict=True):
             one["clientConfig"]["url"] = url
         three.api.replace(MUTATING, hook)
-
-
-def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed(three, namespace):
-    def holder():
-        return (three.api.get(LEASE, "strata-controller", SYSTEM) or {}).get("spec", {}).get("holderIdentity")
-
-    before = holder()
-    second = three.controller("--identity", "second")
-    assert holder() == before
-    three.main.end(signal.SIGKILL)
-    until(lambda: holder() == "second", lambda: second.log)
-    three.submit(namespace, objects.job("after", devices=1))
-    three.pods(namespace, "after")
-    three.main = three.controller(*OPTIONS, "--checkpoints", str(three.checkpoints))
-    assert second.end() == 0
-    until(lambda: holder() not in ("second", ""), lambda: three.main.log)
