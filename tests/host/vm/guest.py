@@ -162,7 +162,9 @@ class Guest:
 
 
 INIT = f"""#!{sys.executable}
+import sys
 sys.path.insert(0, {str(ROOT)!r})
+from tests.host.vm import guest_side
 guest_side.main()
 """
 STRATA = Path(sys.executable).with_name("strata")

@@ -76,7 +76,7 @@ def test_a_scheduler_with_an_error_is_ejected_told_and_replaced_by_the_plain_pol
     assert manager.ended() == 4
     said = manager.said
     assert re.search(r"scx_layered: ejected: scx_bpf_error \(.*UsedGpuPid requires --enable_gpu_support\)", said)
-    assert 'strata_scx_state{state="ejected"} 1\n' in guest.call(guest_side.text, METRICS)
+    assert 'strata_scx_state{state="ejected"} 1.0\n' in guest.call(guest_side.text, METRICS)
     assert_fell_back(guest, trainer, said)
 
 
@@ -105,7 +105,7 @@ def test_a_scheduler_that_is_killed_is_told_to_have_died(guest, trainer):
     assert manager.ended() == 4
     said = manager.said
     assert "scx_layered: died: signal 9" in said
-    assert 'strata_scx_state{state="died"} 1\n' in guest.call(guest_side.text, METRICS)
+    assert 'strata_scx_state{state="died"} 1.0\n' in guest.call(guest_side.text, METRICS)
     assert_fell_back(guest, trainer, said)
 
 

@@ -93,7 +93,7 @@ def test_threads_are_in_their_layers_whether_they_were_there_before_or_came_afte
     text = course["page"][1]
     # trainer_main and st-launch were there when it attached; st-comms came after.
     for layer, count in (("critical", 3), ("pipeline", 1), ("support", 0)):
-        assert f'strata_scx_figure{{layer="{layer}",name="tasks"}} {count}\n' in text
+        assert f'strata_scx_figure{{layer="{layer}",name="tasks"}} {count}.0\n' in text
 
 
 def test_the_operators_kill_switch_throws_it_out(course):
