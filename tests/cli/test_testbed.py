@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli, run
-from strata.evaluation.testbed.namespaces import Shape
+from strata.evaluation.testbed.namespaces import LinkShape
 from strata.evaluation.testbed.plans import build_plan
 from strata.evaluation.testbed.run import MeasuredSteps, compare
 
@@ -55,7 +55,7 @@ def test_options_are_read_with_their_units(faked):
     )
     assert result.exit_code == 0
     rest = {"domains": 2, "steps": 7, "is_calibrated": False, "time_limit_s": 120.0}
-    assert faked == [(("dp",), Shape(1e7, 0.01), rest)]
+    assert faked == [(("dp",), LinkShape(1e7, 0.01), rest)]
     assert "10ms" in result.stdout
     assert "--calibrate" in result.stderr
 

@@ -51,10 +51,10 @@ def testbed(
     process; links are shaped by the kernel (tc tbf; latency by netem, or by a relay process where the kernel has
     none). Nothing outside these namespaces is touched, and they are removed however the command ends.
     """
-    from strata.evaluation.testbed.namespaces import Shape
+    from strata.evaluation.testbed.namespaces import LinkShape
     from strata.evaluation.testbed.run import run
 
-    shape = Shape(
+    shape = LinkShape(
         _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)
     )
     data = run(

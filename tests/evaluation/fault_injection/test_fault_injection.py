@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.evaluation.fault_injection.kernel import SLICE_NS, Kernel, Operation, OperationKind, Task
+from strata.evaluation.fault_injection.kernel import SLICE_NS, Operation, OperationKind, SimulatedKernel, Task
 from strata.evaluation.fault_injection.live import FaultMissing, settle
 from strata.evaluation.fault_injection.scenarios import LENGTH_NS, InjectedFault, scenario
 from strata.evaluation.fault_injection.score import TRAINER, Trial, TrialOutcome, outcome_of, score
@@ -24,7 +24,7 @@ def seen(folder, raw: bytes) -> View:
 
 
 def hogs(num_cpus: int, *pins: int | None) -> bytes:
-    kernel = Kernel(num_cpus)
+    kernel = SimulatedKernel(num_cpus)
     for i, pin in enumerate(pins):
         cpus = frozenset() if pin is None else frozenset({pin})
         kernel.spawn(Task(f"hog-{i}", iter([Operation(OperationKind.RUN, 10**12)]), cpus))

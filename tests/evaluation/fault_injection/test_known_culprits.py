@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.evaluation.fault_injection.kernel import Kernel, Operation, OperationKind, Task
+from strata.evaluation.fault_injection.kernel import Operation, OperationKind, SimulatedKernel, Task
 
 MS = 1_000_000
-Hosts = Callable[[Kernel], None]
+Hosts = Callable[[SimulatedKernel], None]
 
 
 def steps(*, run_ms: float = 5.0, sleep_ms: float = 1.5, seed: int = 1) -> Iterator[Operation]:
@@ -31,7 +31,7 @@ def trainer(name: str, *, cpu: int | None = None, seed: int = 1) -> Hosts:
     """A loop that works and waits for its device."""
     cpus = frozenset() if cpu is None else frozenset({cpu})
 
-    def start(kernel: Kernel) -> None:
+    def start(kernel: SimulatedKernel) -> None:
         kernel.spawn(Task(name, steps(seed=seed), cpus))
 
     return start
@@ -41,7 +41,7 @@ def busy(*names: str, cpu: int | None = None) -> Hosts:
     """Loops that never sleep, of these names."""
     cpus = frozenset() if cpu is None else frozenset({cpu})
 
-    def start(kernel: Kernel) -> None:
+    def start(kernel: SimulatedKernel) -> None:
         for name in names:
             kernel.spawn(Task(name, iter([Operation(OperationKind.RUN, 10**12)]), cpus), at_ns=20 * MS)
 
@@ -51,7 +51,7 @@ def busy(*names: str, cpu: int | None = None) -> Hosts:
 def often(name: str, *, cpu: int, run_ms: float, sleep_ms: float) -> Hosts:
     """A thread that works now and then on one CPU."""
 
-    def start(kernel: Kernel) -> None:
+    def start(kernel: SimulatedKernel) -> None:
         program = steps(run_ms=run_ms, sleep_ms=sleep_ms, seed=7)
         kernel.spawn(Task(name, program, frozenset({cpu})), at_ns=20 * MS)
 
@@ -132,7 +132,7 @@ def report(trace: Path, text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_culprit_is_named_first_and_had_most_of_the_waits(host, form, tmp_path):
     num_cpus, there, victim, culprit = HOSTS[host]
-    kernel = Kernel(num_cpus)
+    kernel = SimulatedKernel(num_cpus)
     for start in there:
         start(kernel)
     answer = report(tmp_path / "trace.txt", form(kernel.run(600 * MS).decode()))
@@ -148,7 +148,7 @@ def test_the_culprit_is_named_first_and_had_most_of_the_waits(host, form, tmp_pa
 
 
 def test_the_answer_has_the_keys_that_are_promised(tmp_path):
-    kernel = Kernel(1)
+    kernel = SimulatedKernel(1)
     for start in (trainer("trainer_main"), busy("restic", "restic")):
         start(kernel)
     answer = report(tmp_path / "trace.txt", kernel.run(200 * MS).decode())

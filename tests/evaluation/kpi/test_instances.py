@@ -7,7 +7,7 @@ from strata.evaluation.kpi.instances import (
     LOAD,
     NETWORK,
     PLANS,
-    Instance,
+    PlanningCase,
     at_crossover,
     crossover,
     with_regions,
@@ -51,7 +51,7 @@ def test_sites_close_to_each_other_share_a_region():
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0])
 def test_links_are_scaled_to_the_asked_crossover(ratio):
-    instance = Instance(0, fleet(domain("a"), domain("b"), gbps=3.0), job())
+    instance = PlanningCase(0, fleet(domain("a"), domain("b"), gbps=3.0), job())
     assert crossover(at_crossover(instance, ratio).problem()) == pytest.approx(ratio)
 
 

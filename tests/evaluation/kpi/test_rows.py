@@ -6,9 +6,9 @@ import pytest
 from strata.decision import Trust
 from strata.evaluation.kpi import allocation_error, communication_cost_reduction, training_time_reduction
 from strata.evaluation.kpi.compared import SYNC_DP, Compared, compare
-from strata.evaluation.kpi.instances import Instance
+from strata.evaluation.kpi.instances import PlanningCase
 from strata.evaluation.kpi.kpi import NAMES, Kpi, jsonable, summary
-from strata.evaluation.kpi.perturbed import Arena, Change, corners, independent
+from strata.evaluation.kpi.perturbed import Arena, Perturbation, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.table import answer, measure_all
 from strata.simulate.report import StepReport
@@ -76,7 +76,7 @@ def item(step_s, egress=0.0, *domains, local_steps=1):
 
 def compared(ours, *, optimum=None, front=(), **others):
     named = dict.fromkeys((*training_time_reduction.NAMED, SYNC_DP))
-    instance = Instance(900_000, fleet(domain("a"), domain("b")), job())
+    instance = PlanningCase(900_000, fleet(domain("a"), domain("b")), job())
     return Compared(instance, ours, tuple(front) or (ours,), optimum or ours, {**named, **others})
 
 
@@ -167,7 +167,7 @@ def test_extra_tokens_of_local_steps_are_paid_for():
 
 
 def test_the_safe_rule_finds_the_optimum_of_a_small_fleet():
-    instance = Instance(0, fleet(domain("a", 8), domain("b", 8), gbps=50.0, ms=1.0), job())
+    instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8), gbps=50.0, ms=1.0), job())
     found = compare(study(), instance)
     assert found is not None
     assert allocation_error.regret(found.ours, found.optimum) < 0.01
@@ -176,20 +176,20 @@ def test_the_safe_rule_finds_the_optimum_of_a_small_fleet():
 
 def test_no_plan_is_no_comparison():
     huge = job(batch=1, local_steps=())
-    instance = Instance(0, fleet(domain("a", 0)), huge)
+    instance = PlanningCase(0, fleet(domain("a", 0)), huge)
     assert compare(study(), instance) is None
 
 
 @pytest.fixture(scope="module")
 def arena():
-    instance = Instance(0, fleet(domain("a", 8), domain("b", 8), gbps=20.0, ms=1.0), job())
+    instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8), gbps=20.0, ms=1.0), job())
     found = Arena.of(study(), instance.problem())
     assert found is not None
     return found
 
 
 def quiet(steps=4, episodes=2):
-    return Change(np.ones((steps, episodes, 1)), np.ones((steps, episodes, 2)), 0.0)
+    return Perturbation(np.ones((steps, episodes, 1)), np.ones((steps, episodes, 2)), 0.0)
 
 
 def test_nothing_is_lost_while_nothing_changes(arena):
@@ -200,7 +200,7 @@ def test_nothing_is_lost_while_nothing_changes(arena):
 
 def test_no_rule_earns_more_than_the_oracle(arena):
     rng = np.random.default_rng(0)
-    change = Change(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
+    change = Perturbation(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
     oracle = arena.nominal_s / arena.oracle_s(change)
     for rule in (rules.keep, rules.myopic, rules.hysteresis()):
         assert (arena.run(rule, change).earned <= oracle + 1e-9).all()
@@ -208,7 +208,7 @@ def test_no_rule_earns_more_than_the_oracle(arena):
 
 def test_the_clairvoyant_earns_at_least_what_any_rule_does(arena):
     rng = np.random.default_rng(1)
-    change = Change(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
+    change = Perturbation(independent(rng, (8, 4, 1), half_width=0.3), np.ones((8, 4, 2)), 0.0)
     gross = (arena.nominal_s / arena.clairvoyant_s(change)).sum()
     assert gross >= arena.run(rules.keep, change).earned.sum() - 1e-9
 
@@ -228,7 +228,7 @@ def test_the_policy_less_row_says_that_a_rule_stands_in():
 
 
 def test_the_exact_planner_and_the_study_see_the_same_problem():
-    instance = Instance(0, fleet(domain("a", 8), domain("b", 8)), job())
+    instance = PlanningCase(0, fleet(domain("a", 8), domain("b", 8)), job())
     best = plan_training(instance.fleet, instance.job, clock=ticking()).best
     ours = study().decide(Problem.of(instance.fleet, instance.job))
     assert best is not None

@@ -16,7 +16,7 @@ from strata.evaluation.kpi import (
     perturbed,
     utilization_improvement,
 )
-from strata.evaluation.kpi.instances import Instance
+from strata.evaluation.kpi.instances import PlanningCase
 from strata.evaluation.kpi.kpi import NAMES
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.kpi.table import answer, measure_all
@@ -37,7 +37,7 @@ class Tiny:
     def with_domains(self, count, index):
         local_steps = (8,) if index % 2 else ()
         sites = [domain(f"d{i}", 8 * (1 + (i + index) % 2)) for i in range(count)]
-        return Instance(index, fleet(*sites, gbps=5.0), job(local_steps=local_steps))
+        return PlanningCase(index, fleet(*sites, gbps=5.0), job(local_steps=local_steps))
 
 
 def ticking():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from strata.evaluation.published_benchmarks.formulas import FormulaScorer
 from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun
-from strata.evaluation.published_benchmarks.search.layer_split import Batch, Splitter
+from strata.evaluation.published_benchmarks.search.layer_split import SplitBatch, Splitter
 from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, QuotaPools, Rings
-from strata.evaluation.published_benchmarks.search.structures import Bounds, Structures, most_replicas
+from strata.evaluation.published_benchmarks.search.structures import StructureBounds, Structures, most_replicas
 from tests.evaluation.published_benchmarks.builders import case_file
 
 LAYERS = 9
@@ -25,8 +25,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> KindTable:
     return KindTable(FormulaScorer(file, "tiny", 64), QuotaPools(file.cases[0].points[0].quota), 2)
 
 
-def batch_of(kinds: tuple[int, ...], replicas: int, copies: int = 1) -> Batch:
-    return Batch(
+def batch_of(kinds: tuple[int, ...], replicas: int, copies: int = 1) -> SplitBatch:
+    return SplitBatch(
         np.tile(np.array(kinds), (copies, 1)), np.full(copies, replicas), np.full(copies, -(-32 // replicas))
     )
 
@@ -44,7 +44,7 @@ def test_no_split_of_a_short_pipeline_is_better_than_the_one_found(table: KindTa
     if np.isfinite(time[0]):
         assert splitter.iteration_s(batch_of(kinds, replicas), first)[0] == time[0]
         structure = Structures(np.array([kinds]).T, np.ones((S, 1), dtype=np.int64))
-        bounds, nb = Bounds(table), -(-32 // replicas)
+        bounds, nb = StructureBounds(table), -(-32 // replicas)
         if len(set(kinds)) == S:  # kinds of a structure are distinct
             least = (nb - 1) * bounds.busiest_s(structure) + bounds.pipeline_s(structure)
             assert least[0] <= time[0] * (1 + 1e-9)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from strata.evaluation.queueing.choices import PRICE, Choose, batch, choices, scheduler
 from strata.evaluation.queueing.grid import STEP_S, Grid
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 from strata.evaluation.queueing.placing import FIXED, GREEDY_SPAN, best_fit, greedy_span
 from strata.evaluation.queueing.run import simulate, together
-from strata.evaluation.queueing.snapshot import RunningJob, Snapshot
+from strata.evaluation.queueing.snapshot import QueueSnapshot, RunningJob
 from strata.evaluation.queueing.sweep import gain, regular_grid, sweep
-from strata.evaluation.queueing.trace import Trace, draw
+from strata.evaluation.queueing.trace import QueueTrace, draw
 from strata.fleet.dynamics.regimes import Regimes
 from strata.training.replan import rules
 from strata.training.replan.options import Options
@@ -24,24 +24,24 @@ EPISODES = Regimes((20_000.0, 2000.0, 2000.0), factors=(1.0, 0.5, 0.15))
 GRID = Grid.alike(3, 8, gbps=10.0, latency_s=0.01, dynamics=EPISODES)
 
 
-def job(nodes: int = 4, *, number: int = 0, run_s: float = 10_000.0, gradient_bytes: float = 4e9) -> Job:
-    return Job(number, 0.0, 0, nodes, nodes * run_s, nodes * run_s, math.inf, gradient_bytes, 10.0)
+def job(nodes: int = 4, *, number: int = 0, run_s: float = 10_000.0, gradient_bytes: float = 4e9) -> QueuedJob:
+    return QueuedJob(number, 0.0, 0, nodes, nodes * run_s, nodes * run_s, math.inf, gradient_bytes, 10.0)
 
 
 def runs(nodes: int, domain: int, left_s: float, *, number: int = 9) -> RunningJob:
     return RunningJob(job(nodes, number=number, run_s=left_s), ((domain, nodes),), (), 1.0, 0.0, nodes * left_s)
 
 
-def asked(free: tuple[int, ...], one: Job | None = None, **more: object) -> Snapshot:
+def asked(free: tuple[int, ...], one: QueuedJob | None = None, **more: object) -> QueueSnapshot:
     fields = {"regimes": (0, 0, 0), "sharing": (0, 0, 0), "running": ()} | more
-    return Snapshot(GRID, 0.0, one or job(), free, **fields)
+    return QueueSnapshot(GRID, 0.0, one or job(), free, **fields)
 
 
-def placements(snapshot: Snapshot) -> list[object]:
+def placements(snapshot: QueueSnapshot) -> list[object]:
     return [choice.placement for choice in choices(snapshot)]
 
 
-def now(snapshot: Snapshot) -> list[float]:
+def now(snapshot: QueueSnapshot) -> list[float]:
     found = choices(snapshot)
     return batch([snapshot], [found]).value[0, :, 0].tolist()
 
@@ -170,7 +170,7 @@ def test_a_span_is_merged_when_a_domain_has_room() -> None:
     grid = replace(GRID, dynamics=Regimes((1e9, 1.0), factors=(1.0, 0.5)), local_steps=(1,))
     short = [replace(job(5, number=i, run_s=2000.0), home=i) for i in range(3)]
     long = replace(job(6, number=3, gradient_bytes=8e9), arrival_s=10.0)
-    trace = Trace((*short, long), ((0, 0, 0),), 0.0, 1e6)
+    trace = QueueTrace((*short, long), ((0, 0, 0),), 0.0, 1e6)
     left_alone, merged = (
         together([simulate(grid, trace, one, drain=True)], one)[0]
         for one in (GREEDY_SPAN, scheduler(rules.hysteresis()))

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.evaluation.queueing.grid import STEP_S, Grid
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 from strata.evaluation.queueing.outcome import QueueOutcome
 from strata.evaluation.queueing.placing import FIXED, GREEDY_SPAN, HOME, MAST_LIKE, WORST_FIT, each
 from strata.evaluation.queueing.run import simulate, together
-from strata.evaluation.queueing.snapshot import Scheduler, Snapshot
-from strata.evaluation.queueing.trace import Trace, draw
+from strata.evaluation.queueing.snapshot import QueueScheduler, QueueSnapshot
+from strata.evaluation.queueing.trace import QueueTrace, draw
 from strata.fleet.dynamics.regimes import Regimes
 
 CALM = Regimes((1e9, 1.0), factors=(1.0, 0.5))
@@ -25,16 +25,17 @@ def grid(domains: int = 2, nodes: int = 4, **more: object) -> Grid:
     return Grid.alike(domains, nodes, gbps=10.0, latency_s=0.01, dynamics=CALM, **more)
 
 
-def job(number: int, arrival_s: float, nodes: int, run_s: float, *, home: int = 0, **more: float) -> Job:
-    return Job(number, arrival_s, home, nodes, nodes * run_s, nodes * run_s, more.get("deadline_s", math.inf),
-               more.get("gradient_bytes", 1e9), 10.0)  # fmt: skip
+def job(number: int, arrival_s: float, nodes: int, run_s: float, *, home: int = 0, **more: float) -> QueuedJob:
+    work_s = nodes * run_s
+    deadline_s, gradient_bytes = more.get("deadline_s", math.inf), more.get("gradient_bytes", 1e9)
+    return QueuedJob(number, arrival_s, home, nodes, work_s, work_s, deadline_s, gradient_bytes, 10.0)
 
 
-def trace(*jobs: Job, end_s: float = 10_000.0, links: int = 1) -> Trace:
-    return Trace(jobs, ((0,) * links,), 0.0, end_s)
+def trace(*jobs: QueuedJob, end_s: float = 10_000.0, links: int = 1) -> QueueTrace:
+    return QueueTrace(jobs, ((0,) * links,), 0.0, end_s)
 
 
-def run(here: Grid, jobs: Trace, scheduler: Scheduler, *, drain: bool = True) -> QueueOutcome:
+def run(here: Grid, jobs: QueueTrace, scheduler: QueueScheduler, *, drain: bool = True) -> QueueOutcome:
     return together([simulate(here, jobs, scheduler, drain=drain)], scheduler)[0]
 
 
@@ -42,7 +43,7 @@ def small_sizes(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.nd
     return rng.integers(1, 7, count), rng.uniform(100.0, 5000.0, count)
 
 
-def drawn(seed: int, *, load: float = 0.9, jobs: int = 40, domains: int = 3) -> tuple[Grid, Trace]:
+def drawn(seed: int, *, load: float = 0.9, jobs: int = 40, domains: int = 3) -> tuple[Grid, QueueTrace]:
     changing = Regimes((3000.0, 1500.0, 1000.0), factors=(1.0, 0.5, 0.15))
     here = Grid.alike(domains, 6, gbps=10.0, latency_s=0.01, dynamics=changing)
     rng = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def test_a_dead_link_stops_a_synchronous_job_until_it_works_again() -> None:
     here = replace(grid(local_steps=(1,)), dynamics=Regimes((1e6, 1e6), factors=(1.0, 0.0)))
     regimes = ((0,), (1,), (0,), *((0,) for _ in range(20)))
     big = replace(job(0, 0.0, 6, 1000.0), gradient_bytes=0.0)
-    answer = run(here, Trace((big,), regimes, 0.0, 1e4), GREEDY_SPAN)
+    answer = run(here, QueueTrace((big,), regimes, 0.0, 1e4), GREEDY_SPAN)
     no_bytes_s = 1000.0 * (10.0 + 2 * 0.01) / 10.0
     assert answer.ended[0] == pytest.approx(no_bytes_s + STEP_S)
 
@@ -107,19 +108,19 @@ def test_jobs_that_fit_overtake_until_the_head_has_lost_patience() -> None:
 
 
 def test_a_moved_job_pays_the_restart_and_the_bytes_it_moves() -> None:
-    def there_then_away(snapshot: Snapshot) -> tuple[tuple[int, int], ...]:
+    def there_then_away(snapshot: QueueSnapshot) -> tuple[tuple[int, int], ...]:
         return ((0, 2), (1, 2)) if snapshot.current is None else ((2, 4),)
 
     here = grid(domains=3, local_steps=(1,))
     one = job(0, 0.0, 4, 1000.0, gradient_bytes=0.0)
-    answer = run(here, trace(one, links=3), Scheduler("away", each(there_then_away), has_moves=True))
+    answer = run(here, trace(one, links=3), QueueScheduler("away", each(there_then_away), has_moves=True))
     slow = 10.0 / (10.0 + 2 * 0.01)
     assert answer.moves == 1
     assert answer.ended[0] == pytest.approx(STEP_S + 120.0 + (1000.0 - STEP_S * slow))
 
 
 def test_what_is_outside_the_window_does_not_count() -> None:
-    jobs = Trace((job(0, 0.0, 4, 1000.0),), ((0,),), 500.0, 2500.0)
+    jobs = QueueTrace((job(0, 0.0, 4, 1000.0),), ((0,),), 500.0, 2500.0)
     answer = run(grid(), jobs, MAST_LIKE, drain=False)
     assert answer.utilization == pytest.approx(4 * 500.0 / (8 * 2000.0))
     assert answer.goodput == pytest.approx(4 * 1000.0 / (8 * 2000.0))
@@ -143,7 +144,7 @@ def test_the_most_demanded_home_is_asked_for_the_skew_times_its_share() -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), which=st.sampled_from(FIXED), load=st.sampled_from((0.5, 1.2)))
 def test_all_work_is_done_once_and_nothing_starts_before_it_arrives(
-    seed: int, which: Scheduler, load: float
+    seed: int, which: QueueScheduler, load: float
 ) -> None:
     here, jobs = drawn(seed, load=load)
     # Nodes given twice and work left at the end of a job are asserted inside.
@@ -159,7 +160,7 @@ def test_all_work_is_done_once_and_nothing_starts_before_it_arrives(
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), which=st.sampled_from((WORST_FIT, MAST_LIKE, GREEDY_SPAN)))
-def test_without_backfill_jobs_start_in_order_of_arrival(seed: int, which: Scheduler) -> None:
+def test_without_backfill_jobs_start_in_order_of_arrival(seed: int, which: QueueScheduler) -> None:
     here, jobs = drawn(seed, load=1.2)
     answer = run(here, jobs, replace(which, backfill=False))
     assert answer.order == tuple(range(40))

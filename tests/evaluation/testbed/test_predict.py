@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from strata.decision import Trust
-from strata.evaluation.testbed.calibrate import MachineCalibration, Sample, fit_link, launch_of
-from strata.evaluation.testbed.namespaces import Shape
+from strata.evaluation.testbed.calibrate import LinkSample, MachineCalibration, fit_link, launch_of
+from strata.evaluation.testbed.namespaces import LinkShape
 from strata.evaluation.testbed.plans import MICROBATCH_SIZE, MODEL, PLANS, build_job, build_plan
 from strata.evaluation.testbed.predict import build_fleet, predict
 from strata.evaluation.testbed.run import compare
 from strata.simulate.pipeline import classic_warmup
 
-FAST, SLOW = Shape(1e12, 0.0), Shape(1e5, 0.0)
+FAST, SLOW = LinkShape(1e12, 0.0), LinkShape(1e5, 0.0)
 LAYERS = MODEL.num_layers
 MEASURED = MachineCalibration(
     MICROBATCH_SIZE, (1e-3,) * LAYERS, (2e-3,) * LAYERS, (3e-3,) * LAYERS, 4e-3, 0.9, 0.8
@@ -37,12 +37,12 @@ def test_a_launch_has_a_rank_a_domain_and_sums_between_copies_only():
 
 def test_the_fit_finds_overhead_and_share_again():
     sizes = [(1e4, 1e7), (1e5, 1e7), (1e6, 1e7), (1e4, 4e7), (1e6, 4e7)]
-    samples = [Sample(size, rate, 2e-3 + size / (0.9 * rate)) for size, rate in sizes]
+    samples = [LinkSample(size, rate, 2e-3 + size / (0.9 * rate)) for size, rate in sizes]
     assert fit_link(samples) == pytest.approx((2e-3, 0.9))
 
 
 def test_an_overhead_is_never_negative():
-    samples = [Sample(size, 1e7, size / 1e7 - 5e-4) for size in (1e4, 1e5, 1e6)]
+    samples = [LinkSample(size, 1e7, size / 1e7 - 5e-4) for size in (1e4, 1e5, 1e6)]
     overhead_s, share = fit_link(samples)
     assert overhead_s == 0
     assert share > 1
@@ -64,7 +64,7 @@ def test_on_a_slow_link_a_sum_takes_what_sums_reach():
 
 
 def test_a_calibrated_link_has_the_speed_of_messages_and_that_of_sums():
-    link = build_fleet(2, Shape(1e7, 0.01), MEASURED).links["domain-0", "domain-1"]
+    link = build_fleet(2, LinkShape(1e7, 0.01), MEASURED).links["domain-0", "domain-1"]
     assert link.serialisation_s(9e6) == pytest.approx(1.0)
     assert link.bandwidth_bytes_per_s == pytest.approx(8e6)
     assert link.latency_s == pytest.approx(0.014)

@@ -21,7 +21,7 @@ _UNIT_US: Final = {"ns": 1e-3, "us": 1, "ms": 10**3, "s": 10**6}
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class CollectiveRun:
     """A collective over all ranks, one algorithm a dimension."""
 
     collective: Collective
@@ -77,7 +77,7 @@ class LlmRun:
     backward_us: int = 5000
 
 
-Traffic = World | Group | Send | PipelineRun | LlmRun
+Traffic = CollectiveRun | Group | Send | PipelineRun | LlmRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _traffic(scenario: str, pattern: str, dimensions: Sequence[Dimension]) -> Tr
     if how == "oneRing":
         world = math.prod(dimension.npus for dimension in dimensions)
         return Group(collective, Algorithm.RING, tuple(range(world)), System(), is_flat=True)
-    return World(collective, *_algorithms(scenario, how, len(dimensions)))
+    return CollectiveRun(collective, *_algorithms(scenario, how, len(dimensions)))
 
 
 def _llm_run(scenario: str, pattern: str) -> LlmRun:

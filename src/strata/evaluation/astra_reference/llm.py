@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strata.evaluation.astra_reference.case import LlmRun
-from strata.evaluation.astra_reference.pipeline_slots import Work, stage_order, warmups
+from strata.evaluation.astra_reference.pipeline_slots import MicrobatchPass, stage_order, warmups
 from strata.simulate.astra.chakra import ChakraCollective as TraceCollective
 from strata.simulate.astra.chakra import Node, NodeType, Value
 from strata.simulate.compat.groups import group_ns, path
@@ -56,7 +56,7 @@ def _trace(run: LlmRun, replica: int, stage: int, warmup: int, message_bytes: in
         nodes.append(Node(len(nodes), kind, data_deps=waits, duration_us=us, attrs=attrs or {}))
         return (nodes[-1].id,)
 
-    def message(source: int, dest: int, work: Work) -> dict[str, Value]:
+    def message(source: int, dest: int, work: MicrobatchPass) -> dict[str, Value]:
         return {
             "comm_src": _rank(run, replica, source),
             "comm_dst": _rank(run, replica, dest),

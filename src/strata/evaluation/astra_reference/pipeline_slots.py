@@ -11,22 +11,22 @@ from strata.simulate.compat.network import Link, Path
 from strata.simulate.compat.slots import play
 
 
-class Work(NamedTuple):
+class MicrobatchPass(NamedTuple):
     """One compute node of a rank: the forward or the backward of a microbatch."""
 
     is_forward: bool
     microbatch: int
 
 
-def stage_order(microbatches: int, warmup: int) -> Iterator[Work]:
+def stage_order(microbatches: int, warmup: int) -> Iterator[MicrobatchPass]:
     """Yield a stage's work: `warmup` forwards, then a forward and a backward in turn, then what is left."""
     warmup = min(warmup, microbatches)
     for m in range(warmup):
-        yield Work(True, m)
+        yield MicrobatchPass(True, m)
     for m in range(microbatches):
         if warmup + m < microbatches:
-            yield Work(True, warmup + m)
-        yield Work(False, m)
+            yield MicrobatchPass(True, warmup + m)
+        yield MicrobatchPass(False, m)
 
 
 def warmups(order: str | Sequence[int], stages: int, microbatches: int) -> list[int]:
@@ -65,12 +65,14 @@ def pipeline_ns(
     return max(play(traces, path=on_wire, groups=(), collective_ns=lambda *_: 0))
 
 
-def _trace(rank: int, stages: int, work: Iterator[Work], forward_us: int, backward_us: int) -> list[Node]:
+def _trace(
+    rank: int, stages: int, work: Iterator[MicrobatchPass], forward_us: int, backward_us: int
+) -> list[Node]:
     """Return a stage's nodes: for each piece of work receive, compute, send; a receive waits for nothing."""
     nodes: list[Node] = []
     previous: tuple[int, ...] = ()
 
-    def message(source: int, dest: int, item: Work) -> dict[str, Value]:
+    def message(source: int, dest: int, item: MicrobatchPass) -> dict[str, Value]:
         return {
             "comm_src": source,
             "comm_dst": dest,

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from strata.errors import BadFile, Fault, UsageError
-from strata.evaluation.astra_reference.case import COLUMNS, AstraCase, LlmRun, PipelineRun, Send, World, read_case
+from strata.evaluation.astra_reference.case import (
+    COLUMNS,
+    AstraCase,
+    CollectiveRun,
+    LlmRun,
+    PipelineRun,
+    Send,
+    read_case,
+)
 from strata.evaluation.astra_reference.difference import default_pipeline_ns
 from strata.evaluation.astra_reference.llm import llm_step_ns
 from strata.evaluation.astra_reference.pipeline_slots import pipeline_ns, warmups
@@ -129,7 +137,7 @@ def astra_ns(case: AstraCase) -> int:
     Raises UsageError where no form is known; ask `why_not` first.
     """
     traffic, dimensions = case.traffic, case.dimensions
-    if isinstance(traffic, World):
+    if isinstance(traffic, CollectiveRun):
         return collective_ns(
             traffic.collective, traffic.algorithms,
             size_bytes=case.size_bytes, dimensions=dimensions, system=traffic.system,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from strata.evaluation.astra_reference.case import AstraCase, Group, LlmRun, PipelineRun, Send, World
+from strata.evaluation.astra_reference.case import AstraCase, CollectiveRun, Group, LlmRun, PipelineRun, Send
 from strata.simulate.compat.groups import differing_dimensions
 from strata.simulate.compat.network import Backend, Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective
@@ -21,7 +21,7 @@ def why_not(case: AstraCase) -> str | None:
     if outside := [rank for rank in _ranks(case) if rank >= world]:
         return f"there is no rank {outside[0]} in a world of {world}."
     traffic = case.traffic
-    if isinstance(traffic, World):
+    if isinstance(traffic, CollectiveRun):
         for algorithm, dimension in zip(traffic.algorithms, case.dimensions, strict=True):
             if reason := _algorithm_fails(traffic.collective, algorithm, dimension.npus):
                 return reason
@@ -58,7 +58,7 @@ def _algorithm_fails(collective: Collective, algorithm: Algorithm, npus: int) ->
 def why_doubtful(case: AstraCase) -> str | None:
     """Return why the answer ASTRA-sim gives is not what such a network would do, or None."""
     traffic, dimensions = case.traffic, case.dimensions
-    if isinstance(traffic, World):
+    if isinstance(traffic, CollectiveRun):
         chunks = min(traffic.system.splits, traffic.system.chunks_at_once)
         if case.backend is Backend.UNAWARE and chunks > 1:
             return f"congestion-unaware: {chunks} chunks at once do not share the bandwidth, each has all of it."

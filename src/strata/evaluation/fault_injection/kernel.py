@@ -66,7 +66,7 @@ class _Cpu:
     floor_ns: int = 0
 
 
-class Kernel:
+class SimulatedKernel:
     """Some CPUs. `spawn` threads and `interrupt` CPUs, then `run`."""
 
     def __init__(self, num_cpus: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
-from strata.evaluation.fault_injection.kernel import Kernel, Operation, OperationKind, Task
+from strata.evaluation.fault_injection.kernel import Operation, OperationKind, SimulatedKernel, Task
 from strata.evaluation.fault_injection.score import TRAINER, Trial
 
 LENGTH_NS: Final = 500_000_000
@@ -37,7 +37,7 @@ def scenario(fault: InjectedFault, *, seed: int) -> tuple[Trial, bytes]:
     """Return what was done, and half a second of its trace; the same seed gives the same trace."""
     rng = random.Random(f"{fault} {seed}")
     num_cpus = rng.choice((2, 4, 8))
-    kernel = Kernel(num_cpus)
+    kernel = SimulatedKernel(num_cpus)
     pin = frozenset({rng.randrange(num_cpus)}) if fault is InjectedFault.PINNED_HOG else frozenset[int]()
     kernel.spawn(Task(TRAINER, _steps(rng), pin))
     for i in range(num_cpus // 2):
@@ -53,7 +53,12 @@ def scenario(fault: InjectedFault, *, seed: int) -> tuple[Trial, bytes]:
 
 
 def _inject(
-    kernel: Kernel, fault: InjectedFault, culprit: str, pin: frozenset[int], rng: random.Random, num_cpus: int
+    kernel: SimulatedKernel,
+    fault: InjectedFault,
+    culprit: str,
+    pin: frozenset[int],
+    rng: random.Random,
+    num_cpus: int,
 ) -> None:
     at_ns = 20 * _MS
     match fault:

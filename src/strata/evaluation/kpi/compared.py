@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from strata.evaluation.kpi.instances import PLANS, Instance
+from strata.evaluation.kpi.instances import PLANS, PlanningCase
 from strata.evaluation.kpi.study import Study
 from strata.training.plan.baselines import BASELINES
 from strata.training.plan.baselines.context import best, evaluate
@@ -29,7 +29,7 @@ class Compared:
     others: by name, None where the rule finds no legal plan. optimum: the exact planner's.
     """
 
-    instance: Instance
+    instance: PlanningCase
     ours: Evaluated
     front: tuple[Evaluated, ...]
     optimum: Evaluated
@@ -51,7 +51,7 @@ def compare_all(study: Study) -> Iterator[Compared]:
             yield case
 
 
-def compare(study: Study, instance: Instance) -> Compared | None:
+def compare(study: Study, instance: PlanningCase) -> Compared | None:
     """Return everything about one instance, None where no plan fits."""
     problem = instance.problem()
     front, ours = study.front(problem), study.decide(problem)

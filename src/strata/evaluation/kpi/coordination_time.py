@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.decision import Reason, Trust
-from strata.evaluation.kpi.instances import COORDINATION, Instance
+from strata.evaluation.kpi.instances import COORDINATION, PlanningCase
 from strata.evaluation.kpi.kpi import Kpi, ends
 from strata.evaluation.kpi.study import Study
 from strata.fleet.fleet import Fleet
@@ -77,7 +77,7 @@ def measure(study: Study) -> Kpi:
 
 
 def events(
-    instance: Instance, domain_states: dict[str, DomainState], state: SchedulingState
+    instance: PlanningCase, domain_states: dict[str, DomainState], state: SchedulingState
 ) -> dict[str, tuple[Fleet, dict[str, DomainState], int]]:
     """Return by name what is seen after each event: the fleet, the sites and the iteration."""
     fleet, plan = instance.fleet, state.plan
@@ -110,7 +110,7 @@ def _with_health(domain_state: DomainState, count: int, *, worst: bool) -> Domai
     return replace(domain_state, health=health)
 
 
-def _replan(study: Study, instance: Instance) -> Any:
+def _replan(study: Study, instance: PlanningCase) -> Any:
     """Return the inter-domain level as the coordinator calls it."""
 
     def replan(fleet: Fleet, current: TrainingPlan | None, _why: tuple[Reason, ...]) -> TrainingPlan | None:

@@ -48,29 +48,29 @@ class Series:
     full: int
     quick: int
 
-    def draw(self, *, quick: bool) -> list[Instance]:
+    def draw(self, *, quick: bool) -> list[PlanningCase]:
         """Return the instances of a quick or a full run; the quick ones are the first of the full ones."""
         return [self.at(index) for index in range(self.quick if quick else self.full)]
 
-    def at(self, index: int) -> Instance:
+    def at(self, index: int) -> PlanningCase:
         """Return one instance."""
         # Domains turn slower than jobs, so that every number of domains meets every job.
         return self._drawn(self.domains[(index // len(JOBS) + index) % len(self.domains)], index)
 
-    def with_domains(self, count: int, index: int) -> Instance:
+    def with_domains(self, count: int, index: int) -> PlanningCase:
         """Return one instance of a given number of domains, one of those of the series."""
         return self._drawn(count, 1000 * self.domains.index(count) + index)
 
-    def _drawn(self, count: int, index: int) -> Instance:
+    def _drawn(self, count: int, index: int) -> PlanningCase:
         seed = self.first_seed + index
         fleet = with_regions(
             random_fleet(count, (accelerator(CARD),), np.random.default_rng(seed), devices=self.devices)
         )
-        return Instance(seed, fleet, job(index))
+        return PlanningCase(seed, fleet, job(index))
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class PlanningCase:
     """A fleet and a job to be planned on it; each `problem` is made afresh, so that no cache helps."""
 
     seed: int
@@ -131,7 +131,7 @@ def crossover(problem: Problem) -> float:
     return float(link_s / _compute_s(problem))
 
 
-def at_crossover(instance: Instance, ratio: float) -> Instance:
+def at_crossover(instance: PlanningCase, ratio: float) -> PlanningCase:
     """Return the instance with all bandwidths changed by one factor, so that `crossover` is `ratio`."""
     factor = crossover(instance.problem()) / ratio
     links = [

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.decision import Trust
-from strata.evaluation.kpi.instances import LATENCY, Instance
+from strata.evaluation.kpi.instances import LATENCY, PlanningCase
 from strata.evaluation.kpi.kpi import Kpi, ends
 from strata.evaluation.kpi.searches import nsga2_front, random_front
 from strata.evaluation.kpi.study import MOST_PLANS, Study
@@ -85,7 +85,9 @@ def measure(study: Study) -> Kpi:
     )
 
 
-def _timed(study: Study, instances: Sequence[Instance]) -> tuple[list[float], list[float], list[Evaluated | None]]:
+def _timed(
+    study: Study, instances: Sequence[PlanningCase]
+) -> tuple[list[float], list[float], list[Evaluated | None]]:
     """Return wall seconds, CPU seconds and the plan of each decision."""
     taken, cpu_s, plans = [], [], []
     # What the rows before left behind is no part of a decision, but every collection in one would walk it.
@@ -101,7 +103,7 @@ def _timed(study: Study, instances: Sequence[Instance]) -> tuple[list[float], li
 
 
 def _beside(
-    study: Study, instances: Sequence[Instance], plans: Sequence[Evaluated | None]
+    study: Study, instances: Sequence[PlanningCase], plans: Sequence[Evaluated | None]
 ) -> dict[str, dict[str, float | None]]:
     """Return mean seconds and mean step time over the best known, for the policy and for the searches."""
     steps: dict[str, list[float]] = {}

@@ -16,7 +16,7 @@ from strata.arrays import Bools, Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import LOAD
 from strata.evaluation.kpi.kpi import Kpi, ends
-from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, Choose, PolicyRun, corners, independent
+from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Choose, Perturbation, PolicyRun, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.stats import mean_interval
 from strata.training.replan import rules
@@ -82,14 +82,14 @@ def measure(study: Study) -> Kpi:
     )
 
 
-def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Change]:
+def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Perturbation]:
     """Return loads drawn anew at every decision, and the corners of all domains that last."""
     domains = len(arena.problem.fleet.domains)
     links = np.ones((DECISIONS, EPISODES, max(1, domains * (domains - 1) // 2)))
     shape = (DECISIONS, EPISODES, domains)
     return {
-        "drawn": Change(links, independent(rng, shape, half_width=HALF_WIDTH), 0.0),
-        "corners": Change(links, corners(rng, shape, half_width=HALF_WIDTH), 1.0),
+        "drawn": Perturbation(links, independent(rng, shape, half_width=HALF_WIDTH), 0.0),
+        "corners": Perturbation(links, corners(rng, shape, half_width=HALF_WIDTH), 1.0),
     }
 
 

@@ -11,7 +11,7 @@ from strata.arrays import Floats
 from strata.decision import Trust
 from strata.evaluation.kpi.instances import NETWORK, at_crossover
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
-from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Change, autoregressive, corners, independent
+from strata.evaluation.kpi.perturbed import DECISIONS, Arena, Perturbation, autoregressive, corners, independent
 from strata.evaluation.kpi.study import Study
 from strata.stats import mean_interval
 from strata.training.replan import rules
@@ -57,14 +57,14 @@ def measure(study: Study) -> Kpi:
     )
 
 
-def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Change]:
+def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Perturbation]:
     """Return the noises the table has: inside +-30 %, and far outside of it."""
     domains = len(arena.problem.fleet.domains)
     shape = (DECISIONS, EPISODES, max(1, domains * (domains - 1) // 2))
     loads = np.ones((DECISIONS, EPISODES, domains))
 
-    def change(links: Floats, memory: float) -> Change:
-        return Change(links, loads, memory)
+    def change(links: Floats, memory: float) -> Perturbation:
+        return Perturbation(links, loads, memory)
 
     own = np.ones(shape)
     pairs = arena.response.pair[arena.start]
@@ -79,7 +79,7 @@ def changes(arena: Arena, rng: np.random.Generator) -> dict[str, Change]:
     }
 
 
-def _figures(study: Study, arena: Arena, change: Change) -> dict[str, float]:
+def _figures(study: Study, arena: Arena, change: Perturbation) -> dict[str, float]:
     oracle = float((arena.nominal_s / arena.oracle_s(change)).mean())
     by_method = {}
     for name, choose in (

@@ -11,7 +11,7 @@ from strata.arrays import Floats
 from strata.decision import Trust
 from strata.errors import install
 from strata.evaluation.kpi.fronts import measures, scaled
-from strata.evaluation.kpi.instances import FRONTS, Instance
+from strata.evaluation.kpi.instances import FRONTS, PlanningCase
 from strata.evaluation.kpi.kpi import Kpi, ends, summary
 from strata.evaluation.kpi.searches import nsga2_front, random_front
 from strata.evaluation.kpi.study import MOST_PLANS, QUERIES, SEARCH_LIMIT_S, Study
@@ -66,7 +66,7 @@ def linear_oracle(exact: Floats, *, queries: int) -> Floats:
     return np.asarray(exact[np.unique(worth.argmin(axis=1))])
 
 
-def _compare(study: Study, instance: Instance, exact: Floats) -> dict[str, dict[str, float]]:
+def _compare(study: Study, instance: PlanningCase, exact: Floats) -> dict[str, dict[str, float]]:
     answers: dict[str, dict[str, float]] = {}
 
     def add(name: str, measured: Floats, elapsed_s: float) -> None:

@@ -31,7 +31,7 @@ DECISIONS: Final = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class Perturbation:
     """What happens to E episodes. links [T, E, Q], loads [T, E, K]: factors on bandwidth and on compute time.
 
     memory: correlation of a factor with itself one step later; the policy is told the mean it implies.
@@ -99,7 +99,7 @@ class Arena:
         slow = np.where(self.uses, loads[..., None, :], 0.0).max(axis=-1)
         return self.response.step_s(links, slow=slow)
 
-    def clairvoyant_s(self, change: Change) -> Floats:
+    def clairvoyant_s(self, change: Perturbation) -> Floats:
         """Return [T, E]: the steps of whoever knows all that comes and earns the most, switches paid for."""
         now_s = self.step_s(change.links, change.loads)  # [T, E, P]
         left = 1 - np.minimum(1.0, self.switch_share)  # [P, P]
@@ -118,11 +118,11 @@ class Arena:
             step_s[step] = now_s[step, rows, current]
         return step_s
 
-    def oracle_s(self, change: Change) -> Floats:
+    def oracle_s(self, change: Perturbation) -> Floats:
         """Return [T, E]: the fastest candidate's step in every state."""
         return np.asarray(self.step_s(change.links, change.loads).min(axis=-1))
 
-    def run(self, choose: Choose, change: Change) -> PolicyRun:
+    def run(self, choose: Choose, change: Perturbation) -> PolicyRun:
         """Run a policy along a change, from the nominal plan."""
         steps, episodes, _ = change.links.shape
         rows = np.arange(episodes)
@@ -140,7 +140,7 @@ class Arena:
             current = picks
         return PolicyRun(plans, earned, step_s, switched)
 
-    def _options(self, change: Change, links: Floats, loads: Floats, current: Ints) -> Options:
+    def _options(self, change: Perturbation, links: Floats, loads: Floats, current: Ints) -> Options:
         ahead = change.ahead(links)
         value = np.moveaxis(self.nominal_s / self.step_s(ahead, change.ahead(loads)), 0, -1)
         used = self.response.pair >= 0

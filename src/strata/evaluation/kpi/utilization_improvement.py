@@ -10,7 +10,7 @@ from strata.evaluation.kpi.kpi import Kpi, ends
 from strata.evaluation.kpi.study import Study
 from strata.evaluation.queueing.choices import scheduler
 from strata.evaluation.queueing.placing import FIXED
-from strata.evaluation.queueing.sweep import FIGURES, LOADS, Sweep, gain, regular_grid, sweep
+from strata.evaluation.queueing.sweep import FIGURES, LOADS, LoadSweep, gain, regular_grid, sweep
 from strata.evaluation.queueing.trace import MAST_SKEW
 
 TARGET: Final = 0.35
@@ -66,14 +66,14 @@ def measure(study: Study) -> Kpi:
     )  # fmt: skip
 
 
-def _by_load(sweep: Sweep) -> dict[str, dict[str, float]]:
+def _by_load(sweep: LoadSweep) -> dict[str, dict[str, float]]:
     return {
         f"{load:g}": {name: float(sweep.of(name)[at].mean()) for name in sweep.schedulers}
         for at, load in enumerate(sweep.loads)
     }
 
 
-def _means(sweep: Sweep) -> dict[str, Any]:
+def _means(sweep: LoadSweep) -> dict[str, Any]:
     return {
         name: {figure: float(sweep.of(name, figure).mean()) for figure in FIGURES} for name in sweep.schedulers
     }

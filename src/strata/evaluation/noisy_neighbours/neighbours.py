@@ -33,7 +33,7 @@ class NoiseTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class PolicyTrials:
     """One policy: every trial, in order; or why there was none."""
 
     policy: str
@@ -55,11 +55,11 @@ class EventRow:
 class Table:
     """All policies."""
 
-    rows: tuple[EventRow, ...]
+    rows: tuple[PolicyTrials, ...]
 
-    def of(self, policy: str) -> EventRow:
+    def of(self, policy: str) -> PolicyTrials:
         """Return a policy's row; an empty one for none."""
-        return next((row for row in self.rows if row.policy == policy), EventRow(policy))
+        return next((row for row in self.rows if row.policy == policy), PolicyTrials(policy))
 
     def floor(self, policy: str) -> dict[str, float] | None:
         """Return how far equal runs differ: the ratio of `policy again` to `policy`, pair by pair."""
@@ -126,8 +126,8 @@ def measure(
     )
 
 
-def _row(name: str, trials: Sequence[NoiseTrial], why_none: str) -> EventRow:
-    return EventRow(name, tuple(trials), "" if trials else why_none)
+def _row(name: str, trials: Sequence[NoiseTrial], why_none: str) -> PolicyTrials:
+    return PolicyTrials(name, tuple(trials), "" if trials else why_none)
 
 
 def one_trial(policy: str, *, window_s: float = WINDOW_S) -> NoiseTrial:

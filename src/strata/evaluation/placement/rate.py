@@ -16,7 +16,7 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement
 
 
-class Pace(NamedTuple):
+class PlacementTimes(NamedTuple):
     """Seconds of each filter with its prioritize, from JSON to JSON, and of each gang's placement.
 
     extender_cpu_s, extender_wall_s: by both clocks. gang_s: CPU, with the update of the index. placed: gangs.
@@ -35,7 +35,7 @@ def pace(
     *,
     cpu: Callable[[], float],
     wall: Callable[[], float],
-) -> Pace:
+) -> PlacementTimes:
     """Answer for every claim once: as an extender for its first pod, then place the gang whole.
 
     What fits is kept; gangs leave in their order once one does not fit, so the cluster stays nearly full.
@@ -66,7 +66,7 @@ def pace(
             running.append(placement)
         elif running:
             index = index.with_nodes(released(index, running.popleft()))
-    return Pace(
+    return PlacementTimes(
         tuple(cpu_s for cpu_s, _ in extender), tuple(wall_s for _, wall_s in extender), tuple(gangs), placed
     )
 

@@ -39,7 +39,7 @@ class ModelProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class BenchmarkGpu:
     """What a plan must know of an accelerator; an unknown price counts as 0, as in the published scorer."""
 
     name: str
@@ -99,7 +99,7 @@ class CaseFile:
     """All of a case file."""
 
     models: Mapping[str, ModelProfile]
-    gpus: Mapping[str, Gpu]
+    gpus: Mapping[str, BenchmarkGpu]
     curves: Mapping[tuple[End, End], BandwidthCurve]
     egress_usd_per_byte: Mapping[str, Mapping[str, float]]
     """By sending and receiving zone."""
@@ -222,9 +222,9 @@ def _times(rows: _Place, L: int) -> Iterator[tuple[tuple[int, int], LayerTimes]]
         )
 
 
-def _gpu(name: str, place: _Place) -> Gpu:
+def _gpu(name: str, place: _Place) -> BenchmarkGpu:
     price = place.get("price_usd_per_hour")
-    return Gpu(
+    return BenchmarkGpu(
         name=name,
         memory_bytes=place["memory_GiB"].number() * 2**30,
         gpus_per_node=place["gpus_per_node"].count(least=1),

@@ -27,7 +27,7 @@ class _Loose(FileModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
-class LinkEntry(_Loose):
+class ScenarioLinkEntry(_Loose):
     """One link: its levels relative to nominal, and the chance to go from each to each in a step."""
 
     between: Annotated[list[Index], Field(min_length=2, max_length=2)]
@@ -35,7 +35,7 @@ class LinkEntry(_Loose):
     transition: list[list[Share]]
 
 
-class PlanEntry(_Loose):
+class ScenarioPlanEntry(_Loose):
     """A plan: the domains it uses, and its kind in words."""
 
     domains: Annotated[list[Index], Field(min_length=1)]
@@ -55,10 +55,10 @@ class ScenarioEntry(_Loose):
 
     name: str
     domains: Annotated[list[dict[str, object]], Field(min_length=1)]
-    links: list[LinkEntry]
+    links: list[ScenarioLinkEntry]
     decision_interval_s: Positive
     switch_s: Annotated[float, Field(ge=0.0)]
-    plans: Annotated[list[PlanEntry], Field(min_length=1)]
+    plans: Annotated[list[ScenarioPlanEntry], Field(min_length=1)]
     reward: list[list[float]]
     start_plan: Index
     paths: PathsEntry

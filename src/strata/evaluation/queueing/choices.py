@@ -17,7 +17,7 @@ import numpy as np
 from strata.arrays import Ints
 from strata.evaluation.queueing.grid import STEP_S, Placement
 from strata.evaluation.queueing.placing import best_fit, greedy_span, spans
-from strata.evaluation.queueing.snapshot import RunningJob, Scheduler, Snapshot
+from strata.evaluation.queueing.snapshot import QueueScheduler, QueueSnapshot, RunningJob
 from strata.training.replan.options import HORIZONS, Options
 
 MAX_SPANS: Final = 6
@@ -51,12 +51,12 @@ class PlacementChoice:
     links: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
 
 
-def scheduler(choose: Choose, *, name: str = "hi_ppo") -> Scheduler:
+def scheduler(choose: Choose, *, name: str = "hi_ppo") -> QueueScheduler:
     """Return the scheduler that asks `choose` where there is something to weigh: whether a job waits or spans, and
     whether a spanning job moves. A pick that is no option is answered by greedy span instead.
     """
 
-    def place(snapshots: Sequence[Snapshot]) -> list[Placement | None]:
+    def place(snapshots: Sequence[QueueSnapshot]) -> list[Placement | None]:
         # A waiting job that fits one domain goes there: at every horizon no other option is worth more.
         answers = [best_fit(snapshot) if snapshot.current is None else None for snapshot in snapshots]
         listed = {i: choices(snapshots[i]) for i, answer in enumerate(answers) if answer is None}
@@ -70,10 +70,10 @@ def scheduler(choose: Choose, *, name: str = "hi_ppo") -> Scheduler:
             )
         return answers
 
-    return Scheduler(name, place, has_moves=True)
+    return QueueScheduler(name, place, has_moves=True)
 
 
-def choices(snapshot: Snapshot) -> list[PlacementChoice]:
+def choices(snapshot: QueueSnapshot) -> list[PlacementChoice]:
     """Return what may be answered: to wait, or to keep what runs; domains, least left over first; spans.
 
     A running job is not offered a move that its remaining work, by what its user said, cannot pay back.
@@ -93,7 +93,7 @@ def choices(snapshot: Snapshot) -> list[PlacementChoice]:
     return [_keep(snapshot, current), *(move for move in moves if move is not None)]
 
 
-def batch(snapshots: Sequence[Snapshot], listed: Sequence[Sequence[PlacementChoice]]) -> Options:
+def batch(snapshots: Sequence[QueueSnapshot], listed: Sequence[Sequence[PlacementChoice]]) -> Options:
     """Return many questions and their choices as one Options; rows are padded with options that are not legal."""
     rows, most = len(listed), max(len(choices) for choices in listed)
     own = np.zeros((rows, most, len(HORIZONS)))
@@ -117,7 +117,7 @@ def batch(snapshots: Sequence[Snapshot], listed: Sequence[Sequence[PlacementChoi
     )
 
 
-def _wait(snapshot: Snapshot, price: float) -> PlacementChoice:
+def _wait(snapshot: QueueSnapshot, price: float) -> PlacementChoice:
     """Nothing now; from when some domain is expected to have room, what a domain gives.
 
     Holes that jobs behind would fill meanwhile do not count as room.
@@ -142,15 +142,15 @@ def _wait(snapshot: Snapshot, price: float) -> PlacementChoice:
 
 def _expected_left_s(run: RunningJob, now_s: float) -> float:
     """Return the time by which a job is counted on to be over."""
-    return run.told_left_s(now_s) + LATE * run.job.told_node_s / run.job.nodes
+    return run.told_left_s(now_s) + LATE * run.job.declared_node_s / run.job.nodes
 
 
-def _keep(snapshot: Snapshot, current: RunningJob) -> PlacementChoice:
+def _keep(snapshot: QueueSnapshot, current: RunningJob) -> PlacementChoice:
     here = _span(snapshot, current.placement)
     return PlacementChoice(None, here.own, here.harm, 0.0, here.links)
 
 
-def _span(snapshot: Snapshot, placement: Placement) -> PlacementChoice:
+def _span(snapshot: QueueSnapshot, placement: Placement) -> PlacementChoice:
     """A placement on links: its speed now and as the links are expected to be, and what others lose."""
     grid, job = snapshot.grid, snapshot.job
     links = grid.between([domain for domain, _ in placement])
@@ -165,7 +165,7 @@ def _span(snapshot: Snapshot, placement: Placement) -> PlacementChoice:
     return PlacementChoice(placement, tuple(own), _harm(snapshot, links), 0.0, features)
 
 
-def _harm(snapshot: Snapshot, links: tuple[int, ...]) -> float:
+def _harm(snapshot: QueueSnapshot, links: tuple[int, ...]) -> float:
     """Return the useful nodes that running jobs on these links lose when one more job comes."""
     grid, lost = snapshot.grid, 0.0
     bandwidth = None
@@ -178,7 +178,7 @@ def _harm(snapshot: Snapshot, links: tuple[int, ...]) -> float:
     return lost
 
 
-def _moved(snapshot: Snapshot, current: RunningJob, choice: PlacementChoice) -> PlacementChoice | None:
+def _moved(snapshot: QueueSnapshot, current: RunningJob, choice: PlacementChoice) -> PlacementChoice | None:
     """Return a choice as a move of a running job, its pause as cost, or None where it cannot pay."""
     assert choice.placement is not None
     switch_s = snapshot.grid.switch_s(

@@ -10,7 +10,7 @@ from typing import Final, Self, TypeVar
 
 import numpy as np
 
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 from strata.fleet.dynamics.regimes import Regimes
 from strata.simulate.collective import diloco_s, ring_s
 from strata.training.replan.options import HORIZONS
@@ -91,7 +91,7 @@ class Grid:
         )
 
     def speed(
-        self, job: Job, links: Sequence[int], *, bandwidth_bytes_per_s: Lookup[float], sharing: Lookup[int]
+        self, job: QueuedJob, links: Sequence[int], *, bandwidth_bytes_per_s: Lookup[float], sharing: Lookup[int]
     ) -> float:
         """Return the useful node-seconds a node gives per second, 1 inside one domain.
 
@@ -112,7 +112,7 @@ class Grid:
 
     def switch_s(
         self,
-        job: Job,
+        job: QueuedJob,
         source: Iterable[int],
         target: Iterable[int],
         *,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class QueuedJob:
     """One training job.
 
     home: the domain of the team that sends it.
     work_node_s: node-seconds at nominal speed; only the simulation knows them.
-    told_node_s: what the user said it would be; what schedulers may use.
+    declared_node_s: what the user said it would be; what schedulers may use.
     deadline_s: when it should have ended, inf for most.
     gradient_bytes: what a step sums between domains. step_s: a step inside one domain.
     """
@@ -21,7 +21,7 @@ class Job:
     home: int
     nodes: int
     work_node_s: float
-    told_node_s: float
+    declared_node_s: float
     deadline_s: float
     gradient_bytes: float
     step_s: float

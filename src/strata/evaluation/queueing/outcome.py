@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata.evaluation.queueing.grid import Grid
-from strata.evaluation.queueing.trace import Trace
+from strata.evaluation.queueing.trace import QueueTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class QueueOutcome:
 
 def summary(
     grid: Grid,
-    trace: Trace,
+    trace: QueueTrace,
     *,
     starts_s: Sequence[float],
     ends_s: Sequence[float],

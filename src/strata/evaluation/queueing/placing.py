@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from strata.evaluation.queueing.grid import MAX_SPAN, Grid, Placement
-from strata.evaluation.queueing.snapshot import Place, Scheduler, Snapshot
+from strata.evaluation.queueing.snapshot import Place, QueueScheduler, QueueSnapshot
 
-Rule = Callable[[Snapshot], Placement | None]
+Rule = Callable[[QueueSnapshot], Placement | None]
 
 
 def each(rule: Rule) -> Place:
@@ -16,27 +16,27 @@ def each(rule: Rule) -> Place:
     return lambda snapshots: [rule(snapshot) for snapshot in snapshots]
 
 
-def home_domain(snapshot: Snapshot) -> Placement | None:
+def home_domain(snapshot: QueueSnapshot) -> Placement | None:
     """The job's home, or wait."""
     job = snapshot.job
     return ((job.home, job.nodes),) if snapshot.free[job.home] >= job.nodes else None
 
 
-def worst_fit(snapshot: Snapshot) -> Placement | None:
+def worst_fit(snapshot: QueueSnapshot) -> Placement | None:
     """The domain with the most free nodes: balances load, breaks up large holes."""
     free, nodes = snapshot.free, snapshot.job.nodes
     most = max(free)
     return ((free.index(most), nodes),) if most >= nodes else None
 
 
-def best_fit(snapshot: Snapshot) -> Placement | None:
+def best_fit(snapshot: QueueSnapshot) -> Placement | None:
     """MAST-like: any one domain, the one with the least left over; never two."""
     nodes = snapshot.job.nodes
     fitting = [(free - nodes, domain) for domain, free in enumerate(snapshot.free) if free >= nodes]
     return ((min(fitting)[1], nodes),) if fitting else None
 
 
-def greedy_span(snapshot: Snapshot) -> Placement | None:
+def greedy_span(snapshot: QueueSnapshot) -> Placement | None:
     """One domain if the job fits, else the set it runs fastest on now. A running job is left alone."""
     if snapshot.current is not None:
         return None
@@ -47,7 +47,7 @@ def greedy_span(snapshot: Snapshot) -> Placement | None:
     return max(candidates, key=lambda candidate: candidate[1])[0] if candidates else None
 
 
-def spans(snapshot: Snapshot) -> list[tuple[Placement, float]]:
+def spans(snapshot: QueueSnapshot) -> list[tuple[Placement, float]]:
     """Return the pairs of domains, or else the triples, whose free nodes hold the job, and its speed on each."""
     grid, job = snapshot.grid, snapshot.job
     open_domains = [domain for domain, free in enumerate(snapshot.free) if free]
@@ -63,7 +63,7 @@ def spans(snapshot: Snapshot) -> list[tuple[Placement, float]]:
     return []
 
 
-def speed_on(grid: Grid, snapshot: Snapshot, domains: Sequence[int]) -> float:
+def speed_on(grid: Grid, snapshot: QueueSnapshot, domains: Sequence[int]) -> float:
     """Return how fast the job would run on these domains now, beside the jobs that span their links."""
     links = grid.between(domains)
     sharing = {link: snapshot.sharing[link] + 1 for link in links}
@@ -84,8 +84,8 @@ def share_out(free: Sequence[int], domains: Sequence[int], nodes: int) -> Placem
     return tuple(sorted(parts))
 
 
-HOME = Scheduler("home_domain", each(home_domain), has_home_queues=True)
-WORST_FIT = Scheduler("worst_fit", each(worst_fit))
-MAST_LIKE = Scheduler("mast_like", each(best_fit))
-GREEDY_SPAN = Scheduler("greedy_span", each(greedy_span))
+HOME = QueueScheduler("home_domain", each(home_domain), has_home_queues=True)
+WORST_FIT = QueueScheduler("worst_fit", each(worst_fit))
+MAST_LIKE = QueueScheduler("mast_like", each(best_fit))
+GREEDY_SPAN = QueueScheduler("greedy_span", each(greedy_span))
 FIXED = (HOME, WORST_FIT, MAST_LIKE, GREEDY_SPAN)

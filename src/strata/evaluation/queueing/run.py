@@ -1,6 +1,6 @@
 """The simulation: jobs arrive, wait, run, share links, end. Events in a heap, ties in order of creation.
 
-A run is a generator: it yields a `Snapshot` for every question and is sent the answer. So many runs can ask
+A run is a generator: it yields a `QueueSnapshot` for every question and is sent the answer. So many runs can ask
 together and one batched policy answers them all.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from strata.evaluation.queueing.grid import STEP_S, Grid, Placement
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 from strata.evaluation.queueing.outcome import QueueOutcome, summary
-from strata.evaluation.queueing.snapshot import RunningJob, Scheduler, Snapshot
-from strata.evaluation.queueing.trace import Trace
+from strata.evaluation.queueing.snapshot import QueueScheduler, QueueSnapshot, RunningJob
+from strata.evaluation.queueing.trace import QueueTrace
 
 DEPTH = 16
 """Jobs of a queue that are looked at behind its head."""
 
-Asking = Generator[Snapshot, Placement | None, QueueOutcome]
+Asking = Generator[QueueSnapshot, Placement | None, QueueOutcome]
 
 
 @dataclass(slots=True)
@@ -47,15 +47,15 @@ class Books:
     order: list[int] = field(default_factory=list)
 
 
-def simulate(grid: Grid, trace: Trace, scheduler: Scheduler, *, drain: bool = False) -> Asking:
+def simulate(grid: Grid, trace: QueueTrace, scheduler: QueueScheduler, *, drain: bool = False) -> Asking:
     """Run a trace to its end, or with `drain` until every job has ended; the window is the trace's."""
     return _World(grid, trace, scheduler, drain=drain).run()
 
 
-def together(runs: Sequence[Asking], scheduler: Scheduler) -> list[QueueOutcome]:
+def together(runs: Sequence[Asking], scheduler: QueueScheduler) -> list[QueueOutcome]:
     """Answer many runs in lock-step with one scheduler."""
     outcomes: dict[int, QueueOutcome] = {}
-    asking: dict[int, Snapshot] = {}
+    asking: dict[int, QueueSnapshot] = {}
     answers: dict[int, Placement | None] = dict.fromkeys(range(len(runs)))
     while answers:
         for i, answer in answers.items():
@@ -71,7 +71,7 @@ def together(runs: Sequence[Asking], scheduler: Scheduler) -> list[QueueOutcome]
 class _World:
     """The mutable state of one run."""
 
-    def __init__(self, grid: Grid, trace: Trace, scheduler: Scheduler, *, drain: bool) -> None:
+    def __init__(self, grid: Grid, trace: QueueTrace, scheduler: QueueScheduler, *, drain: bool) -> None:
         self.grid, self.trace, self.scheduler, self.drain = grid, trace, scheduler, drain
         self.now_s = 0.0
         self.free = list(grid.nodes)
@@ -79,7 +79,7 @@ class _World:
         self.regimes = trace.regimes[0]
         self.bandwidth = grid.bandwidth_now(self.regimes)
         self.running: dict[int, _Run] = {}
-        self.queues: list[list[Job]] = [[] for _ in (grid.nodes if scheduler.has_home_queues else (0,))]
+        self.queues: list[list[QueuedJob]] = [[] for _ in (grid.nodes if scheduler.has_home_queues else (0,))]
         self.refused = [math.inf] * len(self.queues)  # the least size refused since the last change
         self.ends: list[tuple[float, int, int, int]] = []
         self.made = 0
@@ -124,17 +124,17 @@ class _World:
                        spans=self.books.spans, moves=self.books.moves, events=self.books.events,
                        order=tuple(self.books.order))  # fmt: skip
 
-    def _arrive(self, job: Job) -> Generator[Snapshot, Placement | None, None]:
+    def _arrive(self, job: QueuedJob) -> Generator[QueueSnapshot, Placement | None, None]:
         key = job.home if self.scheduler.has_home_queues else 0
         self.queues[key].append(job)
         if job.nodes < self.refused[key]:
             yield from self._serve(key)
 
-    def _serve_all(self) -> Generator[Snapshot, Placement | None, None]:
+    def _serve_all(self) -> Generator[QueueSnapshot, Placement | None, None]:
         for key in range(len(self.queues)):
             yield from self._serve(key)
 
-    def _serve(self, key: int) -> Generator[Snapshot, Placement | None, None]:
+    def _serve(self, key: int) -> Generator[QueueSnapshot, Placement | None, None]:
         """Start what the scheduler starts, head first; a job as large as one just refused is not asked about."""
         queue, refused, i = self.queues[key], math.inf, 0
         while i < min(len(queue), DEPTH + 1) and refused > 1:
@@ -154,8 +154,13 @@ class _World:
         self.refused[key] = refused
 
     def _snapshot(
-        self, job: Job, *, behind: tuple[Job, ...] = (), is_strict: bool = False, current: _Run | None = None
-    ) -> Snapshot:
+        self,
+        job: QueuedJob,
+        *,
+        behind: tuple[QueuedJob, ...] = (),
+        is_strict: bool = False,
+        current: _Run | None = None,
+    ) -> QueueSnapshot:
         free, sharing = list(self.free), list(self.sharing)
         if current is not None:
             for domain, nodes in current.view.placement:
@@ -163,15 +168,15 @@ class _World:
             for link in current.view.links:
                 sharing[link] -= 1
         others = tuple(run.view for run in self.running.values() if run is not current)
-        return Snapshot(self.grid, self.now_s, job, tuple(free), self.regimes, tuple(sharing), others, behind,
+        return QueueSnapshot(self.grid, self.now_s, job, tuple(free), self.regimes, tuple(sharing), others, behind,
                         is_strict, None if current is None else current.view)  # fmt: skip
 
-    def _start(self, job: Job, placement: Placement) -> None:
+    def _start(self, job: QueuedJob, placement: Placement) -> None:
         self.books.starts_s[job.number] = self.now_s
         self.books.order.append(job.number)
         self.books.spans += len(placement) > 1
         links = self._take(job, placement)
-        view = RunningJob(job, placement, links, self._speed(job, links), self.now_s, job.told_node_s)
+        view = RunningJob(job, placement, links, self._speed(job, links), self.now_s, job.declared_node_s)
         run = self.running[job.number] = _Run(view, job.work_node_s, self.now_s)
         self._promise(run)
         self._refresh(links, but=job.number)
@@ -190,7 +195,7 @@ class _World:
             self.regimes, self.bandwidth = regimes, self.grid.bandwidth_now(regimes)
             self._refresh(changed)
 
-    def _reconsider(self) -> Generator[Snapshot, Placement | None, None]:
+    def _reconsider(self) -> Generator[QueueSnapshot, Placement | None, None]:
         """Ask about every spanning job whether it should run elsewhere."""
         for run in [run for run in self.running.values() if run.view.links and run.touched_s <= self.now_s]:
             behind = tuple(self.queues[0][:DEPTH])
@@ -214,7 +219,7 @@ class _World:
         self._promise(run)
         self._refresh((*old.links, *links), but=job.number)
 
-    def _take(self, job: Job, placement: Placement) -> tuple[int, ...]:
+    def _take(self, job: QueuedJob, placement: Placement) -> tuple[int, ...]:
         assert sum(nodes for _, nodes in placement) == job.nodes, "a placement has the job's nodes"
         for domain, nodes in placement:
             assert 0 < nodes <= self.free[domain], "no node is given twice"
@@ -230,7 +235,7 @@ class _World:
         for link in run.view.links:
             self.sharing[link] -= 1
 
-    def _speed(self, job: Job, links: tuple[int, ...]) -> float:
+    def _speed(self, job: QueuedJob, links: tuple[int, ...]) -> float:
         return self.grid.speed(job, links, bandwidth_bytes_per_s=self.bandwidth, sharing=self.sharing)
 
     def _refresh(self, links: tuple[int, ...], *, but: int = -1) -> None:

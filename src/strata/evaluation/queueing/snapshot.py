@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.evaluation.queueing.grid import Grid, Placement
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
     """A job that runs. `told_left_node_s`: node-seconds left by what its user said, when it was last touched."""
 
-    job: Job
+    job: QueuedJob
     placement: Placement
     links: tuple[int, ...]
     speed: float
@@ -28,7 +28,7 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """One question: where should `job` run now?
 
     free: [K] free nodes; for a running job its own are free.
@@ -41,22 +41,22 @@ class Snapshot:
 
     grid: Grid
     now_s: float
-    job: Job
+    job: QueuedJob
     free: tuple[int, ...]
     regimes: tuple[int, ...]
     sharing: tuple[int, ...]
     running: tuple[RunningJob, ...]
-    behind: tuple[Job, ...] = ()
+    behind: tuple[QueuedJob, ...] = ()
     is_strict: bool = False
     current: RunningJob | None = None
 
 
-Place = Callable[[Sequence[Snapshot]], list[Placement | None]]
+Place = Callable[[Sequence[QueueSnapshot]], list[Placement | None]]
 """Answers many questions at once, each of another simulation; None: wait, or keep what runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduler:
+class QueueScheduler:
     """How jobs queue and where they go.
 
     has_home_queues: one first-come-first-served queue a domain; else one for all.

@@ -11,7 +11,7 @@ import numpy as np
 from strata.arrays import Floats
 from strata.evaluation.queueing.grid import Grid
 from strata.evaluation.queueing.run import simulate, together
-from strata.evaluation.queueing.snapshot import Scheduler
+from strata.evaluation.queueing.snapshot import QueueScheduler
 from strata.evaluation.queueing.trace import LARGEST, draw, sizes_of
 from strata.fleet.dynamics.regimes import Regimes
 from strata.stats import Interval, bootstrap
@@ -32,7 +32,7 @@ FIGURES: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class LoadSweep:
     """figures: name -> [S, L, N], S schedulers, L loads, N traces; trace n is the same for every scheduler."""
 
     schedulers: tuple[str, ...]
@@ -63,7 +63,7 @@ def regular_grid(*, local_steps: tuple[int, ...] = (1, 8, 32, 128), gbps: float 
 
 
 def sweep(
-    schedulers: Sequence[Scheduler],
+    schedulers: Sequence[QueueScheduler],
     *,
     grid: Grid,
     skew: float,
@@ -72,7 +72,7 @@ def sweep(
     jobs: int = JOBS,
     trace: str = "kalos",
     largest: float = LARGEST,
-) -> Sweep:
+) -> LoadSweep:
     """Run every scheduler on the same traces, one a seed and load; a seed has the same jobs at every load.
 
     Of the schedulers only home queues look at homes: at another skew the others give the same figures.
@@ -91,7 +91,7 @@ def sweep(
             events += sum(outcome.events for outcome in outcomes)
             for name, values in figures.items():
                 values[which, at] = [getattr(outcome, name) for outcome in outcomes]
-    return Sweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), figures, events)
+    return LoadSweep(tuple(scheduler.name for scheduler in schedulers), tuple(loads), figures, events)
 
 
 def gain(new: Floats, old: Floats, *, rng: np.random.Generator) -> SchedulerGain:

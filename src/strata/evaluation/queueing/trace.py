@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.arrays import Floats, Ints
 from strata.evaluation.queueing.grid import STEP_S, Grid
-from strata.evaluation.queueing.job import Job
+from strata.evaluation.queueing.job import QueuedJob
 from strata.workload import arrivals
 
 Sizes = Callable[[np.random.Generator, int], tuple[Ints, Floats]]
@@ -43,10 +43,10 @@ node (8 x 80 GB hold 40e9 parameters with their optimiser; jobs buy devices for 
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class QueueTrace:
     """Jobs in order of arrival, the regime of each link every STEP_S seconds, and the window that counts."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[QueuedJob, ...]
     regimes: tuple[tuple[int, ...], ...]
     start_s: float
     end_s: float
@@ -78,7 +78,7 @@ def draw(
     rng: np.random.Generator,
     links_of: np.random.Generator,
     largest: float = LARGEST,
-) -> Trace:
+) -> QueueTrace:
     """Return a trace whose jobs ask for `load` times what all domains give from its start to its end.
 
     Arrivals are Poisson given their number. The same `rng` gives the same jobs at every load, only closer
@@ -94,7 +94,7 @@ def draw(
     slack = np.where(rng.random(jobs) < WITH_DEADLINE, rng.uniform(*SLACK, jobs), math.inf)
     step_s = rng.uniform(*STEP_RANGE_S, jobs)
     drawn = tuple(
-        Job(i, *row)
+        QueuedJob(i, *row)
         for i, row in enumerate(
             zip(
                 arrival_s.tolist(),
@@ -110,7 +110,7 @@ def draw(
         )
     )
     regimes = _regimes(grid, end_s, links_of)
-    return Trace(drawn, regimes, WARM_UP * end_s, end_s)
+    return QueueTrace(drawn, regimes, WARM_UP * end_s, end_s)
 
 
 def _regimes(grid: Grid, end_s: float, rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:

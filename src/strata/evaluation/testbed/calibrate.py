@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.evaluation.testbed.crew import Crew
-from strata.evaluation.testbed.namespaces import Network, Shape
+from strata.evaluation.testbed.namespaces import LinkShape, Namespaces
 from strata.evaluation.testbed.plans import MICROBATCH_SIZE, MODEL, build_plan
 from strata.training.export.ranks import Layout, rank_map
 from strata.workload.plan import TrainingPlan
@@ -27,7 +27,7 @@ _SUM_PARTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LinkSample:
     """A message (or a sum) on a link: its bytes, the link, and the seconds it took beyond the link's latency."""
 
     num_bytes: float
@@ -57,12 +57,12 @@ class MachineCalibration:
         return asdict(self)
 
 
-def calibrate(crew: Crew, network: Network, shape: Shape) -> MachineCalibration:
+def calibrate(crew: Crew, network: Namespaces, shape: LinkShape) -> MachineCalibration:
     """Measure everything; leaves the links with another shape than they had."""
     # In several rounds: whatever else slows the machine for a second or two is then outvoted.
     rounds, messages, sums = _time_layers(crew, len(network.names)), [], []
     for faster, farther in _OTHER_LINKS:
-        other = Shape(shape.bandwidth_bytes_per_s * faster, shape.latency_s * farther)
+        other = LinkShape(shape.bandwidth_bytes_per_s * faster, shape.latency_s * farther)
         network.shape(other)
         for size in _MESSAGE_BYTES:
             answers = crew.ask("messages", num_bytes=size, warmup=2, count=7)
@@ -83,7 +83,7 @@ def calibrate(crew: Crew, network: Network, shape: Shape) -> MachineCalibration:
     )  # fmt: skip
 
 
-def fit_link(samples: Sequence[Sample]) -> tuple[float, float]:
+def fit_link(samples: Sequence[LinkSample]) -> tuple[float, float]:
     """Return (overhead [s], share of the bandwidth) of seconds = overhead + bytes / (share × bandwidth).
 
     Least squares of the relative errors, so that short messages count as much as long ones; the overhead is not
@@ -106,9 +106,9 @@ def launch_of(plan: TrainingPlan) -> dict[str, Any]:
     return {**rank_map(layout).to_dict(), "plan": plan.to_dict()}
 
 
-def _sample(num_bytes: float, shape: Shape, seconds: Sequence[float], *, latencies: int) -> Sample:
+def _sample(num_bytes: float, shape: LinkShape, seconds: Sequence[float], *, latencies: int) -> LinkSample:
     beyond = float(np.median(seconds)) - latencies * shape.latency_s
-    return Sample(num_bytes, shape.bandwidth_bytes_per_s, max(beyond, 1e-6))
+    return LinkSample(num_bytes, shape.bandwidth_bytes_per_s, max(beyond, 1e-6))
 
 
 def _time_layers(crew: Crew, domains: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import threading
 from typing import Any, Final, Self
 
 from strata.errors import OutOfTime, StrataError
-from strata.evaluation.testbed.namespaces import Network, address
+from strata.evaluation.testbed.namespaces import Namespaces, address
 
 _PORT: Final = 29500  # nothing else runs in our namespaces
 
@@ -19,7 +19,7 @@ _PORT: Final = 29500  # nothing else runs in our namespaces
 class Crew:
     """Workers in the namespaces of a network; `deadline_s` of work from now, then they are killed."""
 
-    def __init__(self, network: Network, *, deadline_s: float) -> None:
+    def __init__(self, network: Namespaces, *, deadline_s: float) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         self._workers: list[subprocess.Popen[str]] = []
         self._is_late = False

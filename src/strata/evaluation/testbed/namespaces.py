@@ -37,7 +37,7 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LinkShape:
     """What every link has, in each direction; `latency_s` is one-way."""
 
     bandwidth_bytes_per_s: float
@@ -65,7 +65,7 @@ def check_parts() -> None:
         )
 
 
-class Network:
+class Namespaces:
     """`domains` namespaces and the links between them, for as long as the `with` block runs."""
 
     def __init__(self, domains: int, *, has_latency: bool) -> None:
@@ -100,7 +100,7 @@ class Network:
         for relay in self._relays:
             relay.communicate()
 
-    def shape(self, shape: Shape) -> None:
+    def shape(self, shape: LinkShape) -> None:
         """Give every link this bandwidth and latency, from the next packet on."""
         for source, dest in self._ends():
             tc = ("tc", "-n", self.names[source], "qdisc", "replace", "dev", _device(dest))

@@ -18,7 +18,7 @@ PLANS: Final = ("pp", "dp")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TestbedModel:
     """Shape of the transformer, as `workload.tiny.Size` wants it; that needs torch, this does not."""
 
     num_layers: int = 10
@@ -43,7 +43,7 @@ class Model:
         )
 
 
-MODEL: Final = Model()
+MODEL: Final = TestbedModel()
 
 
 def domain_names(domains: int) -> tuple[str, ...]:

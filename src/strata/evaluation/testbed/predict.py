@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.decision import Trust
 from strata.evaluation.testbed.calibrate import MachineCalibration
-from strata.evaluation.testbed.namespaces import Shape
+from strata.evaluation.testbed.namespaces import LinkShape
 from strata.evaluation.testbed.plans import build_job, domain_names
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.bandwidth import BandwidthCurve
@@ -26,7 +26,7 @@ _CORE: Final = Accelerator("cpu-core", "cpu", memory_bytes=0.0, fp32_flops=80e9,
 """One core at 2.5 GHz doing 32 fp32 operations a cycle (AVX2, two FMA units): what is assumed uncalibrated."""
 
 
-def predict(plan: TrainingPlan, shape: Shape, calibration: MachineCalibration | None) -> dict[str, StepReport]:
+def predict(plan: TrainingPlan, shape: LinkShape, calibration: MachineCalibration | None) -> dict[str, StepReport]:
     """Return the report of each backend, `analytic` and `events`. Without a calibration compute is assumed."""
     domains = len(plan.domains)
     job = build_job(domains)
@@ -40,7 +40,7 @@ def predict(plan: TrainingPlan, shape: Shape, calibration: MachineCalibration | 
     return {"analytic": model.details([plan])[0], "events": events}
 
 
-def build_fleet(domains: int, shape: Shape, calibration: MachineCalibration | None) -> Fleet:
+def build_fleet(domains: int, shape: LinkShape, calibration: MachineCalibration | None) -> Fleet:
     """Return the testbed as a fleet: a core a domain, a link each way between all.
 
     A calibrated link has two speeds, as the cost model keeps them: `curve` is what one message sees, here the same

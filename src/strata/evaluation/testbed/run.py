@@ -14,7 +14,7 @@ from strata.decision import Trust
 from strata.errors import MissingPart, need
 from strata.evaluation.testbed.calibrate import MachineCalibration, calibrate, launch_of
 from strata.evaluation.testbed.crew import Crew
-from strata.evaluation.testbed.namespaces import Network, Shape, check_parts
+from strata.evaluation.testbed.namespaces import LinkShape, Namespaces, check_parts
 from strata.evaluation.testbed.plans import MODEL, build_plan
 from strata.evaluation.testbed.predict import predict
 from strata.workload.plan import TrainingPlan
@@ -60,7 +60,7 @@ class MeasuredSteps:
 
 
 def run(
-    kinds: Sequence[str], shape: Shape, *, domains: int, steps: int, is_calibrated: bool, time_limit_s: float
+    kinds: Sequence[str], shape: LinkShape, *, domains: int, steps: int, is_calibrated: bool, time_limit_s: float
 ) -> MeasuredSteps:
     """Train by each kind of plan on links of this shape, and predict it.
 
@@ -76,7 +76,7 @@ def run(
             hint=f"--domains {cores}",
         )
     with (
-        Network(domains, has_latency=shape.latency_s > 0) as network,
+        Namespaces(domains, has_latency=shape.latency_s > 0) as network,
         Crew(network, deadline_s=deadline - time.monotonic()) as crew,
     ):
         calibration = calibrate(crew, network, shape) if is_calibrated else None
@@ -94,7 +94,11 @@ def measure(crew: Crew, plan: TrainingPlan, steps: int) -> list[float]:
 
 
 def compare(
-    kind: str, plan: TrainingPlan, shape: Shape, seconds: Sequence[float], calibration: MachineCalibration | None
+    kind: str,
+    plan: TrainingPlan,
+    shape: LinkShape,
+    seconds: Sequence[float],
+    calibration: MachineCalibration | None,
 ) -> list[TestbedRow]:
     """Return what was measured beside what each backend says."""
     reports = predict(plan, shape, calibration)

@@ -29,16 +29,16 @@ POLISH_WITHIN: Final = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SplitBatch:
     """B candidates of S stages: the kind of each stage [B, S], replicas [B], microbatches [B]."""
 
     kinds: Ints
     replicas: Ints
     num_microbatches: Ints
 
-    def take(self, rows: Ints | Bools) -> Batch:
+    def take(self, rows: Ints | Bools) -> SplitBatch:
         """Return some of the candidates."""
-        return Batch(self.kinds[rows], self.replicas[rows], self.num_microbatches[rows])
+        return SplitBatch(self.kinds[rows], self.replicas[rows], self.num_microbatches[rows])
 
     def __len__(self) -> int:
         return len(self.replicas)
@@ -54,7 +54,7 @@ class Splitter:
         usual = table.scorer.model.act_out_elems[table.num_layers // 2]
         self._latest = int(np.flatnonzero(table.scorer.model.act_out_elems <= 4 * usual).max())
 
-    def iteration_s(self, batch: Batch, first: Ints) -> Array:
+    def iteration_s(self, batch: SplitBatch, first: Ints) -> Array:
         """Return the iteration time of each split [B]; infinite where it does not fit memory."""
         table, S, L = self._table, batch.kinds.shape[1], self._table.num_layers
         kinds, a, b = batch.kinds, first[:, :-1], first[:, 1:] - 1
@@ -66,7 +66,7 @@ class Splitter:
         time += table.update_s[kinds, a].max(axis=1) + self._sync_s(batch, a, b)
         return np.where(legal, time, np.inf)
 
-    def best(self, batch: Batch, *, keep_within_s: Array) -> tuple[Array, Ints]:
+    def best(self, batch: SplitBatch, *, keep_within_s: Array) -> tuple[Array, Ints]:
         """Return each candidate's best split found: its time [B] and first layers [B, S + 1].
 
         Where splits are few, all are tried. Else starts from the least bottleneck, packed from either end, then
@@ -95,7 +95,7 @@ class Splitter:
                 time[rows], first[rows] = self._descend(batch.take(rows), first[rows], time[rows], moves)
         return time, first
 
-    def _every_cut(self, batch: Batch) -> tuple[Array, Ints]:
+    def _every_cut(self, batch: SplitBatch) -> tuple[Array, Ints]:
         """Return the best of all splits, where there are few: of two stages, or of few layers."""
         B, S = batch.kinds.shape
         num_layers = self._table.num_layers
@@ -105,7 +105,7 @@ class Splitter:
         least = times.argmin(axis=1)
         return times[np.arange(B), least], cuts[least]
 
-    def _longest_busy_s(self, batch: Batch, send_s: Array, longest_s: Array) -> Array:
+    def _longest_busy_s(self, batch: SplitBatch, send_s: Array, longest_s: Array) -> Array:
         """Return the largest max(c_i + m_i) with which an iteration can stay within `longest_s` [B]."""
         least_s = send_s.sum(axis=1) + self._total_s[batch.kinds].min(axis=1)
         shards = self._table.ring_tp[batch.kinds].sum(axis=1)
@@ -115,7 +115,7 @@ class Splitter:
         whole = self._total_s[batch.kinds].max(axis=1) * 2 + least_s
         return np.asarray(np.where(batch.num_microbatches > 1, np.minimum(others, whole), whole))
 
-    def _descend(self, batch: Batch, first: Ints, time: Array, moves: Ints) -> tuple[Array, Ints]:
+    def _descend(self, batch: SplitBatch, first: Ints, time: Array, moves: Ints) -> tuple[Array, Ints]:
         active = np.arange(len(batch))
         for _ in range(MAX_ROUNDS):
             part = batch.take(np.repeat(active, len(moves)))
@@ -145,12 +145,12 @@ class Splitter:
             sends[:, 0] *= 2
         return sends
 
-    def _sync_s(self, batch: Batch, a: Ints, b: Ints) -> Array:
+    def _sync_s(self, batch: SplitBatch, a: Ints, b: Ints) -> Array:
         degrees, which = np.unique(batch.replicas, return_inverse=True)
         tables = np.stack([self._rings.sync_s(int(D)) for D in degrees])
         return np.asarray(tables[which[:, None], batch.kinds, a, b].max(axis=1))
 
-    def _least_bottleneck(self, batch: Batch, high: Array, send_s: Array) -> tuple[Ints, Ints]:
+    def _least_bottleneck(self, batch: SplitBatch, high: Array, send_s: Array) -> tuple[Ints, Ints]:
         """Return splits with (nearly) the least max(c_i + m_i), packed from the left and from the right."""
         low = 0.9 / (1.0 / self._total_s[batch.kinds]).sum(axis=1)
         left, _ = self._fill_left(batch.kinds, high[:, None] - send_s)

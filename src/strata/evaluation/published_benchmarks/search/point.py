@@ -25,19 +25,19 @@ import numpy as np
 from strata.evaluation.published_benchmarks.case_file import CasePoint
 from strata.evaluation.published_benchmarks.formulas import FormulaScore, FormulaScorer
 from strata.evaluation.published_benchmarks.plan import BenchmarkPlan
-from strata.evaluation.published_benchmarks.search.layer_split import Batch, Splitter
+from strata.evaluation.published_benchmarks.search.layer_split import SplitBatch, Splitter
 from strata.evaluation.published_benchmarks.search.objective import PointObjective
 from strata.evaluation.published_benchmarks.search.promises import Promise, Promises
 from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, QuotaPools, Rings
 from strata.evaluation.published_benchmarks.search.structures import (
     MAX_GROUPS,
-    Bounds,
+    StructureBounds,
     Structures,
     enumerate_structures,
     most_replicas,
     orders,
 )
-from strata.evaluation.published_benchmarks.search.zones import Pipeline, layouts
+from strata.evaluation.published_benchmarks.search.zones import UnplacedPipeline, layouts
 
 NUM_LAID_OUT: Final = 24
 MAX_TRIED: Final = 1000
@@ -60,7 +60,7 @@ class SplitPipeline(NamedTuple):
 
     value: float
     table: int
-    pipeline: Pipeline
+    pipeline: UnplacedPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _PointSearch:
         self.tables = [table for table in tables if table.kinds]
         self.rings = [Rings(table) for table in self.tables]
         self.splitters = [Splitter(table, rings) for table, rings in zip(self.tables, self.rings, strict=True)]
-        self.bounds = [Bounds(table) for table in self.tables]
+        self.bounds = [StructureBounds(table) for table in self.tables]
         self.samples = [-(-scorer.global_batch // table.mbs) for table in self.tables]
         self.degrees = [_degrees(samples) for samples in self.samples]
         self.plan: BenchmarkPlan | None = None
@@ -216,7 +216,7 @@ class _PointSearch:
             if not possible.any():
                 continue
             kinds, replicas = kinds[possible], replicas[possible]
-            batch = Batch(kinds, replicas, -(-self.samples[t] // replicas))
+            batch = SplitBatch(kinds, replicas, -(-self.samples[t] // replicas))
             usd_per_s = table.usd_per_s[kinds].sum(axis=1) * replicas
             egress_usd = self.bounds[t].egress_usd(
                 Structures(kinds.T, np.ones_like(kinds.T)), replicas, batch.num_microbatches
@@ -226,7 +226,9 @@ class _PointSearch:
             self.num_evaluated += len(batch)
             values = self.goal.values(time, usd_per_s, egress_usd)
             for row in np.flatnonzero(time < longest_s):
-                pipeline = Pipeline(tuple(kinds[row].tolist()), tuple(first[row].tolist()), int(replicas[row]))
+                pipeline = UnplacedPipeline(
+                    tuple(kinds[row].tolist()), tuple(first[row].tolist()), int(replicas[row])
+                )
                 self.estimated.append(SplitPipeline(float(values[row]), t, pipeline))
 
     def _lay_out(self) -> None:

@@ -76,7 +76,7 @@ def most_replicas(table: KindTable, structures: Structures) -> Ints:
     return np.asarray(np.minimum(most, ideal.min(axis=0)).astype(np.int64))
 
 
-class Bounds:
+class StructureBounds:
     """Lower bounds on structures of one table, from what no order and no split can avoid."""
 
     def __init__(self, table: KindTable) -> None:

@@ -20,7 +20,7 @@ Demand = list[tuple[StagePart, int]]
 """How many replicas of which part a stage has, in ring order."""
 
 
-class Pipeline(NamedTuple):
+class UnplacedPipeline(NamedTuple):
     """A split pipeline without zones: kinds and first layers of its stages (L at the end), replicas."""
 
     kinds: tuple[int, ...]
@@ -35,7 +35,7 @@ class Style(NamedTuple):
     is_aligned: bool
 
 
-def layouts(table: KindTable, pipeline: Pipeline, *, thorough: bool) -> Iterator[BenchmarkPlan]:
+def layouts(table: KindTable, pipeline: UnplacedPipeline, *, thorough: bool) -> Iterator[BenchmarkPlan]:
     """Yield plans for a pipeline: a few, or with `thorough` every order of the zones of a region at a time."""
     demands = _demands(table, pipeline)
     if demands is None:
@@ -73,7 +73,7 @@ def _zones(table: KindTable, home: str) -> list[str]:
     return sorted(size, key=lambda zone: (-size[zone], zone))
 
 
-def _demands(table: KindTable, pipeline: Pipeline) -> list[Demand] | None:
+def _demands(table: KindTable, pipeline: UnplacedPipeline) -> list[Demand] | None:
     """Share each mixed stage's replicas between its parts, the cheaper part first as far as its pool goes."""
     pools, D = table.pools, pipeline.replicas
     left = {name: int(size) for name, size in zip(pools.names, pools.capacity, strict=True)}
@@ -100,7 +100,7 @@ def _demands(table: KindTable, pipeline: Pipeline) -> list[Demand] | None:
 
 
 def _fill(
-    table: KindTable, pipeline: Pipeline, demands: list[Demand], styles: dict[str, Style]
+    table: KindTable, pipeline: UnplacedPipeline, demands: list[Demand], styles: dict[str, Style]
 ) -> tuple[BenchmarkStage, ...] | None:
     left = dict(table.pools.quota)
     slots: list[list[ReplicaRun]] = [[] for _ in demands]
