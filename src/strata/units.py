@@ -90,6 +90,14 @@ def parse(text: str | float, dimension: Dimension) -> float:
     return value + 0.0  # -0 becomes 0
 
 
+def parse_share(text: str) -> float:
+    """Read `8%` or `0.08` as 0.08. Raises UsageError for what is not a number."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share; write 8% or 0.08") from None
+
+
 def _read(text: str, dimension: Dimension) -> float:
     body = text.strip().replace("µ", "u").replace("μ", "u")  # micro sign, Greek mu
     if len(body) <= _MAX_LENGTH:

@@ -113,9 +113,24 @@ def test_links_change_where_the_fleet_says_so(tmp_path, monkeypatch):
     assert len({*steps, answer("plan.json", "--backend", "analytic")["step_time_s"]}) == 3
 
 
+def test_links_change_as_a_trace_or_a_process_says(plan, tmp_path):
+    still = answer(plan)["step_time_s"]
+    halved = "time_s,Virginia>London,London>Virginia\n0,0.5,0.5\n"
+    (tmp_path / "halved.csv").write_text(halved)
+    (tmp_path / "later.csv").write_text(halved.replace("\n0,0.5,0.5", f"\n0,1,1\n{still},0.5,0.5"))
+    slower = answer(plan, "--vary", "halved.csv")["step_time_s"]
+    assert slower > still
+    assert answer(plan, "--vary", "later.csv")["step_time_s"] == pytest.approx(still)
+    assert still < answer(plan, "--vary", "later.csv", "--steps", "2")["step_time_s"] < slower
+    assert answer(plan, "--vary", "halved.csv", "--vary", "halved.csv")["step_time_s"] > slower
+    assert len({answer(plan, "--vary", "ou:20%/10min", "--seed", seed)["step_time_s"] for seed in "12"}) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--backend", "analytic", "--vary", "uniform:30%"], "the analytic backend knows no --vary"),
+        (["--vary", "rain"], "cannot read 'rain' as link dynamics"),
         (["--backend", "analytic", "--jitter", "5%"], "the analytic backend knows no --jitter"),
         (["--jitter", "lots"], "not a share"),
         (["--jitter", "5"], "not a share"),

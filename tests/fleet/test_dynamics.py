@@ -5,19 +5,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.errors import BadFile
-from strata.fleet.dynamics import Regimes, Replay, Uniform, precursor
-from strata.fleet.dynamics.regimes import WARNING
-from strata.fleet.dynamics.replay_file import read_replay
+from strata.errors import BadFile, UsageError
+from strata.fleet.dynamics.noise import Diurnal, OrnsteinUhlenbeck, Uniform
+from strata.fleet.dynamics.parse import parse_process
+from strata.fleet.dynamics.process import Product
+from strata.fleet.dynamics.regimes import WARNING, Regimes, outage, precursor
+from strata.fleet.dynamics.replay import Replay, read_replay
 
 MANY = (20_000, 2)
 
 PROCESSES = {
     "uniform": Uniform(0.3),
+    "ou": OrnsteinUhlenbeck(sigma=0.4, tau_s=600.0),
     "regimes": Regimes((600.0, 300.0, 100.0)),
     "regimes-per-link": Regimes.with_persistence((0.97, 0.5, 0.8), step_s=300.0),
     "precursor": precursor(),
-    "replay": Replay(np.array([0.0, 100.0, 400.0]), np.arange(9.0).reshape(3, 3), linear=True, wrap=True),
+    "outage": outage(up_s=3600.0, down_s=300.0),
+    "diurnal": Diurnal(0.3, phase_rad=(0.0, 1.0, 2.0)),
+    "replay": Replay(np.array([0.0, 100.0, 400.0]), np.arange(9.0).reshape(3, 3)),
+    "product": Product((Regimes((600.0, 300.0, 100.0)), OrnsteinUhlenbeck(0.2, 60.0), Diurnal(0.1))),
 }
 each_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())
 
@@ -63,7 +69,7 @@ def test_a_step_leaves_the_old_state_as_it_was(process):
     np.testing.assert_array_equal(process.factor(state), before)
 
 
-@pytest.mark.parametrize("name", ["uniform", "regimes", "precursor"])
+@pytest.mark.parametrize("name", ["uniform", "ou", "regimes", "precursor", "product"])
 def test_environments_and_links_are_independent(name):
     process = PROCESSES[name]
     state = process.step(process.reset(rng(), MANY), 60.0, rng(8))
@@ -89,6 +95,27 @@ def test_the_seed_noise_is_the_seed_line_on_the_same_generator():
 def test_the_seed_noise_stays_in_its_bounds(half_width, seed):
     factor = Uniform(half_width).reset(rng(seed), (50,))
     assert np.all(np.abs(factor - 1) <= half_width + 1e-12)
+
+
+@pytest.mark.parametrize("dt_s", [0.0, 60.0, 600.0, 1e6])
+def test_ou_stays_stationary_with_mean_one(dt_s):
+    process = OrnsteinUhlenbeck(sigma=0.4, tau_s=600.0)
+    generator = rng()
+    old = process.reset(generator, MANY)
+    new = process.step(old, dt_s, generator)
+    assert new.mean() == pytest.approx(0.0, abs=0.01)
+    assert new.std() == pytest.approx(0.4, rel=0.02)
+    assert process.factor(new).mean() == pytest.approx(1.0, abs=0.01)
+    correlation = np.corrcoef(old.ravel(), new.ravel())[0, 1]
+    assert correlation == pytest.approx(np.exp(-dt_s / 600.0), abs=0.02)
+
+
+def test_two_half_steps_of_ou_are_distributed_as_one():
+    process, start = OrnsteinUhlenbeck(sigma=0.4, tau_s=600.0), np.full(MANY, 1.0)
+    once = process.step(start, 300.0, rng(1))
+    twice = process.step(process.step(start, 150.0, rng(2)), 150.0, rng(3))
+    assert twice.mean() == pytest.approx(once.mean(), abs=0.01)
+    assert twice.std() == pytest.approx(once.std(), rel=0.02)
 
 
 dwells = st.lists(st.floats(1.0, 1e4), min_size=3, max_size=3)
@@ -150,37 +177,51 @@ def test_a_precursor_warns_at_full_bandwidth_and_an_episode_follows():
     assert bad[state == WARNING].mean() > 5 * bad[state == 0].mean()
 
 
+def test_an_outage_takes_its_share_of_the_time():
+    process = outage(up_s=900.0, down_s=100.0)
+    factors = path(process, np.arange(0.0, 3e6, 300.0), rng(), (4,))
+    assert set(np.unique(factors)) == {0.0, 1.0}
+    assert factors.mean() == pytest.approx(0.9, abs=0.01)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1e6), st.floats(-7.0, 7.0))
+def test_the_time_of_day_stays_in_its_bounds_and_comes_back(amplitude, time_s, phase_rad):
+    process = Diurnal(amplitude, period_s=86400.0, phase_rad=phase_rad)
+    now = process.factor(np.array([time_s]))
+    assert abs(now[0] - 1) <= amplitude + 1e-9
+    np.testing.assert_allclose(process.factor(np.array([time_s + 86400.0])), now, atol=1e-6)
+
+
+def test_a_product_multiplies_its_parts():
+    diurnal, replay = Diurnal(0.5, period_s=400.0), Replay(np.array([0.0]), np.array([[0.5]]))
+    process = Product((diurnal, replay))
+    factors = path(process, np.array([0.0, 100.0, 300.0]), rng(), (1,))
+    np.testing.assert_allclose(factors[:, 0], [0.5, 0.75, 0.25])
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 1000))
 def test_a_replay_gives_back_its_rows_exactly(rows, links, seed):
     factors = rng(seed).random((rows, links))
     times = np.arange(rows) * 0.1
-    for linear in (False, True):
-        state, replay = None, Replay(times, factors, linear=linear)
-        for row in range(rows):
-            state = replay.reset(rng(), (2, links)) if state is None else replay.step(state, 0.1, rng())
-            np.testing.assert_allclose(replay.factor(state), np.tile(factors[row], (2, 1)), atol=1e-9)
+    state, replay = None, Replay(times, factors)
+    for row in range(rows):
+        state = replay.reset(rng(), (2, links)) if state is None else replay.step(state, 0.1, rng())
+        np.testing.assert_array_equal(replay.factor(state), np.tile(factors[row], (2, 1)))
 
 
-def test_a_replay_holds_or_joins_between_rows_and_holds_or_wraps_at_the_end():
-    times, factors = np.array([0.0, 10.0, 20.0]), np.array([[1.0], [0.5], [0.1]])
-    at = np.array([5.0, 15.0, 20.0, 25.0])
-    for linear, wrap, expected in (
-        (False, False, [1.0, 0.5, 0.1, 0.1]),
-        (True, False, [0.75, 0.3, 0.1, 0.1]),
-        (False, True, [1.0, 0.5, 1.0, 1.0]),
-        (True, True, [0.75, 0.3, 1.0, 0.75]),
-    ):
-        replay = Replay(times, factors, linear=linear, wrap=wrap)
-        np.testing.assert_allclose(path(replay, at, rng(), (1,))[:, 0], expected, atol=1e-6)
+def test_a_replay_holds_a_row_until_the_next_and_the_last_one_for_ever():
+    replay = Replay(np.array([0.0, 10.0, 20.0]), np.array([[1.0], [0.5], [0.1]]))
+    factors = path(replay, np.array([5.0, 15.0, 20.0, 25.0]), rng(), (1,))
+    np.testing.assert_array_equal(factors[:, 0], [1.0, 0.5, 0.1, 0.1])
 
 
-def test_a_replay_file_is_read_in_the_order_of_the_links(tmp_path):
+def test_a_trace_is_read_in_the_order_of_the_links_and_those_it_lacks_stay_as_they_are(tmp_path):
     file = tmp_path / "trace.csv"
-    file.write_text("time_s,b->a,a->b\n0,0.5,1\n\n60,0.25,0.9\n")
-    replay = read_replay(file, links=["a->b", "b->a"])
+    file.write_text("time_s,b>a,a>b\n0,0.5,1\n\n60,0.25,0.9\n")
+    replay = read_replay(file, links=["a>b", "a>c", "b>a"])
     np.testing.assert_array_equal(replay.times_s, [0.0, 60.0])
-    np.testing.assert_array_equal(replay.factors, [[1.0, 0.5], [0.9, 0.25]])
+    np.testing.assert_array_equal(replay.factors, [[1.0, 1.0, 0.5], [0.9, 1.0, 0.25]])
 
 
 def test_all_faults_of_a_replay_file_come_with_their_lines(tmp_path):
@@ -198,11 +239,47 @@ def test_all_faults_of_a_replay_file_come_with_their_lines(tmp_path):
         pytest.param("time_s,a\n", "has no rows", id="no-rows"),
         pytest.param("time_s,a,c\n0,1,1\n", "no link is named 'c'", id="unknown-link"),
         pytest.param("time_s,a,a\n0,1,1\n", "given twice", id="column-twice"),
-        pytest.param("time_s\n0\n", "no column 'a'", id="missing-link"),
+        pytest.param("time_s,a\n0,1\n9,0\n", "the last factor of a is 0", id="dead-for-ever"),
     ],
 )
-def test_a_replay_file_must_have_one_column_a_link(tmp_path, text, message):
+def test_a_trace_that_cannot_be_played_is_refused(tmp_path, text, message):
     file = tmp_path / "trace.csv"
     file.write_text(text)
     with pytest.raises(BadFile, match=message):
         read_replay(file, links=["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "process"),
+    [
+        ("uniform:30%", Uniform(0.3)),
+        ("ou:20%/10min", OrnsteinUhlenbeck(0.2, 600.0)),
+        ("diurnal:0.4", Diurnal(0.4)),
+    ],
+)
+def test_dynamics_are_read_as_people_write_them(text, process):
+    assert parse_process(text, links=()) == process
+
+
+def test_regimes_and_outages_are_read_as_people_write_them():
+    regimes = parse_process("regimes:90%/5min", links=())
+    assert np.diag(regimes.transition(300.0)) == pytest.approx([0.9] * 3)
+    assert parse_process("outage:6h/10min", links=()).dwell_s == (21600.0, 600.0)
+    assert parse_process("precursor", links=()).factors == precursor().factors
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rain", "cannot read 'rain'"),
+        ("ou:20%", "cannot read 'ou:20%'"),
+        ("uniform:110%", "not between 0% and 100%"),
+        ("uniform:nan", "not between 0% and 100%"),
+        ("regimes:30%/5min", "not between 33% and 100%"),
+        ("outage:0s/1s", "not a positive time"),
+        ("gone.csv", "gone.csv: no such file"),
+    ],
+)
+def test_what_is_not_a_process_is_refused(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_process(text, links=())

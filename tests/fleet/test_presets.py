@@ -5,7 +5,7 @@ import pytest
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.files import bundled_names
-from strata.fleet import presets
+from strata.fleet import schema
 from strata.fleet.schema import load_dynamics, load_fleet
 
 NAMES = ["aws10", "hub", "seed"]
@@ -20,7 +20,7 @@ def test_every_bundled_fleet_is_complete_and_assumed(name):
 
 
 def test_the_names_are_those_of_the_docs():
-    assert bundled_names(presets._FOLDER) == NAMES
+    assert bundled_names(schema._PRESETS) == NAMES
 
 
 def test_the_seed_preset_is_three_domains_of_eight():
@@ -30,7 +30,7 @@ def test_the_seed_preset_is_three_domains_of_eight():
     for source, dest, gbps, latency_s in links:
         link = fleet.link(f"{source}_DataCenter", f"{dest}_DataCenter")
         assert (link.bandwidth_bytes_per_s * 8e-9, link.latency_s) == pytest.approx((gbps, latency_s))
-    assert load_dynamics("seed").bandwidth_fluctuation == 0.3
+    assert load_dynamics("seed")[0].half_width == 0.3
 
 
 def test_the_hub_preset_lies_between_the_stated_bounds():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Data = dict[str, Any]
 
-_EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
+_EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "restart")
 
 
 @click.command()
@@ -36,6 +36,11 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
 @click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Steps of each job.")
 @click.option("--jitter", default="0%", show_default=True, help="Spread of each forward's and backward's time.")
 @click.option("--fail", multiple=True, metavar="WHAT@WHEN", help="device:DOMAIN@90s, or link:A-B@10s+5s.")
+@click.option(
+    "--vary", multiple=True, metavar="DYNAMICS",
+    help="How links change from step to step: trace.csv, uniform:30%, ou:20%/10min, regimes:90%/5min, precursor, "
+    "diurnal:40% or outage:6h/10min; several multiply.",
+)  # fmt: skip
 @click.option(
     "--checkpoint-steps", default=1, show_default=True, type=click.IntRange(min=1),
     help="A checkpoint after so many steps.",
@@ -54,19 +59,20 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "checkpoint_steps", "restart")
 @output_option
 def simulate(
     context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
-    steps: int, jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str, links: str | None,
-    timeline: Path | None, svg: Path | None, out: Path, output: str,
+    steps: int, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int, restart: str,
+    links: str | None, timeline: Path | None, svg: Path | None, out: Path, output: str,
 ) -> None:  # fmt: skip
     """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
 
     Several plans run side by side on one fleet and share its links. Without contention, jitter and failures the
-    events backend gives what the analytic one does. Where the fleet file has `dynamics`, links change after
-    every step's time.
+    events backend gives what the analytic one does. Links change after every step's time, as --vary says or
+    else the `dynamics` of the fleet file. A trace has a column time_s and one of factors for each link A>B.
 
     \b
     strata simulate plan.json --svg step.svg
     strata simulate a.json b.json --jitter 5% --seed 1
     strata simulate plan.json --steps 20 --fail device:West@90s --checkpoint-steps 10
+    strata simulate plan.json --steps 100 --vary outage:1h/2min --vary diurnal:40%
     strata simulate plan.json --backend astra --compare
     """
     from strata.cli.simulate_backends import by_all, by_analytic, by_astra, by_compat, by_events
@@ -77,8 +83,10 @@ def simulate(
         jobs = load(plans)
     with progress("simulating"):
         if backend == "events":
-            happenings = _conditions(jobs, jitter, fail, checkpoint_steps, restart)
-            answer = by_events(jobs, happenings, seed=seed, steps=steps)
+            conditions = _conditions(
+                jobs, jitter=jitter, fail=fail, vary=vary, checkpoint_steps=checkpoint_steps, restart=restart
+            )
+            answer = by_events(jobs, conditions, seed=seed, steps=steps)
         elif backend == "astra":
             answer = by_astra(jobs, links)
         elif compat:
@@ -112,10 +120,17 @@ def _check_options(context: click.Context, backend: str, compat: str | None) -> 
 
 
 def _conditions(
-    jobs: list[Loaded], jitter: str, fail: tuple[str, ...], checkpoint_steps: int, restart: str
+    jobs: list[Loaded],
+    *,
+    jitter: str,
+    fail: tuple[str, ...],
+    vary: tuple[str, ...],
+    checkpoint_steps: int,
+    restart: str,
 ) -> Conditions:
     from strata import units
-    from strata.fleet.dynamics import Uniform
+    from strata.fleet.dynamics.parse import parse_process
+    from strata.fleet.dynamics.process import Product
     from strata.fleet.schema import load_dynamics
     from strata.simulate.events.failure import parse_failure
     from strata.simulate.events.work import Conditions, LinkVariation
@@ -123,21 +138,21 @@ def _conditions(
     restart_s = units.parse(restart, "time")
     if restart_s < 0:
         raise UsageError(f"--restart {restart} is negative", hint="--restart 2min")
-    dynamics, link_variation = load_dynamics(jobs[0].fleet), None
-    if dynamics is not None:
-        interval_s = jobs[0].model.reports([jobs[0].plan])[0].step_time_s
-        link_variation = LinkVariation(
-            interval_s, Uniform(dynamics.bandwidth_fluctuation), Uniform(dynamics.latency_jitter)
-        )
-    failures = tuple(parse_failure(text, jobs[0].model.fleet) for text in fail)
-    return Conditions(_share(jitter), link_variation, failures, checkpoint_steps, restart_s)
+    model = jobs[0].model
+    interval_s, link_variation = model.reports([jobs[0].plan])[0].step_time_s, None
+    if vary:
+        links = [f"{source}>{dest}" for source, dest in model.fleet.links]
+        link_variation = LinkVariation(interval_s, Product(tuple(parse_process(v, links=links) for v in vary)))
+    elif dynamics := load_dynamics(jobs[0].fleet):
+        link_variation = LinkVariation(interval_s, *dynamics)
+    failures = tuple(parse_failure(text, model.fleet) for text in fail)
+    return Conditions(_jitter(jitter), link_variation, failures, checkpoint_steps, restart_s)
 
 
-def _share(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
+def _jitter(text: str) -> float:
+    from strata import units
+
+    value = units.parse_share(text)
     # Without a percent sign only a share below 1 is clear: `5` may mean 5 % or 500 %.
     if not 0 <= value <= 10 or (value >= 1 and not text.endswith("%")):
         raise UsageError(f"--jitter {text} is not a share", hint="--jitter 5%")

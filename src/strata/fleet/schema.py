@@ -6,7 +6,7 @@ What one value may be is said by the pydantic models, what values mean together 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -24,18 +24,20 @@ from strata.files import (
     Seconds,
     UsdPerByte,
     UsdPerHour,
+    bundled,
     read_document,
 )
 from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.dynamics.noise import Uniform
 from strata.fleet.fleet import Domain, Fleet, Link, Pair
-from strata.fleet.presets import preset_path
 from strata.fleet.relations import pairs, relations
 
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
 """Seed 001 names no accelerator, only that all are alike; this one is our assumption, and graded so."""
 
+_PRESETS: Final = Path(__file__).parent / "presets"
 _DEVICES_PER_NODE: Final = 8
 _INTRA_LATENCY_S: Final = 5e-6
 _NETWORK_LATENCY_S: Final = 10e-6
@@ -159,18 +161,6 @@ class SeedNetworkFile(FileModel):
     dynamics: SeedDynamicsEntry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SeedDynamics:
-    """How a seed 001 network changes: uniform noise, drawn once every `update_interval`.
-
-    bandwidth_fluctuation, latency_jitter: half-width as a fraction of the base value, in [0, 1).
-    """
-
-    bandwidth_fluctuation: float
-    latency_jitter: float
-    update_interval: str
-
-
 def load_fleet(source: str | Path) -> Fleet:
     """Read a fleet file, or a bundled fleet by its name where no such file exists.
 
@@ -179,15 +169,11 @@ def load_fleet(source: str | Path) -> Fleet:
     return fleet_from_document(_document(source))
 
 
-def load_dynamics(source: str | Path) -> SeedDynamics | None:
-    """Return the `dynamics` of a seed 001 network file, or None where the file states none."""
+def load_dynamics(source: str | Path) -> tuple[Uniform, Uniform] | None:
+    """Return how bandwidth and latency vary in a seed 001 network file, or None where the file states nothing."""
     document = _document(source)
-    if not _is_seed_form(document):
-        return None
-    entry = _checked(document, SeedNetworkFile).dynamics
-    if entry is None:
-        return None
-    return SeedDynamics(entry.bandwidth_fluctuation, entry.latency_jitter, entry.update_interval)
+    entry = _checked(document, SeedNetworkFile).dynamics if _is_seed_form(document) else None
+    return None if entry is None else (Uniform(entry.bandwidth_fluctuation), Uniform(entry.latency_jitter))
 
 
 def fleet_from_document(document: Document) -> Fleet:
@@ -207,9 +193,8 @@ def fleet_from_document(document: Document) -> Fleet:
 
 def _document(source: str | Path) -> Document:
     path = Path(source)
-    return read_document(
-        path if path.is_file() or path.suffix or len(path.parts) > 1 else preset_path(str(source))
-    )
+    is_path = path.is_file() or path.suffix or len(path.parts) > 1
+    return read_document(path if is_path else bundled(_PRESETS, str(source), what="fleet"))
 
 
 def _is_seed_form(document: Document) -> bool:

@@ -77,9 +77,9 @@ def _share(value: Any) -> Any:
     """Read `8%` as 0.08; leave numbers to the field."""
     if isinstance(value, str):
         try:
-            return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
-        except ValueError:
-            raise _wrong(f"{value!r} is not a share; write 8% or 0.08") from None
+            return units.parse_share(value)
+        except UsageError as error:
+            raise _wrong(str(error)) from None
     return value
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from strata.errors import UsageError
-from strata.fleet.dynamics import Replay, Uniform
+from strata.fleet.dynamics.noise import Uniform
+from strata.fleet.dynamics.replay import Replay
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.failure import parse_failure
 from strata.simulate.events.run import simulate

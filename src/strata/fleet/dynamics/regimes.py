@@ -9,8 +9,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from strata.arrays import Ints
-from strata.fleet.dynamics.process import FloatArray, Shape
+from strata.arrays import Floats, Ints
+from strata.fleet.dynamics.process import Shape
 
 GOOD_DEGRADED_BAD: Final = (1.0, 0.5, 0.15)
 WARNING: Final = 1
@@ -29,8 +29,8 @@ class Regimes:
     dwell_s: ArrayLike
     factors: tuple[float, ...] = GOOD_DEGRADED_BAD
     next: ArrayLike | None = None
-    _rates: FloatArray = field(init=False, repr=False)  # (K, K) or (L, K, K), rows sum to 0
-    _stationary: FloatArray = field(init=False, repr=False)  # (K,) or (L, K)
+    _rates: Floats = field(init=False, repr=False)  # (K, K) or (L, K, K), rows sum to 0
+    _stationary: Floats = field(init=False, repr=False)  # (K,) or (L, K)
 
     def __post_init__(self) -> None:
         count, dwell = len(self.factors), np.asarray(self.dwell_s, dtype=float)
@@ -56,7 +56,7 @@ class Regimes:
         decay = -np.log((np.asarray(stay, dtype=float) - chance) / (1 - chance)) / step_s
         return cls(np.repeat(1 / (decay * (1 - chance))[..., None], len(factors), axis=-1), factors)
 
-    def transition(self, dt_s: float | FloatArray) -> FloatArray:
+    def transition(self, dt_s: float | Floats) -> Floats:
         """Return P[i, j]: the probability to be in j a time `dt_s` after i, [..., K, K]."""
         return _expm(self._rates * np.asarray(dt_s, dtype=float)[..., None, None])
 
@@ -64,16 +64,21 @@ class Regimes:
         """Draw from the stationary distribution."""
         return _draw(np.broadcast_to(self._stationary, (*shape, len(self.factors))), rng)
 
-    def step(self, state: Ints, dt_s: float | FloatArray, rng: np.random.Generator) -> Ints:
+    def step(self, state: Ints, dt_s: float | Floats, rng: np.random.Generator) -> Ints:
         """Draw where each link is `dt_s` later, changes in between included."""
         count = len(self.factors)
         transition = np.broadcast_to(self.transition(dt_s), (*state.shape, count, count))
         rows = np.take_along_axis(transition, state[..., None, None], axis=-2)[..., 0, :]
         return _draw(rows, rng)
 
-    def factor(self, state: Ints) -> FloatArray:
+    def factor(self, state: Ints) -> Floats:
         """Return the factor of each link's regime."""
         return np.asarray(self.factors)[state]
+
+
+def outage(*, up_s: float, down_s: float) -> Regimes:
+    """Return a link that works and fails by turns: mean time between failures and to repair [s], factor 0."""
+    return Regimes((up_s, down_s), factors=(1.0, 0.0))
 
 
 def precursor(
@@ -91,13 +96,13 @@ def precursor(
     )
 
 
-def _draw(probabilities: FloatArray, rng: np.random.Generator) -> Ints:
+def _draw(probabilities: Floats, rng: np.random.Generator) -> Ints:
     """Draw an index along the last axis by the inverse of the distribution, one uniform each."""
     uniform = rng.random(probabilities.shape[:-1])
     return np.asarray((uniform[..., None] >= np.cumsum(probabilities, axis=-1)[..., :-1]).sum(axis=-1))
 
 
-def _expm(matrices: FloatArray) -> FloatArray:
+def _expm(matrices: Floats) -> Floats:
     """exp of small matrices [..., K, K]: Taylor to order 12 of a 2^-s part, squared s times.
 
     The series is cut below 1e-13; squaring adds rounding of about 1e-16 of the norm.

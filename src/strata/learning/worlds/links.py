@@ -14,8 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from strata.arrays import Floats
-from strata.fleet.dynamics import precursor
-from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes
+from strata.fleet.dynamics.regimes import GOOD_DEGRADED_BAD, WARNING, Regimes, precursor
 from strata.learning.draws import Draws
 from strata.learning.worlds.settings import WorldSettings
 from strata.training.replan.arrays import Array, Bools, Ints, Singles, columns_of, moved, raise_to, rows_of

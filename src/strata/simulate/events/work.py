@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.fleet.dynamics import Process
+from strata.fleet.dynamics.process import Process
 from strata.simulate.analytic import StepModel
 from strata.workload.plan import TrainingPlan
 

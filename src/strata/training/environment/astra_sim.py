@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from strata.errors import UsageError
-from strata.fleet.dynamics import Uniform
+from strata.fleet.dynamics.noise import Uniform
 from strata.fleet.fleet import Fleet
 from strata.fleet.schema import load_fleet
 from strata.training.environment import backends
