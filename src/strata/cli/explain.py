@@ -72,10 +72,8 @@ def _read(path: str) -> tuple[dict[str, Any], TrainingPlanFile | None]:
     data = read_json(path)
     if isinstance(data, dict) and data.get("kind") == "ServingPlan":
         from strata.serving.planning.planfile import read_serving_plan
-        from strata.serving.planning.schema import ServingPlanFile
 
-        read_serving_plan(path)  # tells what is wrong in the file, with its place
-        return ServingPlanFile.model_validate(data).model_dump(mode="json", by_alias=True), None
+        return read_serving_plan(path).to_dict(), None
     if not isinstance(data, dict) or data.get("kind") not in ("TrainingPlan", OLD_KIND):
         kind = data.get("kind") if isinstance(data, dict) else None
         raise UsageError(

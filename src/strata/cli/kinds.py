@@ -65,7 +65,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "ServingPlan": Kind(
         "strata.serving.planning.planfile:read_serving_plan",
-        "strata.serving.planning.schema:ServingPlanFile",
+        "strata.serving.planning.planfile:ServingPlanFile",
         "Which node holds which layers, as `strata plan serve` wrote it.",
     ),
 }

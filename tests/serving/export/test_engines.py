@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,6 +28,14 @@ FAKES = {
     "ray": 'echo "RAY $*"',
     "strata": 'echo "STRATA $*"',
 }
+
+
+def altered(entry, **changes):
+    return entry.model_copy(update=changes)
+
+
+def with_nodes(plan, *nodes):
+    return altered(plan, fleet=altered(plan.fleet, nodes=nodes))
 
 
 def write(folder, files):
@@ -137,7 +144,7 @@ def test_context_and_sequences_are_the_plans(tmp_path, engine):
 def test_the_longest_request_is_the_models_as_far_as_memory_holds_it(tmp_path, engine, limit, held, longest):
     """Not the mean prompt and output, which would refuse half of all requests."""
     plan = planned((("c/0", 8, 80),), context_limit=limit)
-    plan = replace(plan, pipelines=tuple(replace(one, kv_tokens=held) for one in plan.pipelines))
+    plan = altered(plan, pipelines=tuple(altered(one, kv_tokens=held) for one in plan.pipelines))
     made = engine.render(plan)
     write(tmp_path, made.files)
     _, (line,), _ = run(tmp_path, "pipeline-1-stage-1-c-0.sh", MODEL="m")
@@ -238,15 +245,16 @@ def test_a_plan_without_pipelines_is_refused(engine):
 @ENGINES
 def test_a_pipeline_of_two_vendors_is_refused(engine):
     plan = planned((("a", 8, 10), ("b", 8, 10)))
-    amd = replace(plan.nodes[0], vendor="AMD"), replace(plan.nodes[1], vendor="NVIDIA")
+    nodes = plan.fleet.nodes
+    amd = altered(nodes[0], vendor="AMD"), altered(nodes[1], vendor="NVIDIA")
     with pytest.raises(UsageError, match="pipeline 1 has devices of AMD and NVIDIA"):
-        engine.render(replace(plan, nodes=amd))
-    assert engine.render(replace(plan, nodes=(amd[0], replace(amd[1], vendor="AMD")))).files
+        engine.render(with_nodes(plan, *amd))
+    assert engine.render(with_nodes(plan, amd[0], altered(amd[1], vendor="AMD"))).files
 
 
 def test_devices_are_shown_as_their_vendor_does():
-    nodes = tuple(replace(node, vendor="AMD") for node in UNEQUAL.nodes)
-    script = vllm.render(replace(UNEQUAL, nodes=nodes)).files["pipeline-1-stage-1-a-0.sh"]
+    nodes = [altered(node, vendor="AMD") for node in UNEQUAL.fleet.nodes]
+    script = vllm.render(with_nodes(UNEQUAL, *nodes)).files["pipeline-1-stage-1-a-0.sh"]
     assert "HIP_VISIBLE_DEVICES=4,5,6,7 vllm serve" in script
 
 

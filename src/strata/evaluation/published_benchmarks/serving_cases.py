@@ -17,8 +17,8 @@ from pydantic import ConfigDict, Field
 from strata.errors import BadFile, Fault
 from strata.files import Document, FileModel, read_json
 from strata.serving.planning.allocation import Performance, Pipeline, Stage, faults, score
+from strata.serving.planning.planfile import Count, Layers, Name
 from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode, equal_layers
-from strata.serving.planning.schema import Count, Layers, Name
 
 MAX_FILE_BYTES = 256 * 2**20
 """Round trips of 1000 nodes alone are 8 MB."""

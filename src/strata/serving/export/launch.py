@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -83,6 +83,16 @@ class Ranks:
         ]
 
 
+def rendered(
+    plan: ServingPlan, script: Callable[[ServingPlan, Ranks, EngineHost], str], *, engine: str, port: int
+) -> EngineFiles:
+    """Return the scripts of all nodes, and the gateway's before them. Raises as `ranks_of` does."""
+    every = ranks_of(plan)
+    files = {_script_name(ranks, host): script(plan, ranks, host) for ranks in every for host in ranks.hosts}
+    files["gateway.sh"] = _gateway_script(every, port=port)
+    return EngineFiles(files, tuple(_shape_notes(plan, every, engine=engine)))
+
+
 def ranks_of(plan: ServingPlan) -> tuple[Ranks, ...]:
     """Return all pipelines as ranks. Raises Infeasible where there are none, UsageError where vendors mix."""
     if not plan.pipelines:
@@ -109,7 +119,7 @@ def _ranks(plan: ServingPlan, number: int, pipeline: PlannedPipeline) -> Ranks:
     return Ranks(number, tensor, hosts, pipeline)
 
 
-def shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> Iterator[str]:
+def _shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> Iterator[str]:
     """Yield what an engine's one tensor-parallel size changes of the plan, and what else to know of it."""
     for ranks in every:
         split = [host for host in ranks.hosts if len(host.layers) > 1]
@@ -134,7 +144,7 @@ def shape_notes(plan: ServingPlan, every: Sequence[Ranks], *, engine: str) -> It
         )
 
 
-def script_name(ranks: Ranks, host: EngineHost) -> str:
+def _script_name(ranks: Ranks, host: EngineHost) -> str:
     """Return the file name of a node's script; the number of the stage keeps it different."""
     stage = ranks.hosts.index(host) + 1
     return f"pipeline-{ranks.number}-stage-{stage}-{slugs([host.node.id])[0]}.sh"
@@ -169,7 +179,7 @@ def script_head(
     return f"#!/usr/bin/env bash\n{text}set -euo pipefail\n{required}"
 
 
-def gateway_script(every: Sequence[Ranks], *, port: int) -> str:
+def _gateway_script(every: Sequence[Ranks], *, port: int) -> str:
     """Return the script that puts `strata serve gateway` before all pipelines, each as one whole backend."""
     head = comment(
         [

@@ -13,12 +13,9 @@ from strata.serving.export.launch import (
     Ranks,
     Shell,
     arguments,
-    gateway_script,
     launch_all,
-    ranks_of,
+    rendered,
     script_head,
-    script_name,
-    shape_notes,
     visible_devices,
 )
 from strata.serving.planning.planfile import PlannedService, ServingPlan
@@ -28,10 +25,7 @@ PORT = 8000
 
 def render(plan: ServingPlan) -> EngineFiles:
     """Return the scripts of all nodes, and the gateway's. Raises as `ranks_of` does."""
-    every = ranks_of(plan)
-    files = {script_name(ranks, host): _script(plan, ranks, host) for ranks in every for host in ranks.hosts}
-    files["gateway.sh"] = gateway_script(every, port=PORT)
-    return EngineFiles(files, tuple(shape_notes(plan, every, engine="vLLM")))
+    return rendered(plan, _script, engine="vLLM", port=PORT)
 
 
 def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:

@@ -105,7 +105,7 @@ def _pipeline(
     slots, most = min(server.slots for server in served), capacity(layout, served, demand)
     return PlannedPipeline(
         stages=tuple(
-            PlannedStage(*stage, stage_s=step_s, slots=server.slots)
+            PlannedStage(node=stage.node_id, first=stage.first, end=stage.end, stage_s=step_s, slots=server.slots)
             for stage, step_s, server in zip(stages, steps_s, served, strict=True)
         ),
         slots=slots,

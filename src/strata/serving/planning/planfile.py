@@ -1,64 +1,56 @@
 """Serving plan files: pipelines, what they were made for and what they promise, as `strata plan serve` wrote them.
 
 There is one form: what the command prints as JSON is what `--save` writes, what `strata export` reads, and what
-`strata explain` shows again. What only people read (alternatives, reasons, bounds) is left alone here.
+`strata explain` shows again. `ServingPlan` is what launching needs; `ServingPlanFile` adds what only people read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from strata.decision import Trust
 from strata.errors import BadFile, Fault
-from strata.files import API_VERSION, Document, read_document
+from strata.files import Document, FileModel, read_document
 from strata.serving.planning.allocation import Stage
-from strata.serving.planning.schema import ServingPlanFile
+from strata.serving.planning.goal import Goal
+
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, gt=0)]
+Layers = Annotated[int, Field(strict=True, ge=0)]
+Time = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedNode:
-    """What launching needs to know of a node."""
+class PlannedStage(FileModel):
+    """Layers [first, end) on a node: seconds of a decode step, and the sequences its KV memory holds."""
 
-    id: str
-    domain: str
-    accelerator: str
-    num_devices: int
-    vendor: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """Layers [first, end) on a node. stage_s: of one decode step; slots: sequences its KV memory holds."""
-
-    node: str
-    first: int
-    end: int
-    stage_s: float
-    slots: int
+    node: Name
+    first: Layers
+    end: Count
+    stage_s: Time
+    slots: Layers
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPipeline:
-    """Stages that hold all layers; `slots` and `kv_tokens` are those of its tightest stage (0 tokens: not known).
+class PlannedPipeline(FileModel):
+    """Stages that hold all layers, and what they give together; `slots` and `kv_tokens` of the tightest stage.
 
-    Times are without any queue.
-
-    requests_per_s: at the best batch; goodput_per_s: of those within the job's goals.
-    decode_s: of one token around the pipeline; ttft_s: of a prompt, until its first token is back.
+    Times are without any queue. requests_per_s: at the best batch; goodput_per_s: of those within the job's goals.
+    decode_s: of one token around the pipeline; ttft_s: of a prompt, until its first token is back. kv_tokens: 0
+    where it is not known.
     """
 
-    stages: tuple[PlannedStage, ...]
-    slots: int
-    tokens_per_s: float
-    requests_per_s: float
-    goodput_per_s: float
-    decode_s: float
-    ttft_s: float
+    stages: Annotated[tuple[PlannedStage, ...], Field(min_length=1)]
+    slots: Layers
+    tokens_per_s: Time
+    requests_per_s: Time
+    goodput_per_s: Time
+    decode_s: Time
+    ttft_s: Time
     trust: Trust
-    kv_tokens: int = 0
+    kv_tokens: Layers = 0
 
     @property
     def layout(self) -> tuple[Stage, ...]:
@@ -66,25 +58,40 @@ class PlannedPipeline:
         return tuple(Stage(stage.node, stage.first, stage.end) for stage in self.stages)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedService:
-    """The serving job a plan is for. `num_layers`: blocks, embedding and head not counted; num_heads: 0 unknown.
+class PlannedNode(FileModel):
+    """What launching needs to know of a node."""
 
-    context_limit: most tokens of a request that job or model state, 0 where neither does.
+    id: Name
+    domain: str
+    accelerator: str
+    num_devices: Annotated[int, Field(strict=True, gt=0, le=10_000)]
+    vendor: str = ""
+
+
+class PlannedFleet(FileModel):
+    """The fleet a plan was made for, node by node, the unused ones too."""
+
+    name: Name
+    nodes: tuple[PlannedNode, ...]
+
+
+class PlannedService(FileModel):
+    """The job a plan was made for. `num_layers`: blocks, without embedding and head; num_heads: 0 unknown.
 
     weights, kv: their precisions. memory_headroom: share of each device's memory that the plan leaves free.
+    context_limit: most tokens of a request that job or model state, 0 where neither does.
     """
 
-    name: str
+    name: Name
     model: str
-    num_layers: int
-    prompt_tokens: int
-    output_tokens: int
+    num_layers: Count
+    prompt_tokens: Count
+    output_tokens: Count
     weights: str
     kv: str
-    memory_headroom: float
-    num_heads: int = 0
-    context_limit: int = 0
+    memory_headroom: Annotated[float, Field(ge=0, lt=1)]
+    num_heads: Layers = 0
+    context_limit: Layers = 0
 
     @property
     def context_tokens(self) -> int:
@@ -92,85 +99,101 @@ class PlannedService:
         return self.prompt_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ServingPlan:
-    """A plan as a file holds it. `nodes`: all of the pool, also the unused; `inputs` names fleet and job."""
+class ServingPlan(FileModel):
+    """Where the layers go. Without pipelines: nothing fits. `inputs` names the files of fleet and job."""
 
-    name: str
-    strategy: str
-    goal: str
-    routing: str
+    api_version: Literal["strata/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["ServingPlan"]
+    name: Name
+    strategy: Literal["auto", "dp", "greedy"]
+    goal: Goal
+    routing: Literal["auto", "dp", "rr"]
     pipelines: tuple[PlannedPipeline, ...]
-    fleet: str
-    nodes: tuple[PlannedNode, ...]
+    fleet: PlannedFleet
     job: PlannedService
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = Field(default={})
 
     def node(self, node_id: str) -> PlannedNode:
         """Return a node of the plan (KeyError if there is none)."""
-        for node in self.nodes:
+        for node in self.fleet.nodes:
             if node.id == node_id:
                 return node
         raise KeyError(node_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form, which `read_serving_plan` reads back."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "ServingPlan",
-            "name": self.name,
-            "strategy": self.strategy,
-            "goal": self.goal,
-            "routing": self.routing,
-            "pipelines": [
-                {
-                    **asdict(pipeline),
-                    "stages": [asdict(stage) for stage in pipeline.stages],
-                    "trust": str(pipeline.trust),
-                }
-                for pipeline in self.pipelines
-            ],
-            "fleet": {"name": self.fleet, "nodes": [asdict(node) for node in self.nodes]},
-            "job": asdict(self.job),
-            "inputs": dict(self.inputs),
-        }
+        return self.model_dump(mode="json", by_alias=True)
 
 
-def read_serving_plan(path: str | Path) -> ServingPlan:
-    """Read a plan file. Raises BadFile with all faults and their places, also where layers are missing.
+class ReasonEntry(FileModel):
+    """A reason as `Reason.to_dict` writes it."""
 
-    A file without pipelines reads: it is the answer that nothing fits.
-    """
+    token: Name
+    subject: str = ""
+    data: dict[str, Any] = Field(default={})
+    text: str
+
+
+class PlanFiguresEntry(FileModel):
+    """What all pipelines give together; `gap` is of the stages alone, to what no plan exceeds."""
+
+    tokens_per_s: Time
+    decode_s: Time
+    ttft_s: Time
+    requests_per_s: Time
+    goodput_per_s: Time
+    link_share: Time
+    stages_tokens_per_s: Time
+    bound_tokens_per_s: Time
+    gap: Time | None
+    trust: Trust
+    batch: Count
+    flops_efficiency: Time
+    bandwidth_efficiency: Time
+    efficiencies_trust: Trust
+
+
+class PlanAlternativeEntry(FileModel):
+    """Another strategy's plan, what it gives, and why it was not taken."""
+
+    name: Name
+    cost: dict[str, int | float]
+    reasons: list[ReasonEntry]
+
+
+class UnusedEntry(FileModel):
+    """Nodes in no pipeline, and why; a whole domain that cannot serve has no nodes here."""
+
+    domain: Name
+    nodes: list[Name]
+    reason: ReasonEntry
+
+
+class ServingPlanFile(ServingPlan):
+    """`kind: ServingPlan`. Without pipelines: nothing fits, and `reasons` say why."""
+
+    figures: PlanFiguresEntry | None = None
+    reasons: list[ReasonEntry] = Field(default=[])
+    alternatives: list[PlanAlternativeEntry] = Field(default=[])
+    unused: list[UnusedEntry] = Field(default=[])
+    trust: Trust = Trust.ASSUMED
+    inputs_digest: str = ""
+    seed: int = 0
+    search_s: Time = 0.0
+
+
+def read_serving_plan(path: str | Path) -> ServingPlanFile:
+    """Read a plan file. Raises BadFile with all faults and their places, also where layers are missing."""
     document = read_document(path)
-    file = document.check(ServingPlanFile)
-    plan = ServingPlan(
-        name=file.name,
-        strategy=file.strategy,
-        goal=file.goal,
-        routing=file.routing,
-        pipelines=tuple(
-            PlannedPipeline(
-                **{
-                    **pipeline.model_dump(exclude={"stages"}),
-                    "stages": tuple(PlannedStage(**stage.model_dump()) for stage in pipeline.stages),
-                }
-            )
-            for pipeline in file.pipelines
-        ),
-        fleet=file.fleet.name,
-        nodes=tuple(PlannedNode(**node.model_dump()) for node in file.fleet.nodes),
-        job=PlannedService(**file.job.model_dump()),
-        inputs=file.inputs,
-    )
-    faults = list(_relations(document, plan))
-    if faults:
+    plan = document.check(ServingPlanFile)
+    if faults := list(_relations(document, plan)):
         raise BadFile(faults)
     return plan
 
 
 def _relations(document: Document, plan: ServingPlan) -> Iterator[Fault]:
     """Yield what is wrong between values that are right alone."""
-    known, used = {node.id for node in plan.nodes}, set[str]()
+    known, used = {node.id for node in plan.fleet.nodes}, set[str]()
     for p, pipeline in enumerate(plan.pipelines):
         layer = 0
         for s, stage in enumerate(pipeline.stages):

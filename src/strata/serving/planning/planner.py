@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.clock import Clock
 from strata.decision import Alternative, Decision, Reason, Trust, digest
+from strata.files import API_VERSION
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
 from strata.serving.planning import unused
@@ -20,7 +21,7 @@ from strata.serving.planning.allocate import Strategy, allocate
 from strata.serving.planning.allocation import Allocation, goodput
 from strata.serving.planning.estimate import Estimate, estimates
 from strata.serving.planning.goal import Goal, Weighing
-from strata.serving.planning.planfile import PlannedNode, PlannedService, ServingPlan
+from strata.serving.planning.planfile import PlannedFleet, PlannedNode, PlannedService, ServingPlan
 from strata.serving.planning.pool import NodePool
 from strata.serving.planning.relax import smallest
 from strata.serving.planning.unused import Unused
@@ -82,7 +83,7 @@ class ServingAnswer:
                 "efficiencies_trust": str(Trust.ASSUMED),
             }
         return {
-            **replace(self.plan, inputs=dict(inputs)).to_dict(),
+            **self.plan.model_copy(update={"inputs": dict(inputs)}).to_dict(),
             "figures": figures,
             "reasons": [reason.to_dict() for reason in decision.reasons],
             "alternatives": [
@@ -188,18 +189,14 @@ def _value(pool: NodePool, goal: Goal, allocation: Allocation) -> float:
 def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal) -> ServingPlan:
     demand, model = job.demand, job.model
     return ServingPlan(
+        api_version=API_VERSION,
+        kind="ServingPlan",
         name=f"{job.name} on {fleet.name}",
         strategy=strategy,
-        goal=str(goal),
+        goal=goal,
         routing=job.routing,
         pipelines=() if estimate is None else estimate.pipelines,
-        fleet=fleet.name,
-        nodes=tuple(
-            PlannedNode(f"{domain.name}/{i}", domain.name, card.name, domain.devices_per_node, card.vendor)
-            for domain in fleet.domains
-            for card in [domain.accelerator]
-            for i in range(domain.num_nodes)
-        ),
+        fleet=PlannedFleet(name=fleet.name, nodes=tuple(_nodes(fleet))),
         job=PlannedService(
             name=job.name,
             model=model.model_name,
@@ -213,6 +210,19 @@ def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: St
             context_limit=job.context_limit,
         ),
     )
+
+
+def _nodes(fleet: Fleet) -> Iterator[PlannedNode]:
+    for domain in fleet.domains:
+        card = domain.accelerator
+        for i in range(domain.num_nodes):
+            yield PlannedNode(
+                id=f"{domain.name}/{i}",
+                domain=domain.name,
+                accelerator=card.name,
+                num_devices=domain.devices_per_node,
+                vendor=card.vendor,
+            )
 
 
 def _mixed(fleet: Fleet, estimate: Estimate) -> Iterator[Reason]:
