@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
 from strata.serving.layout import FAR
-from strata.serving.live.events import Sample
 from strata.serving.node import Node
 from strata.serving.observe import ASSUMED_BANDWIDTH_BYTES_PER_S, layout_of, nodes_of, pool_of, unusable
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.request import RequestSignal
+from strata.serving.wire import Sample
 from strata.simulate.inference.calibration import Calibration
 from strata.simulate.inference.memory import kv_tokens
 from strata.simulate.inference.roofline import Rates, decode_s, prefill_s

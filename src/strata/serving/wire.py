@@ -15,15 +15,32 @@ Layers count the model's blocks from 0: who has the first also embeds, who has t
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import httpx
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Incarnation = Annotated[int, Field(ge=0, lt=2**63)]
 """Grows with every start of a worker: milliseconds of its clock, then."""
+Phase = Literal["prefill", "decode"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def node_client(token: str) -> httpx.AsyncClient:
+    """Return a client for JSON that carries a token, where there is one; any number of requests may wait on it."""
+    import httpx
+
+    # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
+    return httpx.AsyncClient(
+        headers={"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {}),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        trust_env=False,
+    )
 
 
 class Message(BaseModel):
@@ -55,10 +72,14 @@ class JoinMessage(Message):
     """Digest of the model's shape and seed: a worker of another model must not join."""
 
 
-class SampleMessage(Message):
-    """As `live.events.Sample`."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement of a node: layers [first, end) took so long.
 
-    phase: Literal["prefill", "decode"]
+    units: sequences of a decode step, tokens of a prompt; context: tokens already cached, mean over sequences.
+    """
+
+    phase: Phase
     first: Count
     end: Count
     units: Count
@@ -74,7 +95,7 @@ class HeartbeatMessage(Message):
     running: tuple[Name, ...] = ()
     loaded: tuple[Count, ...] = ()
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
-    samples: tuple[SampleMessage, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
 
 class LeaveMessage(Message):

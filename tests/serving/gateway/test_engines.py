@@ -14,7 +14,6 @@ from strata.serving.gateway.discovery import Backend, read_backend, watch
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
-from strata.serving.gateway.meters import Meters
 from strata.serving.live.core import Core
 from strata.serving.live.events import Leave
 from tests.serving.gateway.world import FAST, FakeEngine, Wires, events_of, foretold, text_of
@@ -23,18 +22,16 @@ from tests.serving.gateway.world import FAST, FakeEngine, Wires, events_of, fore
 class EngineWorld:
     def __init__(self, names: str = "ab") -> None:
         self.engines = [FakeEngine(name) for name in names]
-        self.gateway = Gateway(Meters(lambda: self.gateway.counts()))
+        self.gateway = Gateway()
         self.gateway.new_id = lambda: "1"
-        urls: dict[str, str] = {}
         client = httpx.AsyncClient(transport=Wires(self.engines))
         self.pauses_s: list[float] = []
         self.backend_client = Engines(
-            client, urls, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause
+            client, default_tokens=DEMAND.output_tokens, silence_s=60.0, sleep=self.pause
         )
         self.driver = Driver(
             Core(FAST, engine_model("llama"), DEMAND),
             self.backend_client,
-            urls,
             self.gateway.meters,
             clock=lambda: 100.0,
         )

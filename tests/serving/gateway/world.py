@@ -20,7 +20,6 @@ from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.build import DEMAND, tiny_model
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
-from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
@@ -226,19 +225,17 @@ class World:
     ) -> None:
         self.workers = [FakeWorker(name) for name in "abcdefgh"[:num_workers]]
         self.now_s = 100.0
-        urls: dict[str, str] = {}
-        self.gateway = Gateway(Meters(lambda: self.gateway.counts()), fingerprint=fingerprint)
+        self.gateway = Gateway(fingerprint=fingerprint)
         ids = itertools.count(1)
         self.gateway.new_id, self.gateway.wall_clock = lambda: str(next(ids)), lambda: 1.7e9
         backend_client = Workers(
             httpx.AsyncClient(transport=Wires(self.workers)),
-            urls,
             max_positions=SHAPE.max_positions,
             default_tokens=DEMAND.output_tokens,
             silence_s=60.0,
         )
         core = Core(config, tiny_model(SHAPE), DEMAND)
-        self.driver = Driver(core, backend_client, urls, self.gateway.meters, clock=lambda: self.now_s)
+        self.driver = Driver(core, backend_client, self.gateway.meters, clock=lambda: self.now_s)
         self.gateway.drivers["tiny"] = self.gateway.workers = self.driver
         self.frame: Frame = make_frame(self.gateway, limits=Limits(**limits))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.frame), base_url="http://gateway")

@@ -14,12 +14,12 @@ from strata.serving.live.events import (
     Heartbeat,
     Join,
     Leave,
-    Sample,
     Tick,
 )
 from strata.serving.live.instructions import Abort, Dispatch, EvictNode, Load, Reject, RejectJoin, Replan
 from strata.serving.live.replan import answer
 from strata.serving.live.rollout import PipelinePhase
+from strata.serving.wire import Sample
 from tests.serving.live.cluster import Cluster, node, request
 
 

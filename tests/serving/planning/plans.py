@@ -62,7 +62,7 @@ def planned(*pipelines: tuple[tuple[str, int, int], ...], heads: int = 64, **job
         **job,
     }
     return ServingPlan(
-        api_version=API_VERSION,
+        apiVersion=API_VERSION,
         kind="ServingPlan",
         name="job on fleet",
         strategy="auto",

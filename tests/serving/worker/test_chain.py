@@ -1,13 +1,14 @@
 import asyncio
+from collections import deque
 from contextlib import aclosing
+from dataclasses import replace
 from threading import Event
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.serving.live.events import Sample
-from strata.serving.wire import RangeMessage, TokenMessage
+from strata.serving.wire import RangeMessage, Sample, TokenMessage
 from strata.serving.worker.holder import Key
 from tests.serving.worker.builders import SHAPE, Cluster, load
 
@@ -331,14 +332,15 @@ def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
     async def timeline():
         async with Cluster() as cluster:
             (worker,) = cluster.workers
-            samples = worker.stage.samples
 
-            class Meanwhile(Sample):
-                def _asdict(self):
-                    samples.append(Sample(*self))
-                    return super()._asdict()
+            class Meanwhile(deque):
+                def popleft(self):
+                    sample = super().popleft()
+                    if sample.context:
+                        self.append(replace(sample, context=0.0))
+                    return sample
 
-            samples.extend(Meanwhile("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
+            worker.stage.samples = Meanwhile(Sample("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
             return worker.take_samples(), worker.take_samples(), worker.take_samples()
 
     assert [[one.units for one in samples] for samples in run(timeline())] == [[1, 2], [1, 2], []]

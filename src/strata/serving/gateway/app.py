@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,12 +16,17 @@ from starlette.routing import Route
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, render
 from strata.serving.gateway import nodes
-from strata.serving.gateway.gateway import Gateway, why_not_ready
-from strata.serving.gateway.openai import Writer, goal_s, parse
-from strata.serving.gateway.request_stream import ApiError
-from strata.serving.gateway.response import GenerationResponse, fault_body
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+from strata.serving.gateway.gateway import Gateway
+from strata.serving.gateway.openai import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Writer,
+    goal_s,
+    parse,
+)
+from strata.serving.gateway.response import GenerationResponse
 
 
 class GatewayFrame(Frame):
@@ -56,19 +60,20 @@ def make_frame(
                 await driver.stop()
 
     async def health(_request: Request) -> Response:
-        trouble = "stopping" if frame.is_draining else why_not_ready(gateway)
+        trouble = "stopping" if frame.is_draining else gateway.why_not_ready()
         body = {"status": "unavailable", "reason": trouble} if trouble else {"status": "ok"}
         return JSONResponse(body, 503 if trouble else 200)
 
+    endpoints = _Endpoints(gateway)
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", _answering(gateway, "chat"), methods=["POST"]),
-            Route("/v1/completions", _answering(gateway, "completion"), methods=["POST"]),
-            Route("/v1/models", _models(gateway)),
-            Route("/v1/models/{name:path}", _model(gateway)),
-            Route("/decisions/{id}", _decision(gateway)),
-            Route("/status", _status(gateway)),
-            Route("/metrics", _metrics(gateway)),
+            Route("/v1/chat/completions", endpoints.chat, methods=["POST"]),
+            Route("/v1/completions", endpoints.completion, methods=["POST"]),
+            Route("/v1/models", endpoints.models),
+            Route("/v1/models/{name:path}", endpoints.model),
+            Route("/decisions/{id}", endpoints.decision),
+            Route("/status", endpoints.status),
+            Route("/metrics", endpoints.metrics),
             Route("/healthz", health),
             *nodes.routes(gateway),
         ],
@@ -90,67 +95,63 @@ def make_frame(
     return frame
 
 
-def _answering(gateway: Gateway, kind: Any) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        generation = replace(
-            parse(kind, await request.body()),
-            ttft_goal_s=goal_s(request.headers, "x-strata-ttft-ms"),
-            tpot_goal_s=goal_s(request.headers, "x-strata-tpot-ms"),
+class _Endpoints:
+    """What clients and operators ask."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def chat(self, request: Request) -> Response:
+        return await self._generate(ChatRequest, request, "chatcmpl")
+
+    async def completion(self, request: Request) -> Response:
+        return await self._generate(CompletionRequest, request, "cmpl")
+
+    async def _generate(self, kind: type[GenerationRequest], request: Request, prefix: str) -> Response:
+        generation = parse(kind, await request.body())
+        ttft_goal_s, tpot_goal_s = (
+            goal_s(request.headers, header) for header in ("x-strata-ttft-ms", "x-strata-tpot-ms")
         )
-        driver = gateway.drivers.get(generation.model)
+        driver = self.gateway.drivers.get(generation.model)
         if driver is None:
-            raise _no_model(gateway, generation.model)
-        request_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{gateway.new_id()}"
-        stream = driver.submit(generation, request_id)
+            raise self._no_model(generation.model)
+        request_id = f"{prefix}-{self.gateway.new_id()}"
+        stream = driver.submit(generation, request_id, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
+        writer = Writer(generation, request_id, int(self.gateway.wall_clock()))
         # An ASGI application in all but name: Starlette only calls it.
-        return GenerationResponse(driver, stream, Writer(generation, request_id, int(gateway.wall_clock())))  # type: ignore[return-value]
+        return GenerationResponse(driver, stream, writer)  # type: ignore[return-value]
 
-    return endpoint
+    async def models(self, _request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_card(name) for name in self.gateway.drivers]})
 
-
-def _models(gateway: Gateway) -> Endpoint:
-    async def endpoint(_request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_card(name) for name in gateway.drivers]})
-
-    return endpoint
-
-
-def _model(gateway: Gateway) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
+    async def model(self, request: Request) -> Response:
         name = request.path_params["name"]  # may hold slashes: org/model
-        if name not in gateway.drivers:
-            raise _no_model(gateway, name)
+        if name not in self.gateway.drivers:
+            raise self._no_model(name)
         return JSONResponse(_card(name))
 
-    return endpoint
+    def _no_model(self, name: str) -> ApiError:
+        known = ", ".join(sorted(self.gateway.drivers)) or "none yet"
+        return ApiError(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
 
-
-def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "strata"}
-
-
-def _no_model(gateway: Gateway, name: str) -> ApiError:
-    known = ", ".join(sorted(gateway.drivers)) or "none yet"
-    return ApiError(404, f"there is no model {name!r}; known: {known}", "model_not_found", param="model")
-
-
-def _decision(gateway: Gateway) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
+    async def decision(self, request: Request) -> Response:
         request_id = request.path_params["id"]
-        for driver in gateway.drivers.values():
+        for driver in self.gateway.drivers.values():
             decision = driver.core.explain(request_id)
             if decision is not None:
                 return JSONResponse(_finite(decision) | {"model": driver.name})
         raise ApiError(404, f"{request_id!r} is unknown, or no longer remembered", "decision_not_found")
 
-    return endpoint
+    async def status(self, _request: Request) -> Response:
+        drivers = self.gateway.drivers
+        return JSONResponse({name: _finite(driver.core.status()) for name, driver in drivers.items()})
+
+    async def metrics(self, _request: Request) -> Response:
+        return PlainTextResponse(render(self.gateway.meters.registry), headers={"content-type": CONTENT_TYPE})
 
 
-def _status(gateway: Gateway) -> Endpoint:
-    async def endpoint(_request: Request) -> Response:
-        return JSONResponse(_finite(gateway.status()))
-
-    return endpoint
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "strata"}
 
 
 def _finite(data: Any) -> Any:
@@ -162,13 +163,6 @@ def _finite(data: Any) -> Any:
     return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
-def _metrics(gateway: Gateway) -> Endpoint:
-    async def endpoint(_request: Request) -> Response:
-        return PlainTextResponse(render(gateway.meters.registry), headers={"content-type": CONTENT_TYPE})
-
-    return endpoint
-
-
 async def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     body = error_body(error.detail, kind=kind_of(error.status_code), code=str(error.status_code))
@@ -177,11 +171,10 @@ async def _http_error(_request: Request, error: Exception) -> Response:
 
 async def _bug(_request: Request, _error: Exception) -> Response:
     # The frame logs it; here it only gets the form of the others.
-    return Response(
-        error_body("internal error", kind=kind_of(500), code="internal"), 500, None, "application/json"
-    )
+    body = error_body("internal error", kind=kind_of(500), code="internal")
+    return Response(body, 500, None, "application/json")
 
 
 async def _fault(_request: Request, fault: Exception) -> Response:
     assert isinstance(fault, ApiError)
-    return Response(fault_body(fault), fault.status, media_type="application/json")
+    return Response(fault.body, fault.status, media_type="application/json")

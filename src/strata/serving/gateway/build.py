@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
 from strata.clock import Clock
 from strata.net.http import Frame, Limits
 from strata.serving.gateway.app import make_frame
+from strata.serving.gateway.backend import BackendClient
 from strata.serving.gateway.discovery import Backend, models_of, watch
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
-from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
+from strata.serving.tasks import TaskSet
+from strata.serving.wire import node_client
 from strata.serving.worker.shape import ELEMENT_BYTES, Shape
 from strata.workload.inference import ModelInfo
 from strata.workload.serving_job import Demand
@@ -49,22 +50,14 @@ class GatewaySettings:
 
 def build(settings: GatewaySettings, *, clock: Clock = time.monotonic) -> tuple[Gateway, Frame]:
     """Return a gateway, and itself as an ASGI application whose lifespan starts it."""
-    gateway = Gateway(Meters(lambda: gateway.counts()))
-
-    async def start(stack: AsyncExitStack) -> None:
-        if settings.shape:
-            client = await stack.enter_async_context(_client(settings.node_token))
-            gateway.fingerprint = settings.shape.fingerprint
-            gateway.workers = _workers(gateway, settings, settings.shape, client, clock)
-        if settings.backends:
-            client = await stack.enter_async_context(_client(settings.backend_token))
-            for number, backend in enumerate(settings.backends):
-                if backend.model:
-                    _engines(gateway, settings, backend.model, client, clock)
-                _in_background(stack, _serve_backend(gateway, settings, number, client, clock))
-
+    gateway = Gateway(fingerprint=settings.shape.fingerprint if settings.shape else "")
+    builder = _Builder(gateway, settings, clock)
     frame = make_frame(
-        gateway, limits=settings.limits, token=settings.token, node_token=settings.node_token, lifespan=start
+        gateway,
+        limits=settings.limits,
+        token=settings.token,
+        node_token=settings.node_token,
+        lifespan=builder.start,
     )
     return gateway, frame
 
@@ -80,79 +73,58 @@ def engine_model(name: str) -> ModelInfo:
     return replace(tiny_model(Shape(num_layers=1)), model_name=name)
 
 
-def _workers(
-    gateway: Gateway,
-    settings: GatewaySettings,
-    shape: Shape,
-    client: httpx.AsyncClient,
-    clock: Clock,
-) -> Driver:
-    urls: dict[str, str] = {}
-    backend_client = Workers(
-        client,
-        urls,
-        max_positions=shape.max_positions,
-        default_tokens=DEMAND.output_tokens,
-        silence_s=settings.limits.answer_s,
-    )
-    core = Core(settings.config, tiny_model(shape), DEMAND, learns=True)
-    driver = Driver(core, backend_client, urls, gateway.meters, clock=clock)
-    gateway.drivers[driver.name] = driver
-    return driver
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Adds drivers to a gateway, as engines say which model they serve."""
 
+    gateway: Gateway
+    settings: GatewaySettings
+    clock: Clock
 
-def _engines(
-    gateway: Gateway, settings: GatewaySettings, model: str, client: httpx.AsyncClient, clock: Clock
-) -> Driver | None:
-    """Return the driver of a model's engines; None where the name is taken by the workers' model."""
-    if driver := gateway.drivers.get(model):
-        return None if driver is gateway.workers else driver
-    urls: dict[str, str] = {}
-    backend_client = Engines(client, urls, default_tokens=DEMAND.output_tokens, silence_s=settings.limits.answer_s)
-    core = Core(settings.config, engine_model(model), DEMAND, learns=True)
-    driver = gateway.drivers[model] = Driver(core, backend_client, urls, gateway.meters, clock=clock)
-    return driver
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Serve until the stack is left."""
+        settings = self.settings
+        if settings.shape:
+            client = await stack.enter_async_context(node_client(settings.node_token))
+            workers = Workers(
+                client,
+                max_positions=settings.shape.max_positions,
+                default_tokens=DEMAND.output_tokens,
+                silence_s=settings.limits.answer_s,
+            )
+            self.gateway.workers = self._driver(tiny_model(settings.shape), workers)
+        if settings.backends:
+            client = await stack.enter_async_context(node_client(settings.backend_token))
+            tasks = TaskSet(lambda error: log.error("a task has ended that should not", exc_info=error))
+            stack.push_async_callback(tasks.close)
+            for number, backend in enumerate(settings.backends):
+                if backend.model:
+                    self._engines(backend.model, client)
+                tasks.start(self._serve_backend(backend, f"backend-{number}", client))
 
+    def _driver(self, model: ModelInfo, backend_client: BackendClient) -> Driver:
+        core = Core(self.settings.config, model, DEMAND, learns=True)
+        driver = Driver(core, backend_client, self.gateway.meters, clock=self.clock)
+        self.gateway.drivers[driver.name] = driver
+        return driver
 
-async def _serve_backend(
-    gateway: Gateway, settings: GatewaySettings, number: int, client: httpx.AsyncClient, clock: Clock
-) -> None:
-    backend = settings.backends[number]
-    model = backend.model
-    while not model:
-        models = await models_of(backend, client)
-        model = models[0].name if models else ""
-        if not model:
-            await asyncio.sleep(ASK_AGAIN_S)
-    driver = _engines(gateway, settings, model, client, clock)
-    if driver is None:
-        log.error("%s is not used: its model %r has the same name as the workers' model", backend.url, model)
-        return
-    assert isinstance(driver.backend_client, Engines)
-    await watch(backend, f"backend-{number}", driver, driver.backend_client)
+    def _engines(self, model: str, client: httpx.AsyncClient) -> Driver:
+        """Return the driver of that name: of the model's engines, or of the workers' model."""
+        if driver := self.gateway.drivers.get(model):
+            return driver
+        silence_s = self.settings.limits.answer_s
+        engines = Engines(client, default_tokens=DEMAND.output_tokens, silence_s=silence_s)
+        return self._driver(engine_model(model), engines)
 
-
-def _client(token: str) -> httpx.AsyncClient:
-    # No proxy of the environment: nodes are near. As many connections as there are requests in flight.
-    return httpx.AsyncClient(
-        headers={"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {}),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-        trust_env=False,
-    )
-
-
-def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    """Run until the gateway stops."""
-
-    async def guarded() -> None:
-        try:
-            await work
-        except Exception:
-            log.exception("a task has ended that should not")
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    task = asyncio.create_task(guarded())
-    stack.push_async_callback(end)
+    async def _serve_backend(self, backend: Backend, node_id: str, client: httpx.AsyncClient) -> None:
+        model = backend.model
+        while not model:
+            models = await models_of(backend, client)
+            model = models[0].name if models else ""
+            if not model:
+                await asyncio.sleep(ASK_AGAIN_S)
+        driver = self._engines(model, client)
+        if isinstance(driver.backend_client, Engines):
+            await watch(backend, node_id, driver, driver.backend_client)
+        else:
+            log.error("%s is not used: its model %r has the same name as the workers' model", backend.url, model)

@@ -88,7 +88,7 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
                 instructions = driver.post(Heartbeat(node_id, incarnation, driver.running_on(node_id)))
             else:
                 incarnation += 1
-                engines.urls[node_id] = backend.url
+                driver.backend_client.urls[node_id] = backend.url
                 instructions = driver.post(Join(node, incarnation))
             is_joined = not any(isinstance(instruction, RejectJoin) for instruction in instructions)
         with suppress(TimeoutError):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from strata.clock import Clock
 from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.meters import Meters
-from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
+from strata.serving.gateway.openai import ApiError, GenerationRequest
+from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.core import Core
 from strata.serving.live.events import Arrive, Cancelled, Event, Failed, Finished, FirstToken, Planned, Tick
 from strata.serving.live.instructions import (
@@ -26,6 +26,7 @@ from strata.serving.live.instructions import (
     Replan,
 )
 from strata.serving.live.replan import answer
+from strata.serving.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -43,34 +44,16 @@ class _Attempt:
 
 
 class Driver:
-    """One model: its scheduler, its requests, and the tasks that run them.
+    """One model: its scheduler, its requests, and the tasks that run them. clock: monotonic seconds."""
 
-    clock: monotonic seconds. urls: addresses of nodes by id; `backend_client` reads them, callers add those that
-    join, those that are evicted are taken out here.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        backend_client: BackendClient,
-        urls: dict[str, str],
-        meters: Meters,
-        *,
-        clock: Clock,
-    ) -> None:
-        self.core, self.backend_client, self.urls, self.meters, self.clock = (
-            core,
-            backend_client,
-            urls,
-            meters,
-            clock,
-        )
+    def __init__(self, core: Core, backend_client: BackendClient, meters: Meters, *, clock: Clock) -> None:
+        self.core, self.backend_client, self.meters, self.clock = core, backend_client, meters, clock
         self.name = core.model.model_name
         self.streams: dict[str, RequestStream] = {}
-        self._attempts: dict[str, _Attempt] = {}
-        self.tasks = set[asyncio.Task[Any]]()
-        self._timer: asyncio.TimerHandle | None = None
+        self.tasks = TaskSet(lambda error: self._fault("task", error))
         self.num_heartbeats = 0
+        self._attempts: dict[str, _Attempt] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def running_on(self, node_id: str) -> frozenset[str]:
         """Return the requests whose present attempt uses a node."""
@@ -100,10 +83,15 @@ class Driver:
         self._set_timer()
         return instructions
 
-    def submit(self, request: GenerationRequest, request_id: str) -> RequestStream:
+    def submit(
+        self, request: GenerationRequest, request_id: str, *, ttft_goal_s: float, tpot_goal_s: float
+    ) -> RequestStream:
         """Take a request; its stream may be over when this returns. Raises ApiError where it cannot be served."""
         signal, prompt = self.backend_client.admit(request, request_id)
-        stream = self.streams[request_id] = RequestStream(request, signal, prompt, arrived_s=self.clock())
+        signal = replace(signal, ttft_goal_s=ttft_goal_s, tpot_goal_s=tpot_goal_s)
+        stream = self.streams[request_id] = RequestStream(
+            request, signal, prompt, arrived_s=self.clock(), on_first_token=self._first_token
+        )
         self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
         self.post(Arrive(signal))
         return stream
@@ -125,9 +113,7 @@ class Driver:
         if self._timer:
             self._timer.cancel()
         self.give_up()
-        for task in list(self.tasks):
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.close()
 
     def _set_timer(self) -> None:
         wake_s, loop = self.core.next_wake_s(self.clock()), asyncio.get_running_loop()
@@ -157,14 +143,14 @@ class Driver:
                     status = STATUS.get(reason.token, 503)
                     self._fail(stream, ApiError(status, str(reason), reason.token, retry_after_s=retry_after_s))
             case Replan():
-                self._start(self._plan(instruction))
+                self.tasks.start(self._plan(instruction))
             case Load():
-                self._start(self.backend_client.load(instruction))
+                self.tasks.start(self.backend_client.load(instruction))
             case Release():
-                self._start(self.backend_client.release(instruction))
+                self.tasks.start(self.backend_client.release(instruction))
             case EvictNode(node_id, reason):
                 log.warning("%s", reason)
-                self.urls.pop(node_id, None)
+                self.backend_client.urls.pop(node_id, None)
             case RejectJoin():
                 pass  # whoever posted the event tells the node
 
@@ -181,45 +167,44 @@ class Driver:
         if stream is None or stream.is_over:
             self.post(Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
             return
-        stream.attempt = dispatch.attempt
-        task = self._start(self._run(stream, dispatch))
+        stream.begin(dispatch.attempt)
+        task = self.tasks.start(self._run(stream, dispatch))
         nodes = [stage.node_id for stage in dispatch.route.stages]
         self._attempts[dispatch.request_id] = _Attempt(dispatch.attempt, nodes, task)
 
+    def _first_token(self, stream: RequestStream) -> None:
+        if stream.first_s is None:
+            stream.first_s = self.clock()
+            self.meters.ttft.labels(self.name).observe(stream.first_s - stream.arrived_s)
+        self.post(FirstToken(stream.request_id, stream.attempt))
+
     async def _run(self, stream: RequestStream, dispatch: Dispatch) -> None:
         request_id, number = dispatch.request_id, dispatch.attempt
-
-        def first_token() -> None:
-            if stream.first_s is None:
-                stream.first_s = self.clock()
-                self.meters.ttft.labels(self.name).observe(stream.first_s - stream.arrived_s)
-            self.post(FirstToken(request_id, number))
-
         try:
-            ended = await self.backend_client.attempt(stream, dispatch, first_token)
+            result = await self.backend_client.attempt(stream, dispatch)
         except Exception as error:
             self._fault("attempt", error)
-            ended = AttemptResult(error=f"{type(error).__name__}: {error}")
+            result = AttemptResult(error=f"{type(error).__name__}: {error}")
         if stream.attempt != number or stream.is_over:
             return
         attempt = self._attempts.pop(request_id)
-        outcome = "ok" if ended.finish is not None else "refused" if ended.fault else "failed"
+        outcome = "ok" if result.finish is not None else "refused" if result.fault else "failed"
         self.meters.attempts.labels(self.name, outcome).inc()
-        if not ended.is_clean:
-            others = [name for name in attempt.node_ids if name != ended.suspect]
-            self._start(self.backend_client.abort(others, request_id, number))
-        if ended.finish is not None:
-            stream.end(ended.finish)
+        if not result.is_clean:
+            others = [name for name in attempt.node_ids if name != result.suspect]
+            self.tasks.start(self.backend_client.abort(others, request_id, number))
+        if result.finish is not None:
+            stream.end(result.finish)
             self._close(stream)
             self.post(Finished(request_id, number, stream.num_generated))
-        elif ended.fault:
-            self._fail(stream, ended.fault)
-            if ended.suspect:
-                self.post(Failed(request_id, number, stream.num_generated, ended.suspect))
+        elif result.fault:
+            self._fail(stream, result.fault)
+            if result.suspect:
+                self.post(Failed(request_id, number, stream.num_generated, result.suspect))
             self.post(Cancelled(request_id))
         else:
-            log.warning("%s, attempt %d: %s", request_id, number, ended.error)
-            self.post(Failed(request_id, number, stream.num_generated, ended.suspect))
+            log.warning("%s, attempt %d: %s", request_id, number, result.error)
+            self.post(Failed(request_id, number, stream.num_generated, result.suspect))
 
     def _stop_attempt(self, request_id: str, number: int) -> None:
         attempt = self._attempts.get(request_id)
@@ -228,7 +213,7 @@ class Driver:
         del self._attempts[request_id]
         attempt.task.cancel()
         self.meters.attempts.labels(self.name, "aborted").inc()
-        self._start(self.backend_client.abort(attempt.node_ids, request_id, number))
+        self.tasks.start(self.backend_client.abort(attempt.node_ids, request_id, number))
 
     # Endings
 
@@ -257,14 +242,3 @@ class Driver:
     def _fault(self, what: str, error: BaseException) -> None:
         self.meters.faults.labels(self.name, what).inc()
         log.error("%s of %s went wrong", what, self.name, exc_info=error)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            self._fault("task", error)

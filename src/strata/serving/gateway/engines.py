@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import httpx
 
-from strata.serving.gateway.backend import AttemptResult
-from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream, Usage
-from strata.serving.live.instructions import Dispatch, Load, Release
+from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
+from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
+from strata.serving.gateway.request_stream import RequestStream
+from strata.serving.live.instructions import Dispatch
 from strata.serving.request import RequestSignal
 
 log = logging.getLogger(__name__)
@@ -30,24 +31,23 @@ EVENT_BYTES: Final = 2**20
 DOCUMENT_BYTES: Final = 2**26
 
 
-class Engines:
-    """The engines that serve one model. `urls` by node id. `broken` is set of one that broke a request off.
-    `continues`: those that go on with an answer of a chat.
+class Engines(BackendClient):
+    """The engines that serve one model, each of which ends a request whose connection closes.
 
-    silence_s: longest wait for anything of an answer; long, as an answer without stream is silent to its end.
+    `broken` is set of one that broke a request off. `continues`: those that go on with an answer of a chat. An
+    answer without stream is silent to its end.
     """
 
     def __init__(
         self,
         client: httpx.AsyncClient,
-        urls: dict[str, str],
         *,
         default_tokens: int,
         silence_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.client, self.urls = client, urls
-        self.default_tokens, self.silence_s, self._sleep = default_tokens, silence_s, sleep
+        super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
+        self._sleep = sleep
         self.broken = defaultdict[str, asyncio.Event](asyncio.Event)
         self.continues = set[str]()
 
@@ -62,22 +62,18 @@ class Engines:
         signal = RequestSignal(
             request_id,
             prompt_tokens=prompt_tokens,
-            max_tokens=request.max_tokens or self.default_tokens,
-            priority=request.priority,
-            ttft_goal_s=request.ttft_goal_s,
-            tpot_goal_s=request.tpot_goal_s,
+            max_tokens=request.token_limit or self.default_tokens,
+            priority=request.priority or 0,
         )
         return signal, ()
 
-    async def attempt(
-        self, stream: RequestStream, dispatch: Dispatch, first_token: Callable[[], None]
-    ) -> AttemptResult:
+    async def attempt(self, stream: RequestStream, dispatch: Dispatch) -> AttemptResult:
         """Relay a request; one that has begun goes on elsewhere only where that is the same text."""
         node_id = dispatch.route.stages[0].node_id
         url = self.urls.get(node_id)
         if url is None:
             return AttemptResult(error=f"{node_id} has gone", suspect=node_id)
-        request, stream.num_resumed = stream.request, stream.num_generated
+        request = stream.request
         if stream.num_generated and not self._may_go_on(stream, node_id in self.continues):
             why = "the engine's connection broke, and no other engine can continue this answer"
             return AttemptResult(fault=ApiError(502, why, "engine-lost"), is_clean=True)
@@ -96,21 +92,19 @@ class Engines:
                         answer.status_code, "the engine refused the request", "engine-refused", body=body
                     )
                     return AttemptResult(fault=refusal, is_clean=True)
-                if not request.is_stream:
+                if not request.stream:
                     document = json.loads(await _document(answer))
                     _count(stream, document)
                     stream.num_generated = stream.usage.completion_tokens
                     stream.put(document)
-                    first_token()
+                    stream.note_token()
                     return AttemptResult(finish="stop", is_clean=True)
-                return await _relay(stream, answer.aiter_bytes(), node_id, first_token)
+                return await _relay(stream, answer.aiter_bytes())
         except (httpx.HTTPError, ValueError) as error:
             self.broken[node_id].set()
             fault = None
-            others = self.continues - {node_id}
-            if stream.num_generated and not self._may_go_on(
-                stream, bool(others)
-            ):  # or it would wait for another in vain
+            has_others = bool(self.continues - {node_id})
+            if stream.num_generated and not self._may_go_on(stream, has_others):  # it would wait in vain
                 fault = ApiError(502, f"the engine's connection broke: {type(error).__name__}", "engine-lost")
             return AttemptResult(error=f"{node_id}: {type(error).__name__}: {error}", suspect=node_id, fault=fault)
 
@@ -129,21 +123,13 @@ class Engines:
         return continues and stream.is_plain and not stream.text[-1:].isspace()
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
-        """Do nothing: an engine ends a request whose connection closes."""
-
-    async def load(self, order: Load) -> None:
-        """Never asked of an engine."""
-        raise AssertionError(f"{order.node_id} is never cut")
-
-    async def release(self, order: Release) -> None:
-        """Never asked of an engine."""
-        raise AssertionError(f"{order.node_id} is never cut")
+        """Do nothing: the attempt's connection has closed."""
 
 
 def _body(stream: RequestStream) -> dict[str, Any]:
-    body = dict(stream.request.body)
+    body = stream.request.body
     body.pop("priority", None)  # ours: queues here, not there
-    if stream.request.is_stream:
+    if stream.request.stream:
         body["stream_options"] = {"include_usage": True} | (body.get("stream_options") or {})
     if not stream.num_generated:
         return body
@@ -152,29 +138,27 @@ def _body(stream: RequestStream) -> dict[str, Any]:
     else:
         body["messages"] = [*body["messages"], {"role": "assistant", "content": stream.text}]
         body |= {"add_generation_prompt": False, "continue_final_message": True}
-    if stream.request.max_tokens is not None:
+    if stream.request.token_limit is not None:
         body.pop("max_completion_tokens", None)
-        body["max_tokens"] = max(1, stream.request.max_tokens - stream.num_generated)
+        body["max_tokens"] = max(1, stream.request.token_limit - stream.num_generated)
     return body
 
 
-async def _relay(
-    stream: RequestStream, chunks: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
-) -> AttemptResult:
-    finish, is_first = "stop", True
-    async for data in _events(chunks):
+async def _relay(stream: RequestStream, chunks: AsyncIterator[bytes]) -> AttemptResult:
+    finish = "stop"
+    async for line in lines_of(chunks, most_bytes=EVENT_BYTES):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
         if data == b"[DONE]":
             return AttemptResult(finish=finish, is_clean=True)
         chunk = json.loads(data)
         if "error" in chunk:
-            return AttemptResult(
-                fault=ApiError(502, "the engine failed", "engine-failed", body=data), is_clean=True
-            )
+            fault = ApiError(502, "the engine failed", "engine-failed", body=data)
+            return AttemptResult(fault=fault, is_clean=True)
         choices = chunk.get("choices") or []
         if choices:
-            if is_first:
-                is_first = False
-                first_token()
+            stream.note_token()
             finish = choices[0].get("finish_reason") or finish
             delta = choices[0].get("delta") or {}
             if stream.num_resumed:
@@ -199,18 +183,6 @@ def _count(stream: RequestStream, answer: dict[str, Any]) -> None:
     stream.engine_usage = Usage(int(usage["prompt_tokens"]) - before, int(usage["completion_tokens"]) + before)
     if before:
         answer["usage"] = stream.engine_usage.to_dict()
-
-
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the data of server-sent events. Raises ValueError for one that is too long to be one."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > EVENT_BYTES:
-            raise ValueError("an event is too long")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
 
 
 async def _document(answer: httpx.Response) -> bytes:

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from strata.clock import Clock
 from strata.serving.gateway.driver import Driver
@@ -21,25 +20,24 @@ class Gateway:
     fingerprint: of the workers' model; none is asked for where it is empty.
     """
 
-    meters: Meters
+    meters: Meters = field(init=False)
     drivers: dict[str, Driver] = field(default_factory=dict)
     workers: Driver | None = None
     fingerprint: str = ""
     wall_clock: Clock = time.time
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
 
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return what each model's scheduler says of itself."""
-        return {name: driver.core.status() for name, driver in self.drivers.items()}
+    def __post_init__(self) -> None:
+        self.meters = Meters(self.counts)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the figures of each model's scheduler."""
         return {name: driver.core.counts() for name, driver in self.drivers.items()}
 
-
-def why_not_ready(gateway: Gateway) -> str:
-    """Return why no model can be served; nothing where one can."""
-    if any(model["ready"] for model in gateway.counts().values()):
-        return ""
-    reasons = [reason["text"] for model in gateway.status().values() for reason in model["reasons"]]
-    return "; ".join(reasons) or "no pipeline serves yet"
+    def why_not_ready(self) -> str:
+        """Return why no model can be served; nothing where one can."""
+        if any(model["ready"] for model in self.counts().values()):
+            return ""
+        statuses = [driver.core.status() for driver in self.drivers.values()]
+        reasons = [reason["text"] for status in statuses for reason in status["reasons"]]
+        return "; ".join(reasons) or "no pipeline serves yet"

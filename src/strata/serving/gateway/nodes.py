@@ -13,8 +13,8 @@ from starlette.routing import Route
 from strata.decision import Trust
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
-from strata.serving.gateway.request_stream import ApiError
-from strata.serving.live.events import Heartbeat, Join, Leave, Loaded, Sample
+from strata.serving.gateway.openai import ApiError
+from strata.serving.live.events import Heartbeat, Join, Leave, Loaded
 from strata.serving.live.instructions import Instruction, RejectJoin
 from strata.serving.node import Node
 from strata.serving.wire import (
@@ -80,24 +80,15 @@ def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
         trust=Trust.MEASURED,
     )
     _check(driver.post(Join(node, message.incarnation)))
-    driver.urls[message.node_id] = message.url.rstrip("/")
+    driver.backend_client.urls[message.node_id] = message.url.rstrip("/")
     return _desired(driver, message.node_id)
 
 
 def _heartbeat(gateway: Gateway, driver: Driver, message: HeartbeatMessage) -> Desired:
     # An open stream says more than a heartbeat: what a worker is done with may still wait here for a slow client.
     running = driver.running_on(message.node_id).union(message.running)
-    _check(
-        driver.post(
-            Heartbeat(
-                message.node_id,
-                message.incarnation,
-                running,
-                message.hop_s,
-                tuple(Sample(**dict(sample)) for sample in message.samples),
-            )
-        )
-    )
+    heartbeat = Heartbeat(message.node_id, message.incarnation, running, message.hop_s, message.samples)
+    _check(driver.post(heartbeat))
     desired = _desired(driver, message.node_id)
     # A lost /nodes/loaded is made up for here; one that was heard is nothing new.
     for version in {wanted.version for wanted in desired.ranges}.intersection(message.loaded):

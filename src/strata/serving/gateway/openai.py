@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from strata.serving.gateway.request_stream import ApiError, GenerationRequest, Usage
+from strata.net.http import error_body, kind_of
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """As in OpenAI's API."""
@@ -44,8 +45,55 @@ SEVERAL: Final = {
 """What fields that take several kinds of value want; pydantic would speak of the first kind only."""
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+class ApiError(Exception):
+    """Why there is no answer, as the client will see it. `body`: an engine's own words, sent as they are."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.retry_after_s = status, code, retry_after_s
+        self.body = body or error_body(message, kind=kind_of(status), code=code, param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the form of OpenAI's API."""
+        return asdict(self) | {"total_tokens": self.prompt_tokens + self.completion_tokens}
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Tokens = Annotated[int, Field(ge=1, le=10**7)]
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+class StreamOptions(_Entry):
+    """`include_usage`: a last chunk with the counts of tokens."""
+
+    include_usage: bool | None = None
+
+
+class GenerationRequest(_Entry):
+    """What both endpoints take: fields as OpenAI names them, properties for what they come to."""
+
+    kind: ClassVar[Literal["chat", "completion"]]
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -58,61 +106,115 @@ class _Request(BaseModel):
     user: Annotated[str, Field(max_length=200)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The prompt as text; empty where it came as tokens."""
 
-Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Tokens = Annotated[int, Field(ge=1, le=10**7)]
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt as tokens; empty where it came as text."""
+        return ()
+
+    @property
+    @abstractmethod
+    def token_limit(self) -> int | None:
+        """Most tokens of the answer; None where the client left it open."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request as it came, for whole engines."""
+        return self.model_dump(exclude_unset=True)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts at which the answer ends."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether the last chunk of a stream counts tokens."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Keys beyond those we have that ask for something."""
+        extra = self.model_extra or {}
+        return tuple(key for key, value in extra.items() if not _asks_nothing(key, value))
 
 
-class StreamOptions(BaseModel):
-    """`include_usage`: a last chunk with the counts of tokens."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    include_usage: bool | None = None
-
-
-class CompletionRequest(_Request):
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions: one prompt, as text or as tokens."""
+
+    kind = "completion"
 
     prompt: (
         str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[list[Token], Field(min_length=1)]
     )
 
+    @property
+    def text(self) -> str:
+        """The prompt as text; empty where it came as tokens."""
+        first = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return first if isinstance(first, str) else ""
 
-Token = Annotated[int, Field(ge=0, lt=2**31)]
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt as tokens; empty where it came as text."""
+        return tuple(token for token in self.prompt if isinstance(token, int))
+
+    @property
+    def token_limit(self) -> int:
+        """Most tokens of the answer."""
+        return self.max_tokens or DEFAULT_COMPLETION_TOKENS
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(_Entry):
     """One message of a chat."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, Field(min_length=1, max_length=50)]
     content: str | list[dict[str, Any]] | None = None
 
+    @property
+    def text(self) -> str:
+        """Its parts that are text: only whole engines take others, and those get the messages as they came."""
+        if not isinstance(self.content, list):
+            return self.content or ""
+        return "".join(part["text"] for part in self.content if isinstance(part.get("text"), str))
 
-class ChatRequest(_Request):
+
+class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
+
+    kind = "chat"
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
 
+    @property
+    def text(self) -> str:
+        """The chat as a text that a small model goes on with: `role: content` lines, then `assistant:`."""
+        return "".join(f"{message.role}: {message.text}\n" for message in self.messages) + "assistant:"
 
-def parse(kind: Literal["chat", "completion"], body: bytes) -> GenerationRequest:
+    @property
+    def token_limit(self) -> int | None:
+        """Most tokens of the answer; None where the client left it open."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+def parse(model: type[GenerationRequest], body: bytes) -> GenerationRequest:
     """Return what is asked. Raises ApiError (400) naming the first thing that is wrong."""
-    model: type[ChatRequest | CompletionRequest] = ChatRequest if kind == "chat" else CompletionRequest
     try:
-        read = model.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where, problem = _where(first["loc"], first["msg"])
         code = "invalid_json" if first["type"] == "json_invalid" else "invalid_value"
         raise ApiError(400, f"{where}: {problem}" if where else problem, code, param=where or None) from None
-    return _generation_request(kind, read)
 
 
 def goal_s(headers: Mapping[str, str], header: str) -> float:
-    """Return a goal among a request's headers; infinite for none. Raises ApiError (400) for what is no time.
+    """Return a goal among a request's headers; infinite for none. Raises ApiError (400) for an invalid time.
 
     A header, as any client of OpenAI's API can send some, and engines refuse keys they do not know.
     """
@@ -123,9 +225,8 @@ def goal_s(headers: Mapping[str, str], header: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ApiError(
-            400, f"{header}: should be a number of milliseconds, not {text!r}", "invalid_value", param=header
-        )
+        problem = f"{header}: should be a number of milliseconds, not {text!r}"
+        raise ApiError(400, problem, "invalid_value", param=header)
     return seconds
 
 
@@ -137,55 +238,8 @@ def _where(loc: tuple[str | int, ...], message: str) -> tuple[str, str]:
     return ".".join(map(str, loc)), message
 
 
-def _generation_request(
-    kind: Literal["chat", "completion"], read: ChatRequest | CompletionRequest
-) -> GenerationRequest:
-    tokens: tuple[int, ...] = ()
-    most = read.max_tokens
-    if isinstance(read, ChatRequest):
-        text = chat_text(read.messages)
-        most = read.max_completion_tokens or most
-    elif isinstance(read.prompt, str):
-        text = read.prompt
-    elif isinstance(read.prompt[0], str):
-        text = read.prompt[0]
-    else:
-        text, tokens = "", tuple(int(token) for token in read.prompt)
-    if kind == "completion":
-        most = most or DEFAULT_COMPLETION_TOKENS
-    return GenerationRequest(
-        kind=kind,
-        model=read.model,
-        body=read.model_dump(exclude_unset=True),
-        text=text,
-        tokens=tokens,
-        max_tokens=most,
-        temperature=1.0 if read.temperature is None else read.temperature,
-        seed=read.seed,
-        stops=(read.stop,) if isinstance(read.stop, str) else tuple(read.stop or ()),
-        is_stream=bool(read.stream),
-        has_usage=bool(read.stream_options and read.stream_options.include_usage),
-        priority=read.priority or 0,
-        extra=tuple(key for key, value in (read.model_extra or {}).items() if not _asks_nothing(key, value)),
-    )
-
-
 def _asks_nothing(key: str, value: Any) -> bool:
     return value is None or any(value == neutral for neutral in NEUTRAL.get(key, ()))
-
-
-def chat_text(messages: list[ChatMessage]) -> str:
-    """Return a chat as the text that a small model goes on with: `role: content` lines, then `assistant:`.
-
-    Parts that are not text are left out: only whole engines take them, and those get the messages as they came.
-    """
-    lines = []
-    for message in messages:
-        content = message.content
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content if isinstance(part.get("text"), str))
-        lines.append(f"{message.role}: {content or ''}\n")
-    return "".join(lines) + "assistant:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +256,19 @@ class Writer:
             name = "chat.completion.chunk" if is_chunk else "chat.completion"
         return {"id": self.request_id, "object": name, "created": self.created, "model": self.request.model}
 
+    def _choice(self, finish: str | None, chat: dict[str, Any], text: str) -> list[dict[str, Any]]:
+        form = chat if self.request.kind == "chat" else {"text": text}
+        return [{"index": 0, "finish_reason": finish, "logprobs": None} | form]
+
     def whole(self, text: str, finish: str, usage: Usage) -> dict[str, Any]:
         """Return the answer of a request without stream."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if self.request.kind == "chat":
-            choice["message"] = {"role": "assistant", "content": text}
-        else:
-            choice["text"] = text
-        return self._head(is_chunk=False) | {"choices": [choice], "usage": usage.to_dict()}
+        choices = self._choice(finish, {"message": {"role": "assistant", "content": text}}, text)
+        return self._head(is_chunk=False) | {"choices": choices, "usage": usage.to_dict()}
 
     def chunk(self, text: str, finish: str | None = None, *, is_first: bool = False) -> dict[str, Any]:
         """Return a piece of text, the end, or both."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if self.request.kind == "chat":
-            choice["delta"] = ({"role": "assistant"} if is_first else {}) | ({"content": text} if text else {})
-        else:
-            choice["text"] = text
-        return self._head(is_chunk=True) | {"choices": [choice]}
+        delta = ({"role": "assistant"} if is_first else {}) | ({"content": text} if text else {})
+        return self._head(is_chunk=True) | {"choices": self._choice(finish, {"delta": delta}, text)}
 
     def relayed(self, answer: dict[str, Any], *, is_chunk: bool) -> dict[str, Any]:
         """Return what an engine wrote under our id and model name."""

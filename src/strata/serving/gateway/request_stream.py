@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Final
 
+from strata.serving.gateway.openai import ApiError, GenerationRequest, Usage
 from strata.serving.request import RequestSignal
 from strata.serving.tokens import StopFinder, TextStream
 
 ROOM: Final = 64
 """Pieces that wait for a slow client before nothing more is read from the worker."""
-
-
-class ApiError(Exception):
-    """Why there is no answer, as the client will see it."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        code: str,
-        *,
-        param: str | None = None,
-        retry_after_s: float | None = None,
-        body: bytes | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after_s, self.body = retry_after_s, body
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the form of OpenAI's API."""
-        total = self.prompt_tokens + self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": total,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A request as it was understood.
-
-    body: as it came, for whole engines. text, tokens: the prompt, as one or the other. max_tokens: None where the
-    client left it open. extra: keys beyond those we have that ask for something.
-    """
-
-    kind: Literal["chat", "completion"]
-    model: str
-    body: dict[str, Any]
-    text: str
-    tokens: tuple[int, ...] = ()
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    seed: int | None = None
-    stops: tuple[str, ...] = ()
-    is_stream: bool = False
-    has_usage: bool = False
-    priority: int = 0
-    extra: tuple[str, ...] = ()
-    ttft_goal_s: float = math.inf
-    tpot_goal_s: float = math.inf
-
 
 Piece = str | dict[str, Any]
 """Text of a worker's tokens, or what a whole engine wrote."""
@@ -82,11 +21,17 @@ Piece = str | dict[str, Any]
 class RequestStream:
     """The meeting point of attempts, which write, and the client's connection, which reads.
 
-    `attempt` is the one that may write; the scheduler numbers them from 1.
+    `attempt` is the one that may write; the scheduler numbers them from 1. on_first_token: called once in each.
     """
 
     def __init__(
-        self, request: GenerationRequest, signal: RequestSignal, prompt: tuple[int, ...], *, arrived_s: float
+        self,
+        request: GenerationRequest,
+        signal: RequestSignal,
+        prompt: tuple[int, ...],
+        *,
+        arrived_s: float,
+        on_first_token: Callable[[RequestStream], None],
     ) -> None:
         self.request, self.signal, self.prompt, self.arrived_s = request, signal, prompt, arrived_s
         self.attempt = 0
@@ -100,6 +45,7 @@ class RequestStream:
         self.finish: str | None = None
         self.fault: ApiError | None = None
         self.engine_usage: Usage | None = None
+        self._on_first_token, self._has_begun = on_first_token, False
         self._decoder, self._stops = TextStream(), StopFinder(request.stops)
         self._pieces = deque[Piece]()
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
@@ -120,8 +66,19 @@ class RequestStream:
         """Tokens so far; an engine's own count where it gave one."""
         return self.engine_usage or Usage(self.signal.prompt_tokens, self.num_generated)
 
+    def begin(self, attempt: int) -> None:
+        """Let another attempt write, after what there is."""
+        self.attempt, self._has_begun, self.num_resumed = attempt, False, self.num_generated
+
+    def note_token(self) -> None:
+        """Note that the present attempt has something to show."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._on_first_token(self)
+
     def put_token(self, token: int) -> bool:
         """Take a worker's token; return whether the text so far ends in a stop text."""
+        self.note_token()
         self.generated.append(token)
         self.num_generated += 1
         self._put_text(self._stops.push(self._decoder.push(token)))

@@ -1,14 +1,14 @@
-"""Ticket to client: one JSON document or server-sent events, as the client takes them."""
+"""A request's stream to its client: one JSON document or server-sent events, as the client takes them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from strata.net.http import Receive, Scope, Send, error_body, kind_of
+from strata.net.http import Receive, Scope, Send
 from strata.serving.gateway.driver import Driver
-from strata.serving.gateway.openai import DONE, Writer, event
-from strata.serving.gateway.request_stream import ApiError, Piece, RequestStream
+from strata.serving.gateway.openai import DONE, ApiError, Writer, event
+from strata.serving.gateway.request_stream import Piece, RequestStream
 
 
 class GenerationResponse:
@@ -32,57 +32,54 @@ class GenerationResponse:
             await asyncio.gather(write, gone, return_exceptions=True)
 
     async def _write(self, send: Send) -> None:
+        has_begun = False
         try:
             pieces = await self.stream.take()  # nothing is promised to the client before there is something
+            if self.stream.request.stream:
+                await _start(send, 200, b"text/event-stream; charset=utf-8", _NO_BUFFERS)
+                has_begun = True
+                await self._stream(send, pieces)
+            else:
+                document = await self._document(pieces)
+                await _start(send, 200, b"application/json", {b"content-length": b"%d" % len(document)})
+                await send({"type": "http.response.body", "body": document})
         except ApiError as fault:
-            await _whole(send, fault.status, fault_body(fault), retry_after_s=fault.retry_after_s)
-            return
-        if self.stream.request.is_stream:
-            await self._stream(send, pieces)
-        else:
-            await self._document(send, pieces)
+            if has_begun:
+                # The status is long sent: an error event says so, and no [DONE] pretends that this was all.
+                await send({"type": "http.response.body", "body": b"data: " + fault.body + b"\n\n"})
+                return
+            headers = {b"content-length": b"%d" % len(fault.body)}
+            if fault.retry_after_s is not None:
+                headers[b"retry-after"] = b"%d" % max(1, round(fault.retry_after_s))
+            await _start(send, fault.status, b"application/json", headers)
+            await send({"type": "http.response.body", "body": fault.body})
 
-    async def _document(self, send: Send, pieces: list[Piece]) -> None:
+    async def _document(self, pieces: list[Piece]) -> bytes:
         received = list[Piece]()
-        try:
-            while pieces:
-                received += pieces
-                pieces = await self.stream.take()
-        except ApiError as fault:
-            await _whole(send, fault.status, fault_body(fault), retry_after_s=fault.retry_after_s)
-            return
+        while pieces:
+            received += pieces
+            pieces = await self.stream.take()
         stream, writer = self.stream, self.writer
         if received and isinstance(received[0], dict):
             answer = writer.relayed(received[0], is_chunk=False)
         else:
             text = "".join(piece for piece in received if isinstance(piece, str))
             answer = writer.whole(text, stream.finish or "stop", stream.usage)
-        await _whole(send, 200, json.dumps(answer).encode())
+        return json.dumps(answer).encode()
 
     async def _stream(self, send: Send, pieces: list[Piece]) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         stream, writer, is_first, is_relayed = self.stream, self.writer, True, False
-        try:
-            while pieces:
-                data = []
-                for piece in pieces:
-                    if isinstance(piece, str):
-                        data.append(event(writer.chunk(piece, is_first=is_first)))
-                    else:
-                        is_relayed = True
-                        data.append(event(writer.relayed(piece, is_chunk=True)))
-                    is_first = False
-                await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
-                pieces = await stream.take()
-        except ApiError as fault:
-            # The status is long sent: an error event says so, and no [DONE] pretends that this was all.
-            await send({"type": "http.response.body", "body": b"data: " + fault_body(fault) + b"\n\n"})
-            return
+        while pieces:
+            data = []
+            for piece in pieces:
+                if isinstance(piece, str):
+                    data.append(event(writer.chunk(piece, is_first=is_first)))
+                else:
+                    is_relayed = True
+                    data.append(event(writer.relayed(piece, is_chunk=True)))
+                is_first = False
+            await send({"type": "http.response.body", "body": b"".join(data), "more_body": True})
+            pieces = await stream.take()
         last = b""
         if not is_relayed:  # an engine has said how it ended
             last = event(writer.chunk("", stream.finish, is_first=is_first))
@@ -91,11 +88,7 @@ class GenerationResponse:
         await send({"type": "http.response.body", "body": last + DONE})
 
 
-def fault_body(fault: ApiError) -> bytes:
-    """Return a fault in the form of OpenAI's API; an engine's own words as they are."""
-    if fault.body is not None:
-        return fault.body
-    return error_body(fault.message, kind=kind_of(fault.status), code=fault.code, param=fault.param)
+_NO_BUFFERS = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 
 
 async def _gone(receive: Receive) -> None:
@@ -103,12 +96,6 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _whole(send: Send, status: int, body: bytes, *, retry_after_s: float | None = None) -> None:
-    headers: list[tuple[bytes, bytes]] = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    if retry_after_s is not None:
-        headers.append((b"retry-after", str(max(1, round(retry_after_s))).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _start(send: Send, status: int, content_type: bytes, headers: dict[bytes, bytes]) -> None:
+    everything = [(b"content-type", content_type), *headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": everything})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Final
 
 import httpx
 
-from strata.serving.gateway.backend import AttemptResult
-from strata.serving.gateway.request_stream import ApiError, GenerationRequest, RequestStream
+from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
+from strata.serving.gateway.openai import ApiError, GenerationRequest
+from strata.serving.gateway.request_stream import RequestStream
 from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 from strata.serving.routing.prefix import block_hashes
@@ -37,40 +38,29 @@ END_S: Final = 0.2
 SEEDS: Final = 10**9
 
 
-class Workers:
-    """The workers of one model. `urls` by node id is kept by whoever hears them join and leave.
+class Workers(BackendClient):
+    """The workers of one model. max_positions: tokens that a sequence may have, prompt and answer together.
 
-    max_positions: tokens that a sequence may have, prompt and answer together. default_tokens: of an answer where
-    the client left it open. silence_s: how long a worker may say nothing; long, as workers notice of each other
-    what is stuck, and heartbeats tell whether they live.
+    They may be silent for long: workers notice of each other what is stuck, and heartbeats tell whether they live.
     """
 
     def __init__(
-        self,
-        client: httpx.AsyncClient,
-        urls: dict[str, str],
-        *,
-        max_positions: int,
-        default_tokens: int,
-        silence_s: float,
+        self, client: httpx.AsyncClient, *, max_positions: int, default_tokens: int, silence_s: float
     ) -> None:
-        self.client, self.urls = client, urls
-        self.max_positions, self.default_tokens, self.silence_s = max_positions, default_tokens, silence_s
+        super().__init__(client, default_tokens=default_tokens, silence_s=silence_s)
+        self.max_positions = max_positions
 
     def admit(self, request: GenerationRequest, request_id: str) -> tuple[RequestSignal, tuple[int, ...]]:
         """Return the request in tokens. Raises ApiError for what the small models cannot do."""
         if request.extra:
-            raise ApiError(
-                400,
-                f"{request.extra[0]} is not supported by this model",
-                "unsupported_parameter",
-                param=request.extra[0],
-            )
+            name = request.extra[0]
+            raise ApiError(400, f"{name} is not supported by this model", "unsupported_parameter", param=name)
         prompt = request.tokens or encode(request.text)
         if max(prompt) >= VOCAB_SIZE:
             raise ApiError(400, f"tokens must be below {VOCAB_SIZE}", "invalid_value", param="prompt")
         room = self.max_positions - len(prompt)
-        max_tokens = min(self.default_tokens, room) if request.max_tokens is None else request.max_tokens
+        limit = request.token_limit
+        max_tokens = min(self.default_tokens, room) if limit is None else limit
         if room < max(max_tokens, 1):
             problem = (
                 f"{len(prompt)} prompt and {max_tokens} output tokens exceed the limit of {self.max_positions}"
@@ -80,16 +70,12 @@ class Workers:
             request_id,
             prompt_tokens=len(prompt),
             max_tokens=max_tokens,
-            priority=request.priority,
-            ttft_goal_s=request.ttft_goal_s,
-            tpot_goal_s=request.tpot_goal_s,
+            priority=request.priority or 0,
             blocks=block_hashes(prompt),
         )
         return signal, prompt
 
-    async def attempt(
-        self, stream: RequestStream, dispatch: Dispatch, first_token: Callable[[], None]
-    ) -> AttemptResult:
+    async def attempt(self, stream: RequestStream, dispatch: Dispatch) -> AttemptResult:
         """Stream from the first worker of a route; go on from what its stream has."""
         stages = tuple(
             StageMessage(version=version, node_id=name, url=self.urls.get(name, ""), first=first, end=end)
@@ -106,7 +92,7 @@ class Workers:
             prompt=stream.prompt,
             generated=tuple(stream.generated),
             max_tokens=stream.signal.max_tokens,
-            temperature=stream.request.temperature,
+            temperature=1.0 if stream.request.temperature is None else stream.request.temperature,
             seed=_seed(stream),
             stop_tokens=(EOS,),
         )
@@ -117,8 +103,8 @@ class Workers:
             ) as answer:
                 if answer.status_code != 200:
                     return AttemptResult(error=f"{head.node_id} says {answer.status_code}", suspect=head.node_id)
-                async with aclosing(_lines(answer.aiter_bytes())) as lines:
-                    return await _read(stream, lines, head.node_id, first_token)
+                async with aclosing(lines_of(answer.aiter_bytes(), most_bytes=LINE_BYTES)) as lines:
+                    return await _read(stream, lines, head.node_id)
         except (httpx.HTTPError, ValueError) as error:
             return AttemptResult(error=f"{head.node_id}: {type(error).__name__}: {error}", suspect=head.node_id)
 
@@ -157,10 +143,7 @@ class Workers:
                 return
 
 
-async def _read(
-    stream: RequestStream, lines: AsyncIterator[bytes], node_id: str, first_token: Callable[[], None]
-) -> AttemptResult:
-    is_first = True
+async def _read(stream: RequestStream, lines: AsyncIterator[bytes], node_id: str) -> AttemptResult:
     async for raw in lines:
         line = GenerateLine.model_validate_json(raw)
         if line.error is not None:
@@ -168,9 +151,6 @@ async def _read(
         if line.token is not None:
             if stream.num_generated >= stream.signal.max_tokens:
                 return AttemptResult(error=f"{node_id} sent more tokens than requested", suspect=node_id)
-            if is_first:
-                is_first = False
-                first_token()
             if stream.put_token(line.token):
                 return AttemptResult(finish="stop")
         if line.finish is not None:
@@ -180,18 +160,6 @@ async def _read(
             return AttemptResult(finish=line.finish, is_clean=True)
         await stream.room()
     return AttemptResult(error=f"{node_id} closed the stream early", suspect=node_id)
-
-
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield lines. Raises ValueError for one that is longer than any of ours."""
-    rest = b""
-    async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_BYTES:
-            raise ValueError("a line is too long")
-        for line in whole:
-            if line:
-                yield line
 
 
 def _seed(stream: RequestStream) -> int:

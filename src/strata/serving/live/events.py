@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from strata.decision import Reason
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.request import RequestSignal
-
-Phase = Literal["prefill", "decode"]
-
-
-class Sample(NamedTuple):
-    """One measurement of a node: layers [first, end) took so long.
-
-    units: sequences of a decode step, tokens of a prompt; context: tokens already cached, mean over sequences.
-    """
-
-    phase: Phase
-    first: int
-    end: int
-    units: int
-    context: float
-    seconds: float
+from strata.serving.wire import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def _value(pool: NodePool, goal: Goal, allocation: Allocation) -> float:
 def _plan(fleet: Fleet, job: ServingJob, estimate: Estimate | None, strategy: Strategy, goal: Goal) -> ServingPlan:
     demand, model = job.demand, job.model
     return ServingPlan(
-        api_version=API_VERSION,
+        apiVersion=API_VERSION,
         kind="ServingPlan",
         name=f"{job.name} on {fleet.name}",
         strategy=strategy,

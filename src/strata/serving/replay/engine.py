@@ -25,7 +25,6 @@ from strata.serving.live.events import (
     Leave,
     Loaded,
     Planned,
-    Sample,
     Tick,
 )
 from strata.serving.live.instructions import (
@@ -45,6 +44,7 @@ from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
 from strata.serving.replay.service import Attempt, Machine, SimulatedService
 from strata.serving.request import RequestSignal
+from strata.serving.wire import Sample
 from strata.simulate.event_clock import EventClock
 from strata.workload.requests import Request
 

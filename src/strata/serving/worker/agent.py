@@ -20,7 +20,7 @@ from strata.serving.wire import (
     LoadedMessage,
     Message,
     RangeMessage,
-    SampleMessage,
+    Sample,
 )
 from strata.serving.worker.holder import Refused
 
@@ -62,7 +62,7 @@ class HostedWorker(Protocol):
     def holder(self) -> Any:
         """Its `plans`, `loaded` and `release`."""
 
-    def take_samples(self) -> tuple[SampleMessage, ...]:
+    def take_samples(self) -> tuple[Sample, ...]:
         """Return what was measured since the last call."""
 
     def load(self, wanted: RangeMessage) -> None:

@@ -19,13 +19,6 @@ AT_ONCE: Final = 16
 """Peers measured at the same time: more would measure our own queue."""
 
 
-def client(token: str) -> httpx.AsyncClient:
-    """Return a client that carries the node token; any number of chains may wait on it."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    return httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
-
-
 class HttpGateway:
     """The gateway behind its address."""
 
@@ -36,10 +29,7 @@ class HttpGateway:
         """Send a message. Raises Unreachable."""
         try:
             answer = await self._client.post(
-                self._url + path,
-                content=message.model_dump_json(),
-                headers={"content-type": "application/json"},
-                timeout=GATEWAY_LIMIT_S,
+                self._url + path, content=message.model_dump_json(), timeout=GATEWAY_LIMIT_S
             )
         except httpx.HTTPError as error:
             raise Unreachable(f"{self._url}{path}: {type(error).__name__}: {error}") from error

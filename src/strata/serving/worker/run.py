@@ -17,12 +17,12 @@ from typing import Final
 from starlette.applications import Starlette
 
 from strata.net.server import serve
-from strata.serving.wire import JoinMessage
+from strata.serving.wire import JoinMessage, node_client
 from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
-from strata.serving.worker.links import HttpGateway, client, hops
+from strata.serving.worker.links import HttpGateway, hops
 from strata.serving.worker.model import LayerMaker, use_one_thread
 from strata.serving.worker.peers import HttpPeers
 from strata.serving.worker.shape import Shape
@@ -59,7 +59,7 @@ class _WorkerProcess:
     def __init__(self, settings: WorkerSettings) -> None:
         self.error: BaseException | None = None
         self._settings = settings
-        self._client = client(settings.token)
+        self._client = node_client(settings.token)
         self.worker = Worker(
             settings.node_id,
             settings.shape,

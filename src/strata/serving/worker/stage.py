@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from strata.clock import Clock
 from strata.errors import StrataError
-from strata.serving.live.events import Phase, Sample
-from strata.serving.wire import StepHeader, TokenMessage
+from strata.serving.wire import Phase, Sample, StepHeader, TokenMessage
 from strata.serving.worker.holder import DecodeRow, Holder, Key, Refused, Sequence
 from strata.serving.worker.turns import Turns
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from strata.clock import Clock
-from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, SampleMessage
+from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, Sample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import Holder, Key, StageMaker
 from strata.serving.worker.shape import Shape
@@ -67,10 +67,10 @@ class Worker:
         keys = self.holder.sequences.keys() | self.driver.driven
         return tuple(sorted({key.request_id for key in keys}))
 
-    def take_samples(self) -> tuple[SampleMessage, ...]:
+    def take_samples(self) -> tuple[Sample, ...]:
         """Return what was measured since the last call."""
         samples = self.stage.samples  # the thread that computes goes on adding to them
-        return tuple(SampleMessage(**samples.popleft()._asdict()) for _ in range(len(samples)))
+        return tuple(samples.popleft() for _ in range(len(samples)))
 
     def load(self, wanted: RangeMessage) -> None:
         """Have layers loaded beside those that serve. Raises Refused where they do not fit."""
