@@ -10,11 +10,9 @@ from click.testing import CliRunner, Result
 
 from strata.cli.main import cli
 from strata.errors import GoalMissed
-from strata.host.rollout.assign import Rules
-from strata.host.rollout.attempt import Arm
 from strata.host.rollout.pictures import svg, text
 from strata.host.rollout.report import report_of
-from strata.host.rollout.rollout import RolloutPlan
+from strata.host.rollout.rollout import Arm, RolloutPlan, Rules
 from strata.host.rollout.store import Store
 from tests.host.rollout.rollouts import simulated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from strata.errors import MissingPart
-from strata.host.record import tracing
+from strata.host.record import tracefs
 from strata.host.trace.events import Trace
 from strata.host.trace.read import read_trace
 
@@ -16,7 +16,7 @@ Thread = tuple[str, int]
 def find() -> Path | None:
     """Return the kernel's tracing folder; None where the scheduler cannot be traced."""
     try:
-        return tracing.find()
+        return tracefs.find()
     except MissingPart:
         return None
 

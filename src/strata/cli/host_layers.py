@@ -35,8 +35,7 @@ def layers(is_plain: bool, pid: int | None, output: str) -> None:
     from strata.host.policy.codec import dump
     from strata.host.policy.generate import generate
     from strata.host.policy.plain import plain
-    from strata.host.threads.classify import classify
-    from strata.host.threads.job import only
+    from strata.host.threads.classify import classify, only
     from strata.host.threads.observe import observe
 
     cpus, kernel, snapshot = cpus_of.probe(), kernel_of.probe(), observe()

@@ -81,14 +81,14 @@ def record(
 
 def _trace(work: Work, output: Path, how: str) -> None:
     from strata.files import write_json
-    from strata.host.record import perf, snapshot, tracefs, tracing
+    from strata.host.record import perf, snapshot, tracefs
     from strata.host.record.sink import sink
 
-    folder = tracing.find()
+    folder = tracefs.find()
     program = perf.find()
     if how == "perf" and program is None:
         raise MissingPart("perf is not here", hint="apt-get install linux-perf, or --how tracefs")
-    events, num_cpus = tracing.available(folder), os.cpu_count() or 1
+    events, num_cpus = tracefs.available(folder), os.cpu_count() or 1
     uses_perf = program is not None and how != "tracefs"
     began_s, is_whole = time.monotonic(), True
     seen: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _trace(work: Work, output: Path, how: str) -> None:
     click.echo(f"wrote {output} ({text.num_bytes / 1e6:.1f} MB of text, by {by}); {lost}", err=True)
     if not is_whole:
         click.echo(f"perf's file came to {perf.MAX_FILE}: the trace ends before the work did", err=True)
-    missing = sorted(set(tracing.EVENTS) - set(events))
+    missing = sorted(set(tracefs.EVENTS) - set(events))
     if missing:
         click.echo(f"this kernel lacks {', '.join(missing)}", err=True)
     click.echo(f"strata host report {output}", err=True)

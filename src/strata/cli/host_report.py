@@ -110,7 +110,7 @@ def report(
 
 
 def _show(console: Console, trace_report: TraceReport) -> None:
-    from strata.host.analysis.gain import predicted_gain
+    from strata.host.analysis.findings.finding import predicted_gain
     from strata.host.analysis.report import verdict
 
     view = trace_report.view

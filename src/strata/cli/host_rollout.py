@@ -27,7 +27,7 @@ class Rule(click.ParamType[tuple[str, str]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         """Return the label and the pattern."""
-        from strata.host.rollout.assign import LABELS
+        from strata.host.rollout.rollout import LABELS
 
         label, _, pattern = str(value).partition("=")
         if label not in LABELS or not pattern:
@@ -101,8 +101,7 @@ def init(
     state: Path | None,
 ) -> None:
     """Begin a roll-out called NAME. Nothing changes until a launcher calls `next`."""
-    from strata.host.rollout.assign import Rules
-    from strata.host.rollout.rollout import RolloutPlan, Unit
+    from strata.host.rollout.rollout import RolloutPlan, Rules, Unit
 
     plan = RolloutPlan(name, Unit(unit), pattern, metric, alpha, aa_pairs, ab_pairs, guard)
     with _store(state, is_new=True) as store:
@@ -126,7 +125,7 @@ def change(
     state: Path | None,
 ) -> None:
     """Include more jobs, exclude some, or stop a roll-out at once."""
-    from strata.host.rollout.assign import Rules
+    from strata.host.rollout.rollout import Rules
 
     with _store(state) as store:
         known = store.get(name)
@@ -176,8 +175,7 @@ def next_(
     output: str,
 ) -> None:
     """Print the policy that an attempt about to start should run under: baseline or candidate."""
-    from strata.host.rollout.judge import judge
-    from strata.host.rollout.next import next_policy
+    from strata.host.rollout.judge import judge, next_policy
 
     labels = {"job": job, "model": model, "paradigm": paradigm, "team": team}
     with _store(state) as store:
@@ -221,9 +219,9 @@ def add(
     state: Path | None,
 ) -> None:
     """Record an attempt that ended. Adding it again changes nothing. Prints the status of the roll-out."""
-    from strata.host.rollout.attempt import Arm, Attempt
     from strata.host.rollout.judge import judge
     from strata.host.rollout.measures import measure
+    from strata.host.rollout.rollout import Arm, Attempt
 
     if (path is not None) + (value is not None) + failed != 1:
         raise click.UsageError("give exactly one of --from, --value and --failed")

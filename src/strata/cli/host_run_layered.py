@@ -59,8 +59,8 @@ def run_layered(
     from strata.host.machine import cpus as cpus_of
     from strata.host.manager.metrics import Metrics
     from strata.host.manager.run import ManagerPaths, check, manage, wait_until_disabled
-    from strata.host.policy.arguments import arguments as arguments_of
     from strata.host.policy.codec import load
+    from strata.host.policy.policy import arguments as arguments_of
     from strata.host.signals import stoppable
 
     read = load(policy)

@@ -47,8 +47,7 @@ def threads(pid: int | None, watch: bool, output: str) -> None:
 
 
 def _look(pid: int | None) -> tuple[Snapshot, tuple[Classified, ...]]:
-    from strata.host.threads.classify import classify
-    from strata.host.threads.job import only
+    from strata.host.threads.classify import classify, only
     from strata.host.threads.observe import observe
 
     snapshot = observe()
@@ -148,8 +147,7 @@ def _why(classified: Classified) -> str:
 
 
 def _show(console: Console, snapshot: Snapshot, current: tuple[Classified, ...]) -> None:
-    from strata.host.threads.names import stem
-    from strata.host.threads.pools import LAYERS
+    from strata.host.threads.pools import LAYERS, stem
 
     alike: dict[tuple[str, int, str, str, str], list[Classified]] = {}
     for classified in current:

@@ -6,7 +6,7 @@ from typing import Final
 
 from strata.reasons.meaning import Meaning, Meanings
 
-LAYERS: Final[Meanings] = {
+REFUSED: Final[Meanings] = {
     "policy-unreadable": Meaning(
         "{fault}",
         "scx_layered cannot read this part of the policy, and does not start.",
@@ -18,10 +18,10 @@ LAYERS: Final[Meanings] = {
         "Merge layers that are treated alike: one layer may match several sets of threads.",
     ),
     "catch-all-missing": Meaning(
-        "the last layer, {name!r}, must match every thread: \"matches\": [[]]",
+        'the last layer, {name!r}, must match every thread: "matches": [[]]',
         "scx_layered treats a thread that fits no layer as an error, so it requires a last layer that matches "
         "all.",
-        "Add a last layer with \"matches\": [[]].",
+        'Add a last layer with "matches": [[]].',
     ),
     "matches-empty": Meaning(
         "layer {name!r} has no match block and is not the last",
@@ -56,7 +56,7 @@ LAYERS: Final[Meanings] = {
     "util-range-wrong": Meaning(
         "{why}",
         "The range of utilisation decides when a layer grows and shrinks; scx_layered refuses it.",
-        "Give \"util_range\": [low, high] with 0 <= low < high; an Open layer has none.",
+        'Give "util_range": [low, high] with 0 <= low < high; an Open layer has none.',
     ),
     "regex-wrong": Meaning(
         "not a regular expression that scx_layered accepts: {why}",
@@ -90,6 +90,10 @@ LAYERS: Final[Meanings] = {
         "are off.",
         "Switch the CPUs on, or use `strata host layers --plain`.",
     ),
+}
+"""What scx_layered refuses itself, most of it only after it was started."""
+
+ACCEPTED_WRONG: Final[Meanings] = {
     "key-unknown": Meaning(
         "unknown key: {key!r} is silently ignored{meant}",
         "scx_layered ignores keys that it does not know, so a misspelt setting has no effect.",
@@ -152,6 +156,15 @@ LAYERS: Final[Meanings] = {
         "No other layer may use a protected layer's CPUs, even idle ones.",
         "Leave at least one CPU out of their minima.",
     ),
+    "util-range-percent": Meaning(
+        "[{low}, {high}] are shares, not percentages: the layer releases CPUs until they are {low} times busy",
+        "util_range is the utilisation of one CPU, from 0 to 1. Above that the layer stays at its fewest CPUs.",
+        "Divide by 100: [0.4, 0.85].",
+    ),
+}
+"""What it accepts silently, and then dies of or does the opposite of what was meant."""
+
+DOUBTFUL: Final[Meanings] = {
     "key-ignored": Meaning(
         "{key} is not read here; it belongs to {where}",
         "scx_layered silently ignores the key.",
@@ -243,11 +256,6 @@ LAYERS: Final[Meanings] = {
         "other CPUs counts.",
         "Give an upper end below 1, or util_includes_open_cputime in a Grouped layer.",
     ),
-    "util-range-percent": Meaning(
-        "[{low}, {high}] are shares, not percentages: the layer releases CPUs until they are {low} times busy",
-        "util_range is the utilisation of one CPU, from 0 to 1. Above that the layer stays at its fewest CPUs.",
-        "Divide by 100: [0.4, 0.85].",
-    ),
     "layer-no-cpus": Meaning(
         "layer {name!r} cannot own any CPU",
         "A Grouped layer with cpus_range [0, 0] only ever runs on idle CPUs of others.",
@@ -264,6 +272,10 @@ LAYERS: Final[Meanings] = {
         "thread waits too long (30 s).",
         "Give microseconds: 20000 is 20 ms.",
     ),
+}
+"""What it accepts and does not do, or does differently from how it reads."""
+
+REMARKS: Final[Meanings] = {
     "open-limits-early": Meaning(
         "the disallow_open and disallow_preempt limits of {name!r} act a thousand times earlier than stated",
         "scx_layered (1.1.2) fills its nanosecond limits for Open layers with microseconds, so that 40 ms of "
@@ -285,4 +297,7 @@ LAYERS: Final[Meanings] = {
         "The prefix is compared as text with paths that end with a slash.",
         "Add a trailing slash if only that cgroup is meant.",
     ),
-}  # fmt: skip
+}
+"""What is right, with something to know."""
+
+LAYERS: Final[Meanings] = {**REFUSED, **ACCEPTED_WRONG, **DOUBTFUL, **REMARKS}

@@ -20,8 +20,7 @@ from strata.evaluation.noisy_neighbours.overhead import RecordedRun, cost_of
 from strata.evaluation.noisy_neighbours.policies import POLICIES, NoiseScenario, PolicyMissing
 from strata.evaluation.noisy_neighbours.session import TooSlow
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
-from strata.host.analysis.findings.finding import Finding, Severity
-from strata.host.analysis.gain import predicted_gain, without
+from strata.host.analysis.findings.finding import Finding, Severity, predicted_gain, without
 from strata.host.apply.act import apply
 from strata.host.apply.journal import opened
 from strata.host.apply.machine import Machine

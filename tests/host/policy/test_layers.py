@@ -19,9 +19,8 @@ from strata.host.policy.codec import dump, read
 from strata.host.policy.generate import generate
 from strata.host.policy.lint.policy import lint
 from strata.host.policy.lint.room import TargetMachine
-from strata.host.policy.matching import layer_of
-from strata.host.threads.classify import Classified, classify
-from strata.host.threads.job import only
+from strata.host.policy.logic import layer_of
+from strata.host.threads.classify import Classified, classify, only
 from strata.host.threads.pools import LAYERS
 from strata.host.threads.snapshot import Snapshot
 from tests.host.builders import TRAINER, of, thread

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from strata.host.policy.lint.regex import fault
-from strata.host.policy.logic import contradiction, covers, implies, is_always, leave_none
-from strata.host.policy.matching import KNOWN, holds
+from strata.host.policy.lint.conditions import fault
+from strata.host.policy.logic import KNOWN, contradiction, covers, holds, implies, is_always, leave_none
 from strata.host.policy.policy import Match
 from tests.host.builders import thread
 

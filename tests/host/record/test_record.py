@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.errors import BadFile, MissingPart, StrataError, UsageError
-from strata.host.record import perf, snapshot, tracefs, tracing
+from strata.host.record import perf, snapshot, tracefs
 from strata.host.record.quick import compare
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
@@ -35,7 +35,7 @@ def no_perf() -> str:
     if perf.find() is None:
         return "perf is not installed"
     try:
-        tracing.find()
+        tracefs.find()
     except MissingPart as error:
         return str(error)
     return ""
@@ -63,10 +63,10 @@ def host(*arguments):
 
 
 def test_the_kernels_own_tracing_records_a_command_and_leaves_nothing_behind(tmp_path, tracefs_folder):
-    found = tracing.find(tracefs_folder.parents[2])
+    found = tracefs.find(tracefs_folder.parents[2])
     out = tmp_path / "trace.txt.gz"
     with sink(out) as text:
-        tracefs.record(found, Work(seconds=20, command=BURST), text, events=tracing.available(found), num_cpus=2)
+        tracefs.record(found, Work(seconds=20, command=BURST), text, events=tracefs.available(found), num_cpus=2)
     trace = read_trace(out)
     assert (trace.unparsed, trace.lost) == (0, text.lost)
     assert trace.num_events > 200
@@ -80,7 +80,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path, tracefs_folder):
     work, out = Work(seconds=60), tmp_path / "trace.txt"
     work.look = interrupt
     with sink(out) as text:
-        tracefs.record(tracefs_folder, work, text, events=tracing.NEEDED, num_cpus=2)
+        tracefs.record(tracefs_folder, work, text, events=tracefs.NEEDED, num_cpus=2)
     assert read_trace(out).num_events > 10
     assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
 
@@ -90,7 +90,7 @@ def test_what_a_small_buffer_loses_is_told(tmp_path, tracefs_folder, monkeypatch
     many = [sys.executable, "-c", "import os\nfor _ in range(20000): os.sched_yield()"]
     out = tmp_path / "trace.txt"
     with sink(out) as text:
-        events = tracing.available(tracefs_folder)
+        events = tracefs.available(tracefs_folder)
         tracefs.record(tracefs_folder, Work(seconds=20, command=many), text, events=events, num_cpus=2)
     assert text.lost > 1000
     assert read_trace(out).lost >= text.lost > 0
@@ -108,7 +108,7 @@ def test_instances_of_killed_recorders_are_removed(tracefs_folder):
 def test_an_instance_goes_also_where_the_recording_fails(tracefs_folder, tmp_path):
     work = Work(seconds=1, command=("no-such-command",))
     with pytest.raises(UsageError, match="no-such-command"), sink(tmp_path / "t.txt") as text:
-        tracefs.record(tracefs_folder, work, text, events=tracing.NEEDED, num_cpus=2)
+        tracefs.record(tracefs_folder, work, text, events=tracefs.NEEDED, num_cpus=2)
     assert not list((tracefs_folder / "instances").glob(f"strata-*-{os.getpid()}"))
     assert not list(tmp_path.iterdir())
 
@@ -167,7 +167,7 @@ def test_events_that_perf_lost_are_counted(tmp_path):
     text = f"{LINE}  a 0 [000] 2.0: PERF_RECORD_LOST lost 17\n{LINE}  a 0 [001] 2.1: PERF_RECORD_LOST lost 3\n"
     with sink(tmp_path / "trace.txt") as out:
         program = fake_perf(tmp_path, text=text)
-        perf.record(program, Work(seconds=0.01), out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(program, Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
     assert out.lost == 20
     assert (tmp_path / "trace.txt").read_text() == text
 
@@ -176,7 +176,7 @@ def test_where_perf_may_not_the_kernel_itself_records(tmp_path, tracefs_folder, 
     (tmp_path / "perf").write_text("#!/bin/sh\necho no permission >&2\nexit 255\n")
     (tmp_path / "perf").chmod(0o755)
     monkeypatch.setattr(perf, "find", lambda: str(tmp_path / "perf"))
-    monkeypatch.setattr(tracing, "PLACES", (str(tracefs_folder),))
+    monkeypatch.setattr(tracefs, "PLACES", (str(tracefs_folder),))
     out = tmp_path / "trace.txt"
     done = host("record", "--seconds", "0.2", "-o", out)
     assert done.exit_code == 0, done.output
@@ -190,7 +190,7 @@ def test_perf_s_own_file_has_no_name_that_a_killed_recorder_could_leave_behind(t
     work.look = lambda: seen.extend(one.name for one in tmp_path.iterdir())
     program = fake_perf(tmp_path)
     with sink(tmp_path / "trace.txt") as out:
-        perf.record(program, work, out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(program, work, out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
     assert sorted(seen)[1:] == ["perf"]  # and the text's, which is not whole yet
 
 
@@ -200,7 +200,7 @@ def test_a_perf_that_fails_at_the_end_says_where_to_look(tmp_path):
     program.write_text(text)
     program.chmod(0o755)
     with pytest.raises(MissingPart, match="perf record failed") as raised, sink(tmp_path / "t.txt") as out:
-        perf.record(str(program), Work(seconds=0.01), out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(str(program), Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
     assert raised.value.hint is not None
     assert f"df {tmp_path}" in raised.value.hint
 
@@ -208,7 +208,7 @@ def test_a_perf_that_fails_at_the_end_says_where_to_look(tmp_path):
 def test_half_a_trace_is_no_trace(tmp_path):
     program = fake_perf(tmp_path, code=1)
     with pytest.raises(StrataError, match="perf script failed"), sink(tmp_path / "trace.txt") as out:
-        perf.record(program, Work(seconds=0.01), out, events=tracing.NEEDED, num_cpus=2, folder=tmp_path)
+        perf.record(program, Work(seconds=0.01), out, events=tracefs.NEEDED, num_cpus=2, folder=tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == ["perf"]
 
 
@@ -251,21 +251,21 @@ def fake_tracing(root: Path, *events: str) -> Path:
 
 
 def test_only_events_that_are_there_are_recorded(tmp_path):
-    folder = fake_tracing(tmp_path, *tracing.NEEDED, "power:cpu_frequency")
-    assert tracing.find(tmp_path) == folder
-    assert tracing.available(folder) == (*tracing.NEEDED, "power:cpu_frequency")
+    folder = fake_tracing(tmp_path, *tracefs.NEEDED, "power:cpu_frequency")
+    assert tracefs.find(tmp_path) == folder
+    assert tracefs.available(folder) == (*tracefs.NEEDED, "power:cpu_frequency")
 
 
 def test_tracing_is_also_found_where_it_was_mounted_before(tmp_path):
     old = tmp_path / "sys/kernel/debug/tracing"
     fake_tracing(tmp_path)  # an empty folder: not mounted
-    shutil.copytree(fake_tracing(tmp_path / "other", *tracing.NEEDED), old)
-    assert tracing.find(tmp_path) == old
+    shutil.copytree(fake_tracing(tmp_path / "other", *tracefs.NEEDED), old)
+    assert tracefs.find(tmp_path) == old
 
 
 def test_a_container_without_tracing_is_told_so(tmp_path):
     with pytest.raises(MissingPart, match="not mounted, or kept out of this container") as caught:
-        tracing.find(tmp_path)
+        tracefs.find(tmp_path)
     assert caught.value.exit_code == 5
     assert "mount -t tracefs" in caught.value.hint
     assert "--quick" in caught.value.hint
@@ -274,22 +274,22 @@ def test_a_container_without_tracing_is_told_so(tmp_path):
 def test_a_kernel_without_a_scheduler_trace_is_told_so(tmp_path):
     fake_tracing(tmp_path, "sched:sched_switch")
     with pytest.raises(MissingPart, match="no event sched:sched_wakeup"):
-        tracing.find(tmp_path)
+        tracefs.find(tmp_path)
 
 
 def test_missing_rights_are_told_so(tmp_path, monkeypatch):
-    fake_tracing(tmp_path, *tracing.NEEDED)
+    fake_tracing(tmp_path, *tracefs.NEEDED)
 
     def refuse(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(MissingPart, match="only root may trace"):
-        tracing.find(tmp_path)
+        tracefs.find(tmp_path)
 
 
 def test_a_recording_without_tracing_exits_5(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracing, "PLACES", ("nowhere",))
+    monkeypatch.setattr(tracefs, "PLACES", ("nowhere",))
     failed = host("record", "--seconds", "1", "-o", tmp_path / "t.txt")
     assert failed.exception.exit_code == 5
     assert not list(tmp_path.glob("t.txt*"))

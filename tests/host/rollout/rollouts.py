@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strata.host.rollout.attempt import Arm, Attempt
-from strata.host.rollout.judge import Verdict, judge
-from strata.host.rollout.next import next_policy
-from strata.host.rollout.rollout import Rollout, RolloutPlan
+from strata.host.rollout.judge import Verdict, judge, next_policy
+from strata.host.rollout.rollout import Arm, Attempt, Rollout, RolloutPlan
 
 
 def attempt(

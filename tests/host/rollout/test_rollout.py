@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.host.rollout.assign import Rules, coin, turn
-from strata.host.rollout.attempt import Arm
-from strata.host.rollout.judge import RolloutStatus, judge
-from strata.host.rollout.next import next_policy
+from strata.host.rollout.judge import RolloutStatus, judge, next_policy
 from strata.host.rollout.pairs import pairs_of
 from strata.host.rollout.report import report_of
-from strata.host.rollout.rollout import Rollout, RolloutPlan, Unit
+from strata.host.rollout.rollout import Arm, Rollout, RolloutPlan, Rules, Unit, coin, turn
 from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, rho_of
 from tests.host.rollout.rollouts import attempt, simulated
 

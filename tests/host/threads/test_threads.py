@@ -17,9 +17,8 @@ from strata.cli import host_threads
 from strata.cli.main import cli
 from strata.errors import UsageError
 from strata.host.threads.classify import changes, classify
-from strata.host.threads.names import stem
 from strata.host.threads.observe import observe
-from strata.host.threads.pools import LAYERS, POOLS
+from strata.host.threads.pools import LAYERS, POOLS, stem
 from strata.host.threads.snapshot import Gpu, Snapshot
 from tests.host.builders import DCGM, ENVOY, LOADER, TRAINER, of, thread, training_host, write_proc
 

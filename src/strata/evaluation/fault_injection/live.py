@@ -23,7 +23,7 @@ from strata.errors import MissingPart
 from strata.evaluation.fault_injection import workloads
 from strata.evaluation.fault_injection.scenarios import InjectedFault
 from strata.evaluation.fault_injection.score import Trial
-from strata.host.record import perf, tracefs, tracing
+from strata.host.record import perf, tracefs
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
 
@@ -80,7 +80,7 @@ def record_trial(fault: InjectedFault, *, seed: int, trace: Path) -> Trial:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Wait until no one else on this machine injects faults: all lock the tracing folder, of which it has one."""
-    folder = os.open(tracing.find(), os.O_RDONLY)
+    folder = os.open(tracefs.find(), os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -143,8 +143,8 @@ class RunningFaults(Work):
 
 def record(work: Work, trace: Path) -> None:
     """Record some work into `trace` by what is here. Raises MissingPart where the scheduler cannot be traced."""
-    folder = tracing.find()
-    events, num_cpus = tracing.available(folder), os.cpu_count() or 1
+    folder = tracefs.find()
+    events, num_cpus = tracefs.available(folder), os.cpu_count() or 1
     program = perf.find()
     with sink(trace) as out:
         if program is not None:

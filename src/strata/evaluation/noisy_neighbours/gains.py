@@ -24,11 +24,11 @@ from strata.evaluation.noisy_neighbours.overhead import record
 from strata.evaluation.noisy_neighbours.policies import NoiseScenario, PolicyMissing
 from strata.evaluation.noisy_neighbours.session import applied, running, some_cpus
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
-from strata.host.analysis.gain import predicted_gain
+from strata.host.analysis.findings.finding import predicted_gain
 from strata.host.analysis.report import report_of
 from strata.host.analysis.view import view_of
 from strata.host.policy.step import Step
-from strata.host.record import perf, tracing
+from strata.host.record import perf, tracefs
 from strata.host.record.work import Work
 from strata.host.trace.events import EventKind, Trace
 from strata.host.trace.read import read_trace
@@ -145,7 +145,7 @@ def one_trial(fault: str, policy: str, *, seconds: float = SECONDS) -> TrainerSh
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.txt"
         try:
-            record("perf" if perf.find() else "tracefs", work, trace, tracing.find())
+            record("perf" if perf.find() else "tracefs", work, trace, tracefs.find())
         finally:
             work.end()
         return _seen(within(read_trace(trace), work.start_ns, work.end_ns))

@@ -23,7 +23,7 @@ import numpy as np
 from strata.errors import MissingPart, StrataError
 from strata.evaluation.noisy_neighbours import pipes
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
-from strata.host.record import perf, tracefs, tracing
+from strata.host.record import perf, tracefs
 from strata.host.record.sink import sink
 from strata.host.record.work import Work
 from strata.host.trace.read import read_trace
@@ -107,7 +107,7 @@ def measure(
     Where tracing is not to be had the only entry says why.
     """
     try:
-        folder = tracing.find()
+        folder = tracefs.find()
     except MissingPart as error:
         return (RecordingCost("none", reason=str(error)),)
     hows = (*(["perf"] if perf.find() else []), "tracefs")
@@ -177,7 +177,7 @@ def _run(how: str, part: str, folder: Path) -> RecordedRun:
 
 def record(how: str, work: Work, trace: Path, folder: Path) -> None:
     """Record by perf, or by the kernel alone in `folder`, while `work` lasts. Raises MissingPart, StrataError."""
-    events, num_cpus = tracing.available(folder), os.cpu_count() or 1
+    events, num_cpus = tracefs.available(folder), os.cpu_count() or 1
     with sink(trace) as out:
         if how == "perf" and (program := perf.find()) is not None:
             perf.record(program, work, out, events=events, num_cpus=num_cpus, folder=trace.parent)

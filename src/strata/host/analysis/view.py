@@ -21,8 +21,7 @@ from strata.host.analysis.task_instances import TaskInstances, task_instances_of
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.steal import Steal
 from strata.host.threads.label import NAME_PREFIX
-from strata.host.threads.names import of_thread
-from strata.host.threads.pools import POOLS
+from strata.host.threads.pools import POOLS, of_thread
 from strata.host.trace.events import Trace
 
 _CRITICAL: Final = re.compile(r"train(er|ing)?([^a-z]|$)|pt_main|(kernel_)?launch|rank_?\d", re.IGNORECASE)

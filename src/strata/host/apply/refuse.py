@@ -12,6 +12,7 @@ from typing import Final
 from strata.decision import Reason
 from strata.fleet.local import cpu_list
 from strata.host.apply.machine import CGROUPS
+from strata.host.machine.kernel import read_attribute
 from strata.host.policy.cgroups import SYSTEM
 from strata.host.policy.step import Step
 
@@ -50,8 +51,8 @@ def residents(root: Path = Path("/")) -> Residents:
         if has_memory and (match := re.search(r"^0::(.*)$", text, re.MULTILINE)):
             groups.setdefault(user, set()).add(match[1])
     return Residents(
-        frozenset(cpu_list(_text(root / "sys/devices/system/cpu/online")) or os.sched_getaffinity(0)),
-        frozenset(cpu_list(_text(root / "sys/devices/system/node/has_memory")) or (0,)),
+        frozenset(cpu_list(read_attribute(root / "sys/devices/system/cpu/online")) or os.sched_getaffinity(0)),
+        frozenset(cpu_list(read_attribute(root / "sys/devices/system/node/has_memory")) or (0,)),
         {user: frozenset(some) for user, some in groups.items()},
     )
 
@@ -94,10 +95,3 @@ def _group(step: Step) -> str:
 
 def _is_in(group: str, other: str) -> bool:
     return group == other or group.startswith(f"{other.rstrip('/')}/")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # not shown by this kernel
-        return ""

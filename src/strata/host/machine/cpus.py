@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from strata.fleet import local
+from strata.host.machine.kernel import read_attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Cpus:
 def probe(root: Path = Path("/sys")) -> Cpus:
     """Read the online CPUs below a sysfs root. What the kernel does not show counts as one node and one cache."""
     folder = root / "devices/system/cpu"
-    online = local.cpu_list(_text(folder / "online")) or tuple(
+    online = local.cpu_list(read_attribute(folder / "online")) or tuple(
         sorted(int(cpu_folder.name[3:]) for cpu_folder in folder.glob("cpu[0-9]*"))
     )
     node_of = {cpu: node for node, cpus in local.probe(root).cpus.items() for cpu in cpus}
@@ -88,9 +89,11 @@ def show(cpus: Iterable[int]) -> str:
 def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int]) -> Cpu:
     shared: tuple[int, ...] = ()
     for index in sorted((folder / "cache").glob("index[0-9]*")):
-        shared = local.cpu_list(_text(index / "shared_cpu_list")) or shared  # the last one is the last level
-    core = local.cpu_list(_text(folder / "topology/core_cpus_list")) or local.cpu_list(
-        _text(folder / "topology/thread_siblings_list")
+        shared = (
+            local.cpu_list(read_attribute(index / "shared_cpu_list")) or shared
+        )  # the last one is the last level
+    core = local.cpu_list(read_attribute(folder / "topology/core_cpus_list")) or local.cpu_list(
+        read_attribute(folder / "topology/thread_siblings_list")
     )
     # Where no cache is shown, a NUMA node stands for one.
     llc = caches.setdefault(shared or (-1 - node,), len(caches))
@@ -99,7 +102,7 @@ def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int
         node,
         llc,
         core or (number,),
-        _text(folder / "cpufreq/scaling_governor"),
+        read_attribute(folder / "cpufreq/scaling_governor"),
         _hz(folder / "cpufreq/scaling_min_freq"),
         # What the processor could, and what it may: a floor above that is refused.
         _hz(folder / "cpufreq/scaling_max_freq") or _hz(folder / "cpufreq/cpuinfo_max_freq"),
@@ -107,15 +110,8 @@ def _cpu(folder: Path, number: int, node: int, caches: dict[tuple[int, ...], int
 
 
 def _hz(path: Path) -> float:
-    text = _text(path)
+    text = read_attribute(path)
     return int(text) * 1e3 if text.isdecimal() else 0.0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # an attribute this kernel has not, or a CPU that is just going offline
-        return ""
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:

@@ -15,6 +15,17 @@ from pathlib import Path
 from strata.fleet.local import cpu_list
 
 
+def read_attribute(path: Path) -> str:
+    """Return what a file of procfs or sysfs says; "" for one that is not here, or not for us.
+
+    Names of threads may hold any bytes: what is not UTF-8 stays visible as such.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="backslashreplace").strip()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """What can be asked of the kernel here, and in which state it is.
@@ -40,21 +51,21 @@ class Kernel:
 def probe(root: Path = Path("/")) -> Kernel:
     """Read what the kernel offers, below a root with proc and sys. What cannot be read is not offered."""
     cgroup = root / "sys/fs/cgroup"
-    controllers = _text(cgroup / "cgroup.controllers")
+    controllers = read_attribute(cgroup / "cgroup.controllers")
     resctrl = root / "sys/fs/resctrl"
     return Kernel(
         "/sys/fs/cgroup" if (cgroup / "cgroup.controllers").exists() else "",
         frozenset(controllers.split()),
         any(cgroup.glob("*/cpu.idle")),
-        cpu_list(_text(root / "sys/devices/system/node/has_memory")),
-        _shared_bandwidth(_line(_text(resctrl / "schemata"), "MB:")),
+        cpu_list(read_attribute(root / "sys/devices/system/node/has_memory")),
+        _shared_bandwidth(_line(read_attribute(resctrl / "schemata"), "MB:")),
         any((resctrl / "mon_data").glob("*/mbm_total_bytes")),
         {
             int(folder.name): cpus
             for folder in sorted((root / "proc/irq").glob("[0-9]*"))
-            if (cpus := cpu_list(_text(folder / "smp_affinity_list")))
+            if (cpus := cpu_list(read_attribute(folder / "smp_affinity_list")))
         },
-        _text(root / "sys/kernel/sched_ext/state"),
+        read_attribute(root / "sys/kernel/sched_ext/state"),
         (root / "proc/driver/nvidia").exists(),
     )
 
@@ -66,10 +77,3 @@ def _shared_bandwidth(line: str) -> tuple[int, ...]:
 
 def _line(text: str, start: str) -> str:
     return next((line for line in text.splitlines() if line.strip().startswith(start)), "")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # not mounted, not built in, or no right
-        return ""

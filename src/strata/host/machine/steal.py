@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.host.machine.kernel import read_attribute
+
 COLUMN = 8
 
 
@@ -47,7 +49,7 @@ class Steal:
 def ticks(root: Path = Path("/")) -> dict[int, int]:
     """Return how much was taken from each CPU since boot, in ticks; nothing where the kernel does not count it."""
     ticks = {}
-    for words in (line.split() for line in _lines(root / "proc/stat")):
+    for words in (line.split() for line in read_attribute(root / "proc/stat").splitlines()):
         if words and words[0].startswith("cpu") and words[0][3:].isdecimal() and len(words) > COLUMN:
             ticks[int(words[0][3:])] = int(words[COLUMN])
     return ticks
@@ -57,10 +59,3 @@ def between(before: Mapping[int, int], after: Mapping[int, int], *, seconds: flo
     """Return what was taken between two readings of `ticks`."""
     hz = os.sysconf("SC_CLK_TCK")
     return Steal(seconds, {cpu: max(after[cpu] - before[cpu], 0) / hz for cpu in after if cpu in before})
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # not Linux, or hidden
-        return []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import MissingPart, UsageError
+from strata.host.machine.kernel import read_attribute
 from strata.host.manager.metrics import Metrics
 from strata.host.manager.stats import SOCKET, NoStats, Stats
 from strata.host.manager.watch import SchedulerRun, SchedulerState, begin, judge
@@ -37,14 +38,14 @@ class ManagerPaths:
 
 def check(root: Path = Path("/")) -> None:
     """Raise MissingPart where the kernel has no sched_ext, UsageError where it runs a scheduler already."""
-    state = _text(root / SCX / "state")
+    state = read_attribute(root / SCX / "state")
     if not state:
         raise MissingPart(
             "this kernel has no sched_ext: no /sys/kernel/sched_ext (Linux 6.12, CONFIG_SCHED_CLASS_EXT=y)",
             hint="strata host layers --plain, which any kernel takes",
         )
     if state != "disabled":
-        ops = _text(root / SCX / "root/ops")
+        ops = read_attribute(root / SCX / "root/ops")
         raise UsageError(f"sched_ext is {state} already, by {ops or 'a scheduler'}", hint="stop that one first")
 
 
@@ -110,15 +111,15 @@ def _look(
 ) -> SchedulerRun:
     seen = SchedulerState(
         time.monotonic(),
-        _text(place.root / SCX / "state"),
-        _text(place.root / SCX / "root/ops"),
+        read_attribute(place.root / SCX / "state"),
+        read_attribute(place.root / SCX / "root/ops"),
         process.poll(),
         last_words(place.log),
         place.off.exists(),
     )
     after = judge(course, seen)
     if after.verdict == "running":
-        metrics.events = events(_text(place.root / SCX / "root/events"))
+        metrics.events = events(read_attribute(place.root / SCX / "root/events"))
         try:
             metrics.take(stats.ask())
         except NoStats:
@@ -149,7 +150,7 @@ def last_words(log: Path) -> str:
 def wait_until_disabled(root: Path, *, patience_s: float = STOP_S) -> bool:
     """Return whether the kernel has taken all tasks back; it does so within milliseconds of a scheduler's end."""
     until_s = time.monotonic() + patience_s
-    while (is_on := _text(root / SCX / "state") not in ("disabled", "")) and time.monotonic() < until_s:
+    while (is_on := read_attribute(root / SCX / "state") not in ("disabled", "")) and time.monotonic() < until_s:
         time.sleep(0.05)
     return not is_on
 
@@ -170,10 +171,3 @@ def _prepare(parent: int, libc: ctypes.CDLL) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # killed before this
         os._exit(1)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # not there, or no more
-        return ""

@@ -8,14 +8,22 @@ from typing import Final
 
 from strata.host.machine.cpus import Cpus
 from strata.host.machine.kernel import Kernel
-from strata.host.policy.arguments import arguments
-from strata.host.policy.logic import covers
-from strata.host.policy.matching import cgroup_path, holds, layer_of
-from strata.host.policy.policy import MAX_COMM, MAX_ORS, MAX_PERF, Confined, Grouped, Layer, LayerKind, Match, Open
+from strata.host.policy.logic import cgroup_path, covers, holds, layer_of
+from strata.host.policy.policy import (
+    MAX_COMM,
+    MAX_ORS,
+    MAX_PERF,
+    Confined,
+    Grouped,
+    Layer,
+    LayerKind,
+    Match,
+    Open,
+    arguments,
+)
 from strata.host.threads.classify import Classified
 from strata.host.threads.label import NAME_PREFIX
-from strata.host.threads.names import of_thread, stem
-from strata.host.threads.pools import LAYERS, POOLS, LayerName
+from strata.host.threads.pools import LAYERS, POOLS, LayerName, of_thread, stem
 from strata.host.threads.snapshot import Thread
 
 PROTECT_FROM: Final = 4

@@ -9,7 +9,7 @@ sched-ext/scx 7a58a3a1 (scx_layered 1.1.2), scheds/rust/scx_layered/src/config.r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -161,3 +161,15 @@ class Layer:
     comment: str | None = None
     template: Match | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+def arguments(layers: Sequence[Layer], *, num_nodes: int) -> tuple[str, ...]:
+    """Return the arguments a policy needs before `f:FILE`, on a machine of so many NUMA nodes.
+
+    Without them a policy that asks who used a GPU ends the scheduler. Hints also need --task-hint-map PATH, where
+    those who write hints look for it, which the policy does not say.
+    """
+    kinds = {match.kind for layer in layers for block in layer.matches for match in block}
+    if not kinds & {"UsedGpuTid", "UsedGpuPid"}:
+        return ()
+    return ("--enable-gpu-support", "--enable-gpu-affinitize") if num_nodes > 1 else ("--enable-gpu-support",)

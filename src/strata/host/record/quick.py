@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from strata.host.machine.steal import Steal
 from strata.host.threads.classify import Classified
-from strata.host.threads.names import stem
+from strata.host.threads.pools import stem
 from strata.reasons import REASONS
 
 WAIT_SHARE: Final = 0.05

@@ -20,6 +20,7 @@ from strata.files import read_text
 from strata.fleet.local import cpu_list
 from strata.host.machine import cpus as cpus_of
 from strata.host.machine.cpus import Cpu, Cpus
+from strata.host.machine.kernel import read_attribute
 from strata.host.machine.steal import Steal
 from strata.host.threads.classify import classify
 from strata.host.threads.observe import observe
@@ -70,7 +71,7 @@ def take(root: Path = Path("/"), *, pid: int | None = None) -> dict[str, Any]:
             thread.thread.tid for thread in threads if thread.pool in FEEDING and thread.thread.pid in job
         ],
         "cgroups": _limits(root, {thread.thread.cgroup for thread in threads if thread.layer != "rest"}),
-        "pressure": _text(root / "proc/pressure/cpu"),
+        "pressure": read_attribute(root / "proc/pressure/cpu"),
     }
 
 
@@ -124,7 +125,7 @@ def read(path: Path) -> MachineSnapshot:
 
 def interrupts(root: Path = Path("/")) -> list[dict[str, Any]]:
     """Return each numbered interrupt: its name, where it may land, and how often it did on each CPU since boot."""
-    lines = _text(root / "proc/interrupts").splitlines()
+    lines = read_attribute(root / "proc/interrupts").splitlines()
     columns = [int(word[3:]) for word in (lines[0].split() if lines else []) if re.fullmatch(r"CPU\d+", word)]
     irqs = []
     for line in lines[1:]:
@@ -134,7 +135,7 @@ def interrupts(root: Path = Path("/")) -> list[dict[str, Any]]:
         if not number.strip().isdecimal() or len(counts) < len(columns):
             continue
         irq = int(number)
-        allowed = cpu_list(_text(root / f"proc/irq/{irq}/smp_affinity_list"))
+        allowed = cpu_list(read_attribute(root / f"proc/irq/{irq}/smp_affinity_list"))
         irqs.append(
             {
                 "irq": irq,
@@ -150,14 +151,7 @@ def _limits(root: Path, groups: Iterable[str]) -> Mapping[str, Mapping[str, str]
     by_group = {}
     for group in sorted(group for group in groups if group):
         folder = root / "sys/fs/cgroup" / group.lstrip("/")
-        limits = {name: text for name in LIMITS if (text := _text(folder / name))}
+        limits = {name: text for name in LIMITS if (text := read_attribute(folder / name))}
         if limits:
             by_group[group] = limits
     return by_group
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # not here, or not for us
-        return ""

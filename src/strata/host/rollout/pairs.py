@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from strata.host.rollout.assign import turn
-from strata.host.rollout.attempt import Arm, Attempt
-from strata.host.rollout.rollout import Rollout, Unit
+from strata.host.rollout.rollout import Arm, Attempt, Rollout, Unit, turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from typing import Any, Final, Self
 
 from strata.errors import UsageError
 from strata.history import History, default_path
-from strata.host.rollout.assign import Rules
-from strata.host.rollout.attempt import Arm, Attempt
-from strata.host.rollout.rollout import Rollout, RolloutPlan, rollout_of
+from strata.host.rollout.rollout import Arm, Attempt, Rollout, RolloutPlan, Rules, rollout_of
 
 MAX_EVENTS: Final = 1_000_000
 

@@ -7,12 +7,11 @@ hints do, 1 - (1 - a)(1 - b); a runner-up takes half its own strength off. Weigh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.host.threads.label import NAME_PREFIX
-from strata.host.threads.names import of_cgroup, of_thread, stem
-from strata.host.threads.pools import POOLS, LayerName, Pool
+from strata.host.threads.pools import POOLS, LayerName, Pool, of_cgroup, of_thread, stem
 from strata.host.threads.snapshot import Snapshot, Thread
 
 LEAST: Final = 0.3
@@ -198,3 +197,37 @@ def _by_behaviour(thread: Thread, process: _Process, *, is_named: bool) -> Itera
         yield "openmp", 0.55, f"one of {crew.count} unnamed threads that {does}"
     elif size >= POOL_SIZE and thread.run_s is not None and thread.busy < 0.05:
         yield "rpc", 0.4, f"one of {size} threads that mostly sleep"
+
+
+TOLD: Final = 0.5
+"""How sure the first thread of a job is critical when nothing but the user says that it is a job."""
+
+
+def only(threads: Sequence[Classified], snapshot: Snapshot, pid: int) -> tuple[Classified, ...]:
+    """Return all threads, where those of other jobs than that of process `pid` are the rest.
+
+    Of the job itself no thread is the rest; without a critical thread, as on a machine without an accelerator,
+    its first thread is taken for one.
+    """
+    members = snapshot.tree(pid)
+    has_critical = any(thread.layer == "critical" for thread in threads if thread.thread.pid in members)
+    return tuple(
+        _inside(thread, leads=not has_critical and thread.thread.tid == pid)
+        if thread.thread.pid in members
+        else _outside(thread, pid)
+        for thread in threads
+    )
+
+
+def _inside(thread: Classified, *, leads: bool) -> Classified:
+    if leads:
+        why = "it is the first thread of the job, which has no other sign of a critical one"
+        return replace(thread, pool="kernel-launch", layer="critical", confidence=TOLD, evidence=(why,))
+    if thread.layer == "rest":
+        return replace(thread, layer="pipeline", evidence=(*thread.evidence, "it belongs to the job"))
+    return thread
+
+
+def _outside(thread: Classified, pid: int) -> Classified:
+    why = f"it does not descend from process {pid}"
+    return replace(thread, pool=None, layer="rest", confidence=0.0, evidence=(why,))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.fleet.local import cpu_list
+from strata.host.machine.kernel import read_attribute
 from strata.host.threads.gpus import gpus as gpus_of
 from strata.host.threads.snapshot import Gpu, Snapshot, Thread
 
@@ -56,7 +57,7 @@ def threads_of(pids: Iterable[int], root: Path = Path("/")) -> tuple[Thread, ...
 
 
 def _uptime_s(proc: Path) -> float:
-    return float((_text(proc / "uptime").split() or ["0"])[0])
+    return float((read_attribute(proc / "uptime").split() or ["0"])[0])
 
 
 def _threads(process: Path, uptime_s: float) -> list[Thread]:
@@ -69,13 +70,13 @@ def _threads(process: Path, uptime_s: float) -> list[Thread]:
 
 
 def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | None:
-    status, stat = _status(task / "status"), _text(task / "stat")
+    status, stat = _status(task / "status"), read_attribute(task / "stat")
     # The name may hold anything, also spaces and brackets; the fields begin behind its last bracket.
     fields = stat[stat.rfind(")") + 2 :].split()
     if not status or len(fields) < 20:
         return None
     start_ticks = int(fields[19])
-    schedstat = _text(task / "schedstat").split()
+    schedstat = read_attribute(task / "schedstat").split()
     has_times = len(schedstat) == 3
     return Thread(
         int(task.name),
@@ -83,7 +84,7 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
         int(leader["PPid"]),
         status["Name"],
         leader["Name"],
-        _cgroup(_text(task / "cgroup")),
+        _cgroup(read_attribute(task / "cgroup")),
         start_ticks,
         max(0.0, uptime_s - start_ticks / os.sysconf("SC_CLK_TCK")),
         int(schedstat[0]) / NS_PER_S if has_times else None,
@@ -99,7 +100,7 @@ def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | 
 
 def _status(path: Path) -> dict[str, str]:
     status = {}
-    for line in _text(path).split("\n"):
+    for line in read_attribute(path).split("\n"):
         key, colon, value = line.partition(":\t")
         if colon:
             # A name keeps its spaces; numbers are padded with them.
@@ -132,11 +133,3 @@ def _devices(process: Path) -> tuple[str, ...] | None:
     except OSError:  # the process has ended
         return ()
     return tuple(sorted(targets))
-
-
-def _text(path: Path) -> str:
-    try:
-        # Names are any bytes; what is no UTF-8 stays visible as such.
-        return path.read_text(encoding="utf-8", errors="backslashreplace")
-    except OSError:  # the thread has ended, or the kernel does not count this
-        return ""

@@ -6,6 +6,7 @@ in `lines.py`. Both must give the same events for any line (a test holds them to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from strata.arrays import Ints
 from strata.host.trace.events import NAME_BYTES, EventKind, Events, Names, TaskState
+from strata.host.trace.lines import USUAL
 from strata.host.trace.words import (
     TOP,
     Mask,
@@ -31,21 +33,6 @@ from strata.host.trace.words import (
 PAD: Final = b"\0" * 32
 """So that the characters before the first and after the last line can be looked at."""
 
-_FAST: Final = {
-    b"sched_switch": (EventKind.SWITCH, 9),
-    b"sched_wakeup": (EventKind.WAKEUP, 4),
-    b"sched_wakeup_new": (EventKind.WAKEUP_NEW, 4),
-    b"sched_waking": (EventKind.WAKING, 4),
-    b"sched_migrate_task": (EventKind.MIGRATE, 5),
-    b"irq_handler_entry": (EventKind.IRQ_ENTRY, 2),
-    b"irq_handler_exit": (EventKind.IRQ_EXIT, 2),
-    b"softirq_entry": (EventKind.SOFTIRQ_ENTRY, 2),
-    b"softirq_exit": (EventKind.SOFTIRQ_EXIT, 2),
-    b"sched_process_fork": (EventKind.FORK, 4),
-    b"sched_process_exit": (EventKind.EXIT, 4),
-    b"sys_enter_sched_yield": (EventKind.YIELD, 0),
-}
-"""What is read here: its kind, and how many `=` its fields have where no name holds one."""
 _SLOW: Final = (b"sched_process_exec", b"cpu_frequency")
 """What is always left to the grammar: rare, or with fields of any length."""
 _IS_SLOW: Final = 255
@@ -112,20 +99,18 @@ def read_block(raw: bytes, known: KnownNames) -> Block:
         equals = np.flatnonzero(chars == ord("="))
         first = np.searchsorted(equals, head.event_end)
         num_equals = np.searchsorted(equals, ends[head.line]) - first
-        is_known = kind != _IS_SLOW
-        for event_kind, expected in _FAST.values():
-            is_known &= (kind != event_kind) | (num_equals == expected)
+        is_known = (kind == EventKind.OTHER) | (num_equals == _NUM_EQUALS[kind])
         head, kind, first = head.only(is_known), kind[is_known], first[is_known]
         events.time_ns[head.line] = head.time_ns
         events.cpu[head.line] = head.cpu
         events.tid[head.line] = np.where(kind != EventKind.OTHER, head.tid, -1)
         fields = _Fields(chars, at, ends, known, events)
         is_good = np.ones(len(kind), bool)
-        for event_kind, expected in _FAST.values():
+        for event_kind, form in _FORMS.items():
             these = np.flatnonzero(kind == event_kind)
-            if these.size and expected:
-                places = equals[first[these, None] + np.arange(expected)].T
-                is_good[these] = fields.read(event_kind, head.line[these], head.event_end[these], places)
+            if these.size and form:
+                places = equals[first[these, None] + np.arange(_NUM_EQUALS[event_kind])].T
+                is_good[these] = fields.read(form, head.line[these], head.event_end[these], places)
         events.kind[head.line] = kind
         is_read[head.line] = is_good
     rest = np.flatnonzero(~is_read)
@@ -213,8 +198,8 @@ def _kinds(at: Words, end: Places) -> NDArray[np.uint8]:
     """Return the kinds of events by the last 16 characters of their names, with what stands before."""
     high, low = at[end - 8], at[end - 16]
     kinds = np.full(len(end), EventKind.OTHER, np.uint8)
-    for name in (*_FAST, *_SLOW):
-        kind = _FAST[name][0] if name in _FAST else _IS_SLOW
+    usual = {event.encode(): kind for event, (kind, _) in USUAL.items()}
+    for name, kind in {**usual, **dict.fromkeys(_SLOW, _IS_SLOW)}.items():
         is_it = high == word(name[-8:])
         more = name[-16:-8]
         for before in (b" ", b":"):
@@ -223,6 +208,24 @@ def _kinds(at: Words, end: Places) -> NDArray[np.uint8]:
             is_this = is_it & ((low & mask) == word(tail.rjust(8, b"\0")))
             kinds[is_this] = kind
     return kinds
+
+
+_Form = tuple[tuple[bytes, str], ...]
+"""Fields in their order: what stands before a value, with the `=` that ends it, and what the value is."""
+
+
+def _form(text: str) -> _Form:
+    parts = re.split(r"<(\w+)>", text)
+    # The first field follows the colon that ends the event's name.
+    return tuple(zip((f": {parts[0]}".encode(), *map(str.encode, parts[2::2])), parts[1::2], strict=False))
+
+
+_FORMS: Final = {kind: _form(text) for kind, text in USUAL.values()}
+_NUM_EQUALS: Final = np.full(_IS_SLOW + 1, -1)
+"""How many `=` an event's fields have where no name holds one, by its kind."""
+for _kind, _text in USUAL.values():
+    _NUM_EQUALS[_kind] = _text.count("=")
+_STATES: Final = np.array([TaskState.of(bytes([letter])) for letter in range(256)], np.int32)
 
 
 class _Fields:
@@ -238,28 +241,39 @@ class _Fields:
     ) -> None:
         self.chars, self.at, self.ends, self.known, self.events = chars, at, ends, known, events
 
-    def read(self, kind: EventKind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        """Read the lines of a kind, `eq[k]` the place of each line's k-th `=`."""
-        if kind is EventKind.SWITCH:
-            return self._switch(line, event_end, eq)
-        if kind in (EventKind.WAKEUP, EventKind.WAKEUP_NEW, EventKind.WAKING):
-            return self._wake(line, event_end, eq)
-        if kind is EventKind.MIGRATE:
-            return self._migrate(line, event_end, eq)
-        if kind is EventKind.FORK:
-            return self._fork(line, event_end, eq)
-        if kind is EventKind.EXIT:
-            return self._exit(line, event_end, eq)
-        return self._irq(kind, line, event_end, eq)
+    def read(self, form: _Form, line: NDArray[np.intp], event_end: Places, equals: Places) -> Mask:
+        """Read the lines of a form, `equals[k]` the place of each line's k-th `=`."""
+        stops = equals[np.cumsum([before.count(b"=") for before, _ in form]) - 1]
+        good: Mask = stops[0] - event_end == len(form[0][0]) - 1
+        for k, (before, field) in enumerate(form):
+            good &= self._is(stops[k], before.removesuffix(b"="))
+            is_last = k + 1 == len(form)
+            end = self.ends[line] if is_last else stops[k + 1] - len(form[k + 1][0]) + 1
+            good &= self._value(field, stops[k] + 1, end, line)
+        return good
 
     def _is(self, place: Places, text: bytes) -> Mask:
-        """Return where the characters before `place` are `told` (at most 8)."""
-        is_it: Mask = (self.at[place - 8] & TOP[len(text)]) == word(text.rjust(8, b"\0"))
-        return is_it
+        """Return where the characters before `place` are `text`."""
+        good = np.ones(len(place), bool)
+        for end in range(len(text), 0, -8):
+            part = text[max(end - 8, 0) : end]
+            at = self.at[place - (len(text) - end) - 8]
+            good &= (at & TOP[len(part)]) == word(part.rjust(8, b"\0"))
+        return good
 
-    def _number(self, start: Places, end: Places, column: NDArray[np.int32], line: NDArray[np.intp]) -> Mask:
-        value, is_number = number(self.at, start, end)
-        column[line] = value
+    def _value(self, field: str, start: Places, end: Places, line: NDArray[np.intp]) -> Mask:
+        if field == "rest":
+            return np.ones(len(line), bool)
+        if field == "irq_name":  # cut where names of threads end
+            return self._name(start, np.minimum(end, start + NAME_BYTES), self.events.other_comm, line)
+        if field == "prio":  # below zero for deadline threads
+            return number(self.at, start + (self.chars[start] == ord("-")), end)[1]
+        if field == "state":
+            return self._state(start, end, line)
+        column: NDArray[np.int32] = getattr(self.events, field)
+        if field in ("comm", "other_comm"):
+            return self._name(start, end, column, line)
+        column[line], is_number = number(self.at, start, end)
         return is_number
 
     def _name(self, start: Places, end: Places, column: NDArray[np.int32], line: NDArray[np.intp]) -> Mask:
@@ -268,81 +282,9 @@ class _Fields:
         column[line] = index
         return is_short & (index >= 0)
 
-    def _switch(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        events = self.events
-        good: Mask = (eq[0] - event_end == 11) & self._is(eq[0], b"rev_comm") & self._is(eq[1], b"prev_pid")
-        good &= self._is(eq[2], b"rev_prio") & self._is(eq[3], b"ev_state") & self._is(eq[4], b" ")
-        good &= (eq[5] == eq[4] + 1) & (eq[6] == eq[4] + 13) & (self.at[eq[4]] == word(b"==> next"))
-        good &= self._is(eq[6], b"ext_comm") & self._is(eq[7], b"next_pid") & self._is(eq[8], b"ext_prio")
-        good &= self.chars[eq[1] - 9] == ord(" ")
-        good &= self.chars[eq[7] - 9] == ord(" ")
-        good &= self._is(eq[2] - 8, b" p") & self._is(eq[3] - 8, b" pr") & self._is(eq[8] - 8, b" n")
-        good &= self._name(eq[0] + 1, eq[1] - 9, events.comm, line)
-        good &= self._number(eq[1] + 1, eq[2] - 10, events.tid, line)
-        good &= self._name(eq[6] + 1, eq[7] - 9, events.other_comm, line)
-        good &= self._number(eq[7] + 1, eq[8] - 10, events.other, line)
-        good &= self._is_prio(eq[2] + 1, eq[3] - 11) & self._is_prio(eq[8] + 1, self.ends[line])
-        letter, second, length = self.chars[eq[3] + 1], self.chars[eq[3] + 2], eq[4] - eq[3] - 2
-        state = _STATES[letter].copy()
-        is_plus = (length == 2) & (second == ord("+"))
-        state[(letter == ord("R")) & is_plus] = TaskState.PREEMPTED
-        events.arg[line] = state
-        good &= (length == 1) | is_plus
-        return good
-
-    def _is_prio(self, start: Places, end: Places) -> Mask:
-        """Return where a priority stands, which is below zero for deadline threads."""
-        start = start + (self.chars[start] == ord("-"))
-        return number(self.at, start, end)[1]
-
-    def _wake(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        good: Mask = self._comm_and_pid(line, event_end, eq)
-        good &= self._is(eq[3], b"rget_cpu") & self._is(eq[3] - 8, b" ta")
-        good &= self._is_prio(eq[2] + 1, eq[3] - 11)
-        good &= self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
-        return good & self._number(eq[3] + 1, self.ends[line], self.events.arg, line)
-
-    def _comm_and_pid(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        good: Mask = (eq[0] - event_end == 6) & self._is(eq[0], b"comm") & self._is(eq[1], b" pid")
-        good &= self._is(eq[2], b" prio")
-        return good & self._name(eq[0] + 1, eq[1] - 4, self.events.comm, line)
-
-    def _migrate(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        good: Mask = self._comm_and_pid(line, event_end, eq) & self._is_prio(eq[2] + 1, eq[3] - 9)
-        good &= self._is(eq[3], b"orig_cpu") & self._is(eq[4], b"dest_cpu")
-        good &= (self.chars[eq[3] - 9] == ord(" ")) & (self.chars[eq[4] - 9] == ord(" "))
-        good &= self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
-        good &= self._number(eq[3] + 1, eq[4] - 9, self.events.other, line)
-        return good & self._number(eq[4] + 1, self.ends[line], self.events.arg, line)
-
-    def _fork(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        events, end = self.events, self.ends[line]
-        good: Mask = (eq[0] - event_end == 6) & self._is(eq[0], b"comm") & self._is(eq[1], b" pid")
-        good &= self._is(eq[2], b"ild_comm") & self._is(eq[2] - 8, b" ch") & self._is(eq[3], b"hild_pid")
-        good &= self._is(eq[3] - 8, b" c")
-        good &= self._name(eq[0] + 1, eq[1] - 4, events.other_comm, line)
-        good &= self._number(eq[1] + 1, eq[2] - 11, events.other, line)
-        good &= self._name(eq[2] + 1, eq[3] - 10, events.comm, line)
-        return good & self._number(eq[3] + 1, end, events.tid, line)
-
-    def _exit(self, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        good: Mask = self._comm_and_pid(line, event_end, eq) & self._is(eq[3], b"oup_dead")
-        good &= self._is(eq[3] - 8, b" gr") & self._is_prio(eq[2] + 1, eq[3] - 11)
-        return good & self._number(eq[1] + 1, eq[2] - 5, self.events.tid, line)
-
-    def _irq(self, kind: EventKind, line: NDArray[np.intp], event_end: Places, eq: Places) -> Mask:
-        other, end = self.events.other, self.ends[line]
-        good: Mask = eq[0] - event_end == 5
-        if kind is EventKind.IRQ_ENTRY:
-            good &= self._is(eq[0], b"irq") & self._is(eq[1], b" name")
-            good &= self._name(eq[1] + 1, np.minimum(end, eq[1] + 1 + NAME_BYTES), self.events.other_comm, line)
-            return good & self._number(eq[0] + 1, eq[1] - 5, other, line)
-        if kind is EventKind.IRQ_EXIT:
-            good &= self._is(eq[0], b"irq") & self._is(eq[1], b" ret")
-            good &= self._is(end, b"handled")
-            return good & self._number(eq[0] + 1, eq[1] - 4, other, line)
-        good &= self._is(eq[0], b"vec") & self._is(eq[1], b"[action") & (self.chars[eq[1] - 8] == ord(" "))
-        return good & self._number(eq[0] + 1, eq[1] - 8, other, line)
-
-
-_STATES: Final = np.array([TaskState.of(bytes([letter])) for letter in range(256)], np.int32)
+    def _state(self, start: Places, end: Places, line: NDArray[np.intp]) -> Mask:
+        letter, length = self.chars[start], end - start
+        is_plus: Mask = (length == 2) & (self.chars[start + 1] == ord("+"))
+        self.events.arg[line] = np.where((letter == ord("R")) & is_plus, TaskState.PREEMPTED, _STATES[letter])
+        is_usual: Mask = is_plus | (length == 1)
+        return is_usual

@@ -11,8 +11,8 @@ A name may hold spaces, `==>` or bytes that are no UTF-8, but not more than 15 o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from strata.host.trace.events import EventKind, Names, TaskState
 
@@ -26,29 +26,65 @@ HEADER: Final = re.compile(
     rb"(?:\d+[ ]+)?(?:\w+:)?(?P<event>\w+)(?P<call>\(|:|$| ->)[ ]*(?P<rest>.*)",
     re.DOTALL,
 )
-_NAME: Final = rb"(.{0,16}?)"
-_ID: Final = rb"(-?\d+)"
-_SWITCH: Final = (
-    re.compile(
-        rb"prev_comm=%b prev_pid=%b prev_prio=-?\d+ prev_state=(\S+) ==> "
-        rb"next_comm=%b next_pid=%b next_prio=-?\d+\s*" % (_NAME, _ID, _NAME, _ID),
-        re.DOTALL,
+_WAKE: Final = "comm=<comm> pid=<tid> prio=<prio> target_cpu=<arg>"
+USUAL: Final[Mapping[str, tuple[EventKind, str]]] = {
+    "sched_switch": (
+        EventKind.SWITCH,
+        "prev_comm=<comm> prev_pid=<tid> prev_prio=<prio> prev_state=<state> "
+        "==> next_comm=<other_comm> next_pid=<other> next_prio=<prio>",
     ),
-    re.compile(rb"%b:%b \[-?\d+\] (\S+) ==> %b:%b \[-?\d+\]\s*" % (_NAME, _ID, _NAME, _ID), re.DOTALL),
-)
-_WAKE: Final = (
-    re.compile(rb"comm=%b pid=%b prio=-?\d+ (?:success=\d )?target_cpu=(\d+)\s*" % (_NAME, _ID), re.DOTALL),
-    re.compile(rb"%b:%b \[-?\d+\](?: success=\d)? CPU:(\d+)\s*" % (_NAME, _ID), re.DOTALL),
-)
-_MIGRATE: Final = re.compile(
-    rb"comm=%b pid=%b prio=-?\d+ orig_cpu=(\d+) dest_cpu=(\d+)\s*" % (_NAME, _ID), re.DOTALL
-)
-_FORK: Final = re.compile(rb"comm=%b pid=%b child_comm=%b child_pid=%b\s*" % (_NAME, _ID, _NAME, _ID), re.DOTALL)
-_EXIT: Final = re.compile(rb"comm=%b pid=%b prio=-?\d+.*" % (_NAME, _ID), re.DOTALL)
-_EXEC: Final = re.compile(rb"filename=(.*) pid=%b old_pid=-?\d+\s*" % _ID, re.DOTALL)
-_IRQ: Final = re.compile(rb"irq=(\d+)(?: name=(.*?))?(?: handler=.*| ret=\w+)?\s*", re.DOTALL)
-_SOFTIRQ: Final = re.compile(rb"vec=(\d+).*", re.DOTALL)
-_FREQUENCY: Final = re.compile(rb"state=(\d+) cpu_id=(\d+)\s*", re.DOTALL)
+    "sched_wakeup": (EventKind.WAKEUP, _WAKE),
+    "sched_wakeup_new": (EventKind.WAKEUP_NEW, _WAKE),
+    "sched_waking": (EventKind.WAKING, _WAKE),
+    "sched_migrate_task": (EventKind.MIGRATE, "comm=<comm> pid=<tid> prio=<prio> orig_cpu=<other> dest_cpu=<arg>"),
+    "irq_handler_entry": (EventKind.IRQ_ENTRY, "irq=<other> name=<irq_name>"),
+    "irq_handler_exit": (EventKind.IRQ_EXIT, "irq=<other> ret=<rest>"),
+    "softirq_entry": (EventKind.SOFTIRQ_ENTRY, "vec=<other> [action=<rest>"),
+    "softirq_exit": (EventKind.SOFTIRQ_EXIT, "vec=<other> [action=<rest>"),
+    "sched_process_fork": (EventKind.FORK, "comm=<other_comm> pid=<other> child_comm=<comm> child_pid=<tid>"),
+    "sched_process_exit": (EventKind.EXIT, "comm=<comm> pid=<tid> prio=<prio> group_dead=<rest>"),
+    "sys_enter_sched_yield": (EventKind.YIELD, ""),
+}
+"""Events in the form that kernels and perf write today. What is in brackets is kept in the column of that name;
+<prio> and <rest> are not kept, <state> goes into `arg`, <irq_name> and <path> into a column of names."""
+_OTHER_FORMS: Final[Mapping[EventKind, tuple[str, ...]]] = {
+    EventKind.SWITCH: ("<comm>:<tid> [<prio>] <state> ==> <other_comm>:<other> [<prio>]",),
+    **dict.fromkeys(
+        (EventKind.WAKEUP, EventKind.WAKEUP_NEW, EventKind.WAKING),
+        (
+            "comm=<comm> pid=<tid> prio=<prio> success=<prio> target_cpu=<arg>",
+            "<comm>:<tid> [<prio>] CPU:<arg>",
+            "<comm>:<tid> [<prio>] success=<prio> CPU:<arg>",
+        ),
+    ),
+    EventKind.IRQ_ENTRY: ("irq=<other> name=<irq_name> handler=<rest>", "irq=<other>"),
+    EventKind.IRQ_EXIT: ("irq=<other><rest>",),
+    EventKind.SOFTIRQ_ENTRY: ("vec=<other><rest>",),
+    EventKind.SOFTIRQ_EXIT: ("vec=<other><rest>",),
+    EventKind.EXIT: ("comm=<comm> pid=<tid> prio=<prio><rest>",),
+    EventKind.EXEC: ("filename=<path> pid=<tid> old_pid=<prio>",),
+    EventKind.FREQUENCY: ("state=<other> cpu_id=<cpu>",),
+}
+"""Forms of older kernels, of trace-cmd, and of events that are rare."""
+_KINDS: Final[Mapping[str, EventKind]] = {
+    **{event: kind for event, (kind, _) in USUAL.items()},
+    "sys_sched_yield": EventKind.YIELD,
+    "sched_process_exec": EventKind.EXEC,
+    "cpu_frequency": EventKind.FREQUENCY,
+}
+_FIELDS: Final = {
+    "comm": "(?P<comm>.{0,16}?)",
+    "other_comm": "(?P<other_comm>.{0,16}?)",
+    "irq_name": "(?P<other_comm>.*?)",
+    "path": "(?:.*/)?(?P<comm>[^/]{0,15})[^/]*",
+    "tid": r"(?P<tid>-?\d+)",
+    "other": r"(?P<other>-?\d+)",
+    "arg": r"(?P<arg>\d+)",
+    "cpu": r"(?P<cpu>\d+)",
+    "state": r"(?P<state>\S+)",
+    "prio": r"-?\d+",
+    "rest": ".*",
+}
 
 MAX_ID: Final = 2**31 - 1
 MAX_LINE: Final = 4096
@@ -78,117 +114,38 @@ def read_line(line: bytes, names: Names) -> EventRow | None:
     cpu, tid = int(header["cpu"]), int(header["tid"] or -1)
     if time_ns >= 2**63 or max(cpu, tid) > MAX_ID:
         return None
-    event = header["event"].decode()
-    if event in _YIELDS and header["call"] != b" ->":
-        return EventRow(time_ns, cpu, EventKind.YIELD, tid)
-    if header["call"] in (b"(", b" ->") or event not in _READERS:
+    kind = _KINDS.get(header["event"].decode(), EventKind.OTHER)
+    if kind is EventKind.YIELD and header["call"] != b" ->":
+        return EventRow(time_ns, cpu, kind, tid)
+    if kind in (EventKind.OTHER, EventKind.YIELD) or header["call"] in (b"(", b" ->"):
         return EventRow(time_ns, cpu, EventKind.OTHER)
-    row = _READERS[event](header["rest"], EventRow(time_ns, cpu, EventKind.OTHER, tid), names)
-    return None if row is None or max(row.cpu, row.tid, row.other, row.arg) > MAX_ID else row
-
-
-_YIELDS: Final = ("sys_enter_sched_yield", "sys_sched_yield")
-Reader = Callable[[bytes, EventRow, Names], EventRow | None]
-
-
-def _switch(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    for form in _SWITCH:
-        if match := form.fullmatch(rest):
-            comm, tid, state, next_comm, next_tid = match.groups()
-            return row._replace(
-                kind=EventKind.SWITCH,
-                tid=int(tid),
-                other=int(next_tid),
-                arg=int(TaskState.of(state)),
-                comm=names.index(comm),
-                other_comm=names.index(next_comm),
-            )
+    row = EventRow(time_ns, cpu, kind, -1 if kind is EventKind.FREQUENCY else tid)
+    for pattern in _PATTERNS[kind]:
+        if match := pattern.fullmatch(header["rest"]):
+            row = row._replace(**_columns(match, names))
+            return None if max(row.cpu, row.tid, row.other, row.arg) > MAX_ID else row
     return None
 
 
-def _wake(kind: EventKind) -> Reader:
-    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-        for form in _WAKE:
-            if match := form.fullmatch(rest):
-                comm, tid, cpu = match.groups()
-                return row._replace(kind=kind, tid=int(tid), arg=int(cpu), comm=names.index(comm))
-        return None
+def _columns(match: re.Match[bytes], names: Names) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for column, text in match.groupdict().items():
+        if column == "state":
+            columns["arg"] = int(TaskState.of(text))
+        else:
+            columns[column] = names.index(text) if column.endswith("comm") else int(text)
+    return columns
 
-    return read
+
+def _pattern(form: str) -> re.Pattern[bytes]:
+    parts = re.split(r"<(\w+)>", form)
+    text = "".join(_FIELDS[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
+    return re.compile(rf"{text}\s*".encode(), re.DOTALL)
 
 
-def _migrate(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (match := _MIGRATE.fullmatch(rest)):
-        return None
-    comm, tid, source, dest = match.groups()
-    return row._replace(
-        kind=EventKind.MIGRATE, tid=int(tid), other=int(source), arg=int(dest), comm=names.index(comm)
+_PATTERNS: Final[Mapping[EventKind, tuple[re.Pattern[bytes], ...]]] = {
+    kind: tuple(
+        map(_pattern, (*(form for usual, form in USUAL.values() if usual is kind), *_OTHER_FORMS.get(kind, ())))
     )
-
-
-def _fork(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (match := _FORK.fullmatch(rest)):
-        return None
-    comm, tid, child_comm, child = match.groups()
-    return row._replace(
-        kind=EventKind.FORK,
-        tid=int(child),
-        other=int(tid),
-        comm=names.index(child_comm),
-        other_comm=names.index(comm),
-    )
-
-
-def _exec(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (match := _EXEC.fullmatch(rest)):
-        return None
-    return row._replace(
-        kind=EventKind.EXEC, tid=int(match[2]), comm=names.index(match[1].rpartition(b"/")[2][:15])
-    )
-
-
-def _exit(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (match := _EXIT.fullmatch(rest)):
-        return None
-    return row._replace(kind=EventKind.EXIT, tid=int(match[2]), comm=names.index(match[1]))
-
-
-def _irq(kind: EventKind) -> Reader:
-    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-        if not (match := _IRQ.fullmatch(rest)):
-            return None
-        name = names.index(match[2]) if match[2] is not None and kind is EventKind.IRQ_ENTRY else -1
-        return row._replace(kind=kind, other=int(match[1]), other_comm=name)
-
-    return read
-
-
-def _softirq(kind: EventKind) -> Reader:
-    def read(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-        match = _SOFTIRQ.fullmatch(rest)
-        return row._replace(kind=kind, other=int(match[1])) if match else None
-
-    return read
-
-
-def _frequency(rest: bytes, row: EventRow, names: Names) -> EventRow | None:
-    if not (match := _FREQUENCY.fullmatch(rest)):
-        return None
-    return row._replace(kind=EventKind.FREQUENCY, tid=-1, cpu=int(match[2]), other=int(match[1]))
-
-
-_READERS: Final[Mapping[str, Reader]] = {
-    "sched_switch": _switch,
-    "sched_wakeup": _wake(EventKind.WAKEUP),
-    "sched_wakeup_new": _wake(EventKind.WAKEUP_NEW),
-    "sched_waking": _wake(EventKind.WAKING),
-    "sched_migrate_task": _migrate,
-    "sched_process_fork": _fork,
-    "sched_process_exec": _exec,
-    "sched_process_exit": _exit,
-    "irq_handler_entry": _irq(EventKind.IRQ_ENTRY),
-    "irq_handler_exit": _irq(EventKind.IRQ_EXIT),
-    "softirq_entry": _softirq(EventKind.SOFTIRQ_ENTRY),
-    "softirq_exit": _softirq(EventKind.SOFTIRQ_EXIT),
-    "cpu_frequency": _frequency,
+    for kind in _KINDS.values()
 }

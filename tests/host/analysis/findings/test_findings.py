@@ -25,8 +25,7 @@ from strata.host.analysis.findings import (
 from strata.host.analysis.findings import irq_time as theft
 from strata.host.analysis.findings import oversubscription as pools
 from strata.host.analysis.findings.finding import Finding, Severity
-from strata.host.analysis.findings.ranked import DETECTORS, findings_of
-from strata.host.analysis.report import report_of
+from strata.host.analysis.report import DETECTORS, findings_of, report_of
 from strata.host.analysis.view import View, view_of
 from tests.host.machine.cpus import simple
 from tests.host.traces import IDLE, Text
@@ -370,9 +369,9 @@ def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
     assert max(one.cost_ms for one in rest if one.severity is Severity.WARNING) > first.cost_ms
 
 
-@pytest.mark.parametrize("find", DETECTORS, ids=lambda find: find.__module__.rpartition(".")[2])
-def test_no_detector_stumbles_over_a_trace_of_one_event(find, tmp_path):
-    list(find(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__.rpartition(".")[2])
+def test_no_detector_stumbles_over_a_trace_of_one_event(detector, tmp_path):
+    list(detector.find(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))
 
 
 def crowd(count: int, *, name: str = "w", step_ms: float = 1.0) -> Text:

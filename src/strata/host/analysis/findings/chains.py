@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
-from strata.host.threads.names import stem
+from strata.host.threads.pools import stem
 
 OFTEN: Final = 0.3
 """Of a pool's wakeups: fewer come by chance from who ran when a timer fired (assumed)."""
@@ -51,7 +51,6 @@ def find(view: View) -> Iterator[Finding]:
             cost_ms=cost_ms,
             evidence=f"its wakers waited first: {listed(wakers)}; on the CPU meanwhile: {listed(culprits)}",
             confidence=0.65,
-            culprit=main_culprit(culprits),
             culprits=culprits,
         )
 

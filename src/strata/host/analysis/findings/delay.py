@@ -14,9 +14,8 @@ from strata.host.analysis.findings.finding import (
     main_culprit,
     of_thread,
     share_of,
-    worst_span,
+    without,
 )
-from strata.host.analysis.gain import without
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
 
@@ -54,7 +53,5 @@ def find(view: View) -> Iterator[Finding]:
                 f"on the CPU meanwhile: {listed(culprits)}{more}"
             ),
             confidence=0.95,
-            culprit=name,
-            span_ns=worst_span(view, waits),
             culprits=culprits,
         )

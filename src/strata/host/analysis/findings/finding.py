@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from strata.decision import Reason
+from strata.decision import Reason, Trust
 from strata.host.analysis.view import View
-from strata.host.threads.names import stem
+from strata.host.threads.pools import stem
 from strata.reasons import REASONS
 
 
@@ -104,12 +104,14 @@ def of_thread(
 ) -> Finding:
     """Return what a critical thread suffers; its severity follows from the share of its life that it cost.
 
-    Events that were lost, or a thread that is critical only by a guess, make it less sure; a guess is never
-    more than a remark. `culprits`: who had how much of the cost; none: all of it is the culprit's.
+    Without a `culprit` it is the main one of the `culprits`: who had how much of the cost (none: the culprit all);
+    without a `span_ns` it was worst in the thread's longest wait. Events that were lost, or a thread that is
+    critical only by a guess, make it less sure; a guess is never more than a remark.
     """
     share = cost_ms * 1e6 / float(view.lived_ns[task])
     severity = min(severity_of(share), Severity.INFO if view.is_guessed else worst, key=lambda level: level.rank)
     name = view.name(task)
+    culprit = culprit or main_culprit(culprits or {})
     return Finding(
         Reason(token, name, data),
         severity,
@@ -164,3 +166,22 @@ def share_of(culprits: Mapping[str, float], culprit: str) -> float:
     else:
         held = sum(ms for name, ms in culprits.items() if stem(name) == culprit)
     return held / max(sum(culprits.values()), 1e-12)
+
+
+LEAST_SHARE: Final = 0.01
+"""Of its time that a thread is taken to need in any case: one that only waited would win without bound."""
+_ASSUMED: Final = ("crosses-llc", "crosses-numa")
+"""Findings whose cost is a number of moves times what one is assumed to cost."""
+
+
+def without(cost_share: float) -> float:
+    """Return how much more work fits in once a cost is gone: 1 for twice the work. `cost_share` is 0 to 1."""
+    return 1.0 / max(1.0 - cost_share, LEAST_SHARE) - 1.0
+
+
+def predicted_gain(finding: Finding) -> tuple[float, Trust] | None:
+    """Return by what share the thread's throughput grows at most; None where no thread loses time."""
+    if not finding.thread or finding.cost_share <= 0:
+        return None
+    trust = Trust.ASSUMED if finding.token in _ASSUMED else Trust.ANALYTIC
+    return without(finding.cost_share), trust

@@ -15,7 +15,6 @@ from strata.host.analysis.findings.finding import (
     Severity,
     main_culprit,
     of_thread,
-    worst_span,
 )
 from strata.host.analysis.intervals import union, within
 from strata.host.analysis.kineto import Accelerator
@@ -148,8 +147,6 @@ def find(view: View) -> Iterator[Finding]:
                 f"{launcher.waited_ms:,.1f} ms for a CPU and ran {launcher.ran_ms:,.1f} ms{steps}"
             ),
             confidence=0.9 * idle.fit,
-            culprit=main_culprit(culprits),
-            span_ns=worst_span(view, view.waits_by(launcher.task)),
             culprits=culprits,
         )
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Ints
-from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread, worst_span
+from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread
 from strata.host.analysis.intervals import union, within
 from strata.host.analysis.view import View
 
@@ -47,7 +47,6 @@ def find(view: View) -> Iterator[Finding]:
                 ),
                 confidence=0.75,
                 culprit=max(rivals, key=rivals.__getitem__),
-                span_ns=worst_span(view, waits),
             )
         elif cost_ms >= worth_ms:
             yield of_thread(
@@ -61,8 +60,6 @@ def find(view: View) -> Iterator[Finding]:
                     f"{f'; it ran on CPU {view.on_cpu.cpus[home[task]]} only' if is_pinned else ''}"
                 ),
                 confidence=0.7,
-                culprit=main_culprit(culprits),
-                span_ns=worst_span(view, waits),
                 culprits=culprits,
             )
 

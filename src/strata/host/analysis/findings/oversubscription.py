@@ -11,7 +11,7 @@ import numpy as np
 from strata.arrays import Ints
 from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, most_of, of_thread
 from strata.host.analysis.view import View
-from strata.host.threads.names import stem
+from strata.host.threads.pools import stem
 
 TIMES_CPUS: Final = 1.5
 """Threads of a pool that want to run at once, a CPU: more only wait for each other (and for all others)."""

@@ -11,12 +11,10 @@ from strata.host.analysis.findings.finding import (
     WARNING_SHARE,
     Finding,
     listed,
-    main_culprit,
     of_thread,
-    worst_span,
 )
 from strata.host.analysis.view import View
-from strata.host.threads.names import stem
+from strata.host.threads.pools import stem
 
 
 def find(view: View) -> Iterator[Finding]:
@@ -44,7 +42,5 @@ def find(view: View) -> Iterator[Finding]:
             evidence=f"waited {shares.max():.1%} of the time, its peers {typical:.1%}; "
             f"on its CPU: {listed(culprits)}",
             confidence=0.8,
-            culprit=main_culprit(culprits),
-            span_ns=worst_span(view, waits),
             culprits=culprits,
         )

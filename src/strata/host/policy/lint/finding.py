@@ -8,76 +8,12 @@ from typing import Any, Final, Literal
 
 from strata.decision import Reason
 from strata.host.policy.policy import Layer, Match
+from strata.reasons.layers import ACCEPTED_WRONG, DOUBTFUL, REFUSED, REMARKS
 
 Severity = Literal["error", "warning", "note"]
 
-REFUSED: Final = (
-    "policy-unreadable",
-    "policy-size",
-    "catch-all-missing",
-    "matches-empty",
-    "matches-too-many",
-    "match-text-too-long",
-    "match-value-range",
-    "hint-misused",
-    "cpus-range-wrong",
-    "util-range-wrong",
-    "regex-wrong",
-    "template-unsupported",
-    "template-misused",
-    "numa-node-spread",
-    "place-absent",
-    "cpu-ids-have-holes",
-)
-"""What scx_layered refuses itself, most of it only after it was started."""
-
-ACCEPTED_WRONG: Final = (
-    "key-unknown",
-    "catch-all-early",
-    "layer-shadowed",
-    "match-never",
-    "match-text-panics",
-    "layer-name-panics",
-    "cgroup-path-form",
-    "template-idle",
-    "kthread-inverted",
-    "util-range-percent",
-    "perf-too-high",
-    "cpus-minima-exceed",
-    "protected-leaves-none",
-)
-"""What it takes without a word, and then dies of or does the opposite of what was meant."""
-
-DOUBTFUL: Final = (
-    "key-ignored",
-    "key-deprecated",
-    "match-shadowed",
-    "protected-can-take-all",
-    "open-preempt-protected",
-    "topology-ignored",
-    "gpu-catches-loaders",
-    "gpu-needs-flag",
-    "perf-no-schedutil",
-    "exclusive-no-smt",
-    "membw-no-monitor",
-    "membw-no-cap",
-    "xnuma-inverted",
-    "preempt-unlimited",
-    "preempt-first-alone",
-    "weight-clamped",
-    "yield-ignore-range",
-    "util-range-unreached",
-    "layer-no-cpus",
-    "layer-name-twice",
-    "slice-too-long",
-)
-"""What it takes and does not do, or does in another way than it reads."""
-
-REMARKS: Final = ("open-limits-early", "hint-needs-map", "pid-stale", "cgroup-prefix-open")
-"""What is right, with something to know."""
-
 SEVERITY: Final[dict[str, Severity]] = {
-    **dict.fromkeys(REFUSED + ACCEPTED_WRONG, "error"),
+    **dict.fromkeys((*REFUSED, *ACCEPTED_WRONG), "error"),
     **dict.fromkeys(DOUBTFUL, "warning"),
     **dict.fromkeys(REMARKS, "note"),
 }
