@@ -12,7 +12,7 @@ from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.cache.gather import cache_of, from_files, from_server
-from strata.errors import BadFile, UsageError
+from strata.errors import BadFile, Fault, UsageError
 from tests.cluster.builders import A100, B3
 from tests.cluster.objects import RESOURCE, devices, job, node, pod
 
@@ -70,17 +70,48 @@ def test_kinds_of_others_are_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (7, "no object"),
+        (7, "not an object"),
         ({"kind": "Pod", "metadata": {"name": "x"}}, "apiVersion"),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata.name"),
-        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": []}, "spec should be a mapping"),
+        (
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": []},
+            r"\.spec: should be a mapping",
+        ),
         ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": []}}, "metadata.labels"),
     ],
 )
 def test_what_is_no_object_is_named_by_its_place(tmp_path, one, said):
     with pytest.raises(BadFile, match=said) as caught:
         from_files([written(tmp_path, "x.json", listed([*OBJECTS, one, one]))])
-    assert [fault.where for fault in caught.value.faults] == ["items[6]", "items[7]"]
+    assert [fault.where.partition(".")[0] for fault in caught.value.faults] == ["items[6]", "items[7]"]
+
+
+def _places(value, place=()):
+    """Yield where anything stands: of lists the first two items."""
+    if place:
+        yield place
+    below = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in below:
+        yield from _places(item, (*place, key))
+
+
+@pytest.mark.parametrize("odd", ["x", 5, ["x"], [None]], ids=repr)
+@pytest.mark.parametrize("number", range(len(OBJECTS)), ids=lambda number: OBJECTS[number]["kind"])
+def test_whatever_stands_in_an_object_is_read_or_refused(number, odd, tmp_path):
+    for place in _places(OBJECTS[number]):
+        objects = json.loads(json.dumps(OBJECTS))
+        *above, last = place
+        parent = objects[number]
+        for key in above:
+            parent = parent[key]
+        parent[last] = odd
+        path = written(tmp_path, "odd.json", listed(objects))
+        refused: list[Fault] = []
+        try:
+            assert cache_of(from_files([path]), bundled_profiles()).index
+        except BadFile as error:
+            refused += error.faults
+        assert all(fault.path == path and fault.where.startswith(f"items[{number}]") for fault in refused)
 
 
 def test_a_file_that_is_not_there_says_so():

@@ -291,6 +291,31 @@ def test_a_kubeconfig_that_cannot_be_used_is_a_usage_error(text, context, nowher
 
 
 @pytest.mark.real("lightkube")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("null", "the file is empty", id="null"),
+        pytest.param("[]", "it should be a mapping", id="a list"),
+        pytest.param("clusters: null", "clusters should be a list", id="clusters: null"),
+        pytest.param(
+            "{clusters: [null]}", r"clusters\[0\].cluster should be a mapping", id="a cluster that is null"
+        ),
+        pytest.param(
+            CONFIG.replace("{cluster: c, namespace: team}", "null"),
+            r"contexts\[0\].context should be a mapping",
+            id="a context that is null",
+        ),
+    ],
+)
+def test_the_refusal_of_a_kubeconfig_says_what_of_it_is_wrong(text, message, nowhere):
+    path = nowhere / "config"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"config: not a usable kubeconfig: {message}") as caught:
+        connect(kubeconfig=str(path))
+    assert caught.value.lines()[1] == "try: kubectl config view"
+
+
+@pytest.mark.real("lightkube")
 def test_an_exec_plug_in_that_is_missing_is_told_as_a_failure(nowhere):
     path = nowhere / "config"
     plug_in = "{apiVersion: client.authentication.k8s.io/v1beta1, command: no-such-plug-in}"

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,7 +19,8 @@ from urllib.parse import quote
 from strata.cluster.api.kinds import POD, Object, ObjectKind, meta, name_of, namespace_of
 from strata.cluster.api.protocol import MANAGER, Api, ApiFailed
 from strata.cluster.api.stream import Stream
-from strata.errors import MissingPart, UsageError, need
+from strata.errors import MissingPart, StrataError, UsageError, need
+from strata.files import read_document
 
 PAGE: Final = 500
 """Objects a page of a list, client-go's own: 5000 nodes in one answer are 47 MB the server holds at once."""
@@ -72,9 +73,24 @@ def _config(path: str | None, context: str | None) -> Any:
     try:
         config = kube.KubeConfig.from_file(path).get(context)
     except Exception as error:  # lightkube lets through whatever YAML, msgspec and missing keys raise
-        reason = f"no {error}" if isinstance(error, KeyError) else error
+        reason = f"no {error}" if isinstance(error, KeyError) else _oddity(path) or error
         raise UsageError(f"{path}: not a usable kubeconfig: {reason}", hint="kubectl config view") from error
     return config if config.user is not None else config._replace(user=models.User())
+
+
+def _oddity(path: str) -> str:
+    """Return what of a kubeconfig is not as lightkube takes for granted, empty where that is not the trouble."""
+    with suppress(StrataError):
+        data = read_document(path).data
+        if not isinstance(data, dict):
+            return "the file is empty" if data is None else "it should be a mapping"
+        for key in ("clusters", "contexts", "users"):
+            if not isinstance(entries := data.get(key), list):
+                return f"{key} should be a list"
+            for number, entry in enumerate(entries):
+                if not isinstance(entry, dict) or not isinstance(entry.get(key[:-1]), dict):
+                    return f"{key}[{number}].{key[:-1]} should be a mapping"
+    return ""
 
 
 class KubeApi(Api):

@@ -46,6 +46,12 @@ _JOB: Final[Mapping[str, Any]] = {
     },
 }
 """All kinds at once: what one has, another has not."""
+_ANY: Final[Mapping[str, Any]] = {
+    "metadata": _JOB["metadata"],
+    "spec": {**_POD["spec"], **_JOB["spec"], "taints": [{}]},
+    "status": {"allocatable": {}, "conditions": [{}], "nodes": [{}], "decision": {"reasons": [{}]}},
+}
+"""What is read of nodes and claims as well."""
 
 # A mapping has some keys of a form, or (`*`) all of one; a list has items of one. Only names have to be there.
 
@@ -65,6 +71,11 @@ def check_pod(pod: Object) -> None:
 def check_job(job: Object) -> None:
     """Raise BadFile for a job of any kind that is odd in the same way."""
     _check("job", job, _JOB)
+
+
+def faults_of(obj: Object, path: str, *, under: str = "") -> list[Fault]:
+    """Return what of an object of any kind is odd in the same way. under: its place in the file at `path`."""
+    return [Fault(path, message, where=field) for field, message in _odd(under, obj, _ANY)]
 
 
 def _check(what: str, obj: Object, form: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.cluster.api.kinds import Object, ObjectKind
+from strata.cluster.api.pod_form import faults_of
 from strata.cluster.api.protocol import Api, ApiFailed
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -45,8 +46,8 @@ def from_files(paths: Sequence[str | Path]) -> Objects:
     for path in paths:
         faults: list[Fault] = []
         for where, obj in _flat(_data(path), ""):
-            if fault := _fault(obj):
-                faults.append(Fault(str(path), fault, where=where))
+            if odd := _faults(obj, str(path), where):
+                faults += odd
                 continue
             group = obj["apiVersion"].rpartition("/")[0]
             kind = _BY_NAME.get((group, obj["kind"]))
@@ -58,7 +59,7 @@ def from_files(paths: Sequence[str | Path]) -> Objects:
 
 
 def cache_of(objects: Objects, profiles: Sequence[RuntimeProfile]) -> ClusterCache:
-    """Return a book that was told of all objects; `profiles` count where there are none among them."""
+    """Return a cache of all objects; `profiles` count where there are none among them."""
     cache = ClusterCache(profiles)
     for kind in WATCHED:
         cache.listed(kind, objects[kind])
@@ -83,18 +84,11 @@ def _flat(data: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield from _flat(item, f"{prefix}[{number}]")
 
 
-def _fault(obj: Any) -> str:
-    """Return why something is no object of an API server, empty where it is one."""
+def _faults(obj: Any, path: str, where: str) -> list[Fault]:
+    """Return why something is not an object of an API server, nothing where it is one."""
     if not isinstance(obj, dict) or not all(isinstance(obj.get(key), str) for key in ("apiVersion", "kind")):
-        return "is no object with apiVersion and kind"
+        return [Fault(path, "is not an object with apiVersion and kind", where=where)]
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-        return "has no metadata.name"
-    for key, value in {"spec": obj.get("spec"), "status": obj.get("status"), **_maps(metadata)}.items():
-        if value is not None and not isinstance(value, dict):
-            return f"{key} should be a mapping"
-    return ""
-
-
-def _maps(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"metadata.{key}": metadata.get(key) for key in ("labels", "annotations")}
+        return [Fault(path, "has no metadata.name", where=where)]
+    return faults_of(obj, path, under=where)
