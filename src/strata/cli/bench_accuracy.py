@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, rows
 
 
 @click.command()
@@ -24,60 +21,56 @@ def accuracy(cases: str, output: str) -> None:
     from strata.evaluation.bench.accuracy import measure
 
     data = measure(cases)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
-    console.print(
-        rows(
-            ("run", "measured", "predicted", "error", "Sailor", ""),
-            [
-                (
-                    row["id"],
-                    _seconds(row["measured_s"]),
-                    _seconds(row["predicted_s"]),
-                    _percent(row["error"], signed=True),
-                    _percent(row["sailor_error"], signed=True),
-                    "?" if row["doubtful"] else "",
-                )
-                for row in data["rows"]
-            ],
-            right=range(1, 5),
-        )
+def _show(data: dict[str, Any]) -> Shown:
+    yield rows(
+        ("run", "measured", "predicted", "error", "Sailor", ""),
+        [
+            (
+                row["id"],
+                _seconds(row["measured_s"]),
+                _seconds(row["predicted_s"]),
+                _percent(row["error"], signed=True),
+                _percent(row["sailor_error"], signed=True),
+                "?" if row["doubtful"] else "",
+            )
+            for row in data["rows"]
+        ],
+        right=range(1, 5),
     )
     sure = data["means_without_doubtful"]
-    console.print()
-    console.print(
-        rows(
-            ("mean |error|", "rows", "ours", "Sailor", "run out", "set out", "ours*", "Sailor*"),
-            [
-                (
-                    name,
-                    str(means["rows"]),
-                    _percent(means["ours"]),
-                    _percent(means["sailor"]),
-                    _percent(data["leave_one_out"][name]),
-                    _percent(data["leave_one_set_out"][name]),
-                    _percent(sure.get(name, {}).get("ours")),
-                    _percent(sure.get(name, {}).get("sailor")),
-                )
-                for name, means in data["means"].items()
-            ],
-            right=range(1, 8),
-        )
+    yield ""
+    yield rows(
+        ("mean |error|", "rows", "ours", "Sailor", "run out", "set out", "ours*", "Sailor*"),
+        [
+            (
+                name,
+                str(means["rows"]),
+                _percent(means["ours"]),
+                _percent(means["sailor"]),
+                _percent(data["leave_one_out"][name]),
+                _percent(data["leave_one_set_out"][name]),
+                _percent(sure.get(name, {}).get("ours")),
+                _percent(sure.get(name, {}).get("sailor")),
+            )
+            for name, means in data["means"].items()
+        ],
+        right=range(1, 8),
     )
-    console.print("run out, set out: with constants fitted without the run, or without its set")
-    console.print("*: without the doubtful rows (?)")
-    console.print()
+    yield "run out, set out: with constants fitted without the run, or without its set"
+    yield "*: without the doubtful rows (?)"
+    yield ""
     for row in data["rows"]:
         if row["reason"]:
-            console.print(f"{row['id']}: not predicted: {row['reason']}", markup=False)
+            yield f"{row['id']}: not predicted: {row['reason']}"
         if row["note"]:
-            console.print(f"? {row['id']}: {row['note']}", markup=False)
+            yield f"? {row['id']}: {row['note']}"
     for constant in data["constants"]:
-        console.print(f"{constant['name']} = {constant['value']:g} {constant['unit']} (calibrated)", markup=False)
+        yield f"{constant['name']} = {constant['value']:g} {constant['unit']} (calibrated)"
     if data["constants"]:
-        console.print(f"fitted on {data['constants'][0]['fitted_on']}", markup=False)
+        yield f"fitted on {data['constants'][0]['fitted_on']}"
 
 
 def _seconds(value: float | None) -> str:

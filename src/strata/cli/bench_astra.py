@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, rows
 
 
 @click.command()
@@ -26,77 +23,69 @@ def astra(table: str, output: str) -> None:
     from strata.evaluation.bench.astra import measure
 
     data = measure(table)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     if not data["rows"]:
-        console.print(
-            rows(
-                ("row", "scenario", "backend", "ours [ns]"),
-                [
-                    (str(each["row"]), each["scenario"], each["backend"], _ns(each["ours_ns"]))
-                    for each in data["answers"]
-                ],
-                right=(0, 3),
-            )
-        )
-        console.print()
-    scores = {**data["families"], "all": data}
-    console.print(
-        rows(
-            ("family", "rows", "exact", "worst error"),
+        yield rows(
+            ("row", "scenario", "backend", "ours [ns]"),
             [
-                (
-                    name + "*" * (name in data["not_counted"]),
-                    str(each["rows"]),
-                    str(each["exact"]),
-                    _share(each["worst"] if each["rows"] else None),
-                )
-                for name, each in scores.items()
+                (str(each["row"]), each["scenario"], each["backend"], _ns(each["ours_ns"]))
+                for each in data["answers"]
             ],
-            right=range(1, 4),
+            right=(0, 3),
         )
+        yield ""
+    scores = {**data["families"], "all": data}
+    yield rows(
+        ("family", "rows", "exact", "worst error"),
+        [
+            (
+                name + "*" * (name in data["not_counted"]),
+                str(each["rows"]),
+                str(each["exact"]),
+                _share(each["worst"] if each["rows"] else None),
+            )
+            for name, each in scores.items()
+        ],
+        right=range(1, 4),
     )
     if data["not_counted"]:
-        console.print("* shows ASTRA-sim's scale; not in `all`")
+        yield "* shows ASTRA-sim's scale; not in `all`"
     if data["misses"]:
-        console.print()
-        console.print(
-            rows(
-                ("miss", "backend", "ASTRA-sim [ns]", "ours [ns]"),
-                [
-                    (each["scenario"], each["backend"], _ns(each["expected_ns"]), _ns(each["ours_ns"]))
-                    for each in data["misses"]
-                ],
-                right=(2, 3),
-            )
+        yield ""
+        yield rows(
+            ("miss", "backend", "ASTRA-sim [ns]", "ours [ns]"),
+            [
+                (each["scenario"], each["backend"], _ns(each["expected_ns"]), _ns(each["ours_ns"]))
+                for each in data["misses"]
+            ],
+            right=(2, 3),
         )
     pipelines = [each for each in data["answers"] if each["default_ns"] is not None]
     if pipelines:
-        console.print()
-        console.print(
-            rows(
-                ("pipeline", "topology", "backend", "ASTRA [ms]", "ours [ms]", "more"),
-                [
-                    (
-                        each["scenario"],
-                        each["topology"],
-                        each["backend"],
-                        f"{each['ours_ns'] / 1e6:.3f}",
-                        f"{each['default_ns'] / 1e6:.3f}",
-                        f"{100 * (each['ours_ns'] / each['default_ns'] - 1):+.1f} %",
-                    )
-                    for each in pipelines
-                ],
-                right=range(3, 6),
-            )
+        yield ""
+        yield rows(
+            ("pipeline", "topology", "backend", "ASTRA [ms]", "ours [ms]", "more"),
+            [
+                (
+                    each["scenario"],
+                    each["topology"],
+                    each["backend"],
+                    f"{each['ours_ns'] / 1e6:.3f}",
+                    f"{each['default_ns'] / 1e6:.3f}",
+                    f"{100 * (each['ours_ns'] / each['default_ns'] - 1):+.1f} %",
+                )
+                for each in pipelines
+            ],
+            right=range(3, 6),
         )
-        console.print("ASTRA: one communication slot a rank; ours: sends overlap (docs/fidelity.md)")
+        yield "ASTRA: one communication slot a rank; ours: sends overlap (docs/fidelity.md)"
     for title, key in (("no answer", "reason"), ("ASTRA-sim answers, but", "doubt")):
         for text, count in Counter(each[key] for each in data["answers"] if each[key]).items():
-            console.print()
-            console.print(f"{title} ({count} row{'s' * (count > 1)}): {text}")
+            yield ""
+            yield f"{title} ({count} row{'s' * (count > 1)}): {text}"
 
 
 def _ns(value: int | None) -> str:

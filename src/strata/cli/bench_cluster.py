@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.errors import install
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.command()
@@ -36,24 +33,24 @@ def cluster(decisions: int, seed: int, output: str) -> None:
     if not body.is_server_installed():
         click.echo(f"without HTTP, whose server is not installed: {install('cluster')}", err=True)
     data = body.measure(decisions=decisions, seed=seed, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
 def _figures(row: dict[str, Any], *keys: str) -> list[str]:
     return [f"{row[key]:,.2f}" if key.endswith("_ms") else str(row[key]) for key in keys]
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     from strata.evaluation.bench.cluster import TRACE_GANGS, TRACE_NODES, TRACES
 
-    console.print("filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:")
+    yield "filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:"
     body = [
         [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]
         for row, gangs in zip(data["extender"], data["gangs_per_s"].values(), strict=True)
     ]
-    console.print(rows(["nodes", "CPU p50", "p99", "wall p50", "p99", "gangs/s"], body, right=range(6)))
+    yield rows(["nodes", "CPU p50", "p99", "wall p50", "p99", "gangs/s"], body, right=range(6))
     if "http_p50_ms" in data["extender"][0]:
-        console.print("over HTTP; and filter alone sent whole nodes, without HTTP and over it [ms]:")
+        yield "over HTTP; and filter alone sent whole nodes, without HTTP and over it [ms]:"
         body = [
             [
                 *_figures(row, "nodes", "http_p50_ms", "http_p99_ms"),
@@ -63,9 +60,9 @@ def _show(console: Console, data: dict[str, Any]) -> None:
             for row in data["extender"]
         ]
         heads = ["nodes", "names p50", "p99", "whole MB", "decided", "over HTTP"]
-        console.print(rows(heads, body, right=range(6)))
+        yield rows(heads, body, right=range(6))
     for key, title in (("quality", "half full"), ("quality_overloaded", "overloaded")):
-        console.print(f"{TRACES} traces of {TRACE_GANGS} gangs on {TRACE_NODES} nodes, {title}:")
+        yield f"{TRACES} traces of {TRACE_GANGS} gangs on {TRACE_NODES} nodes, {title}:"
         body = [
             [
                 name,
@@ -77,9 +74,9 @@ def _show(console: Console, data: dict[str, Any]) -> None:
             for name, quality in data[key].items()
         ]
         heads = ["policy", "fragmentation", "bandwidth", "stranded ACU", "wait s"]
-        console.print(rows(heads, body, right=[1, 2, 3, 4]))
+        yield rows(heads, body, right=[1, 2, 3, 4])
     peers = data["peers"]
-    console.print(
+    yield (
         f"peers: {peers['extender_full_nodes_5000_ms']:.0f} ms to parse 5000 full nodes in an HTTP extender; "
         f"{peers['extender_pods_per_s_at_500']:.0f} pods/s with an extender at 500 nodes"
     )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.parameters import Finite
 from strata.units import show_time
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 LABELS: Final = {
     "dirichlet_untrained": "ratios, untrained",
@@ -47,10 +44,10 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     from strata.evaluation.bench.heads import measure
 
     data = measure(seconds=seconds, fleets=fleets, seed=seed, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [
         [
             LABELS[item["name"]],
@@ -65,9 +62,9 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         for item in data["heads"]
     ]
     headers = ["head", "regret", "p95", "within 1 %", "R_eff", "no plan", "p50", "p99"]
-    console.print(rows(headers, body, right=range(1, 8)))
+    yield rows(headers, body, right=range(1, 8))
     kinds = ", ".join(f"{count} {kind}" for kind, count in data["exact_plans"].items())
-    console.print(f"{data['fleets']} fleets ({data['left_out']} left out: no domain alone can run the job)")
-    console.print(f"exact plans: {kinds}; {data['exact_subsets']} of them leave domains out")
+    yield f"{data['fleets']} fleets ({data['left_out']} left out: no domain alone can run the job)"
+    yield f"exact plans: {kinds}; {data['exact_subsets']} of them leave domains out"
     done = data["training"]
-    console.print(f"trained on {done['decisions']} decisions in {done['updates']} updates, seed {done['seed']}")
+    yield f"trained on {done['decisions']} decisions in {done['updates']} updates, seed {done['seed']}"

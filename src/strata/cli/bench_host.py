@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, progress, rows
 
 
 @click.command()
@@ -59,12 +56,12 @@ def host(events: int, trace: Path | None, seeds: int, rounds: int, live: bool, o
     from strata.evaluation.bench.host import measure
 
     data, is_interrupted = measure(trace, events=events, seeds=seeds, rounds=rounds, live=live, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
     if is_interrupted:
         raise click.exceptions.Exit(130)
 
 
-def _show(console: Console, data: Mapping[str, Any]) -> None:
+def _show(data: Mapping[str, Any]) -> Shown:
     body = [
         ["read", f"{data['parse_events_per_s']:,.0f} events/s"],
         ["read, line by line", f"{data['plain_parse_events_per_s']:,.0f} events/s"],
@@ -73,26 +70,24 @@ def _show(console: Console, data: Mapping[str, Any]) -> None:
         ["trace", f"{data['events']:,} events, {data['bytes'] / 1e6:,.0f} MB, {data['waits']:,} waits"],
         ["most memory", f"{data['peak_memory_bytes'] / 2**20:,.0f} MiB"],
     ]
-    console.print(rows(["", "CPU time, one thread"], body))
+    yield rows(["", "CPU time, one thread"], body)
     trials = data["diagnosis"]
     disturbed = f", {trials['disturbed']} more were disturbed by others" if trials["disturbed"] else ""
-    console.print()
+    yield ""
     rates = f"precision {trials['precision']:.0%}, recall {trials['recall']:.0%}" if trials["runs"] else "nothing"
-    console.print(f"culprits named, {trials['kernel']} kernel: {rates} in {trials['runs']} trials{disturbed}")
+    yield f"culprits named, {trials['kernel']} kernel: {rates} in {trials['runs']} trials{disturbed}"
     for trial in trials["skipped"]:
-        console.print(f"  {trial['fault']} cannot be made here: {trial['reason']}")
+        yield f"  {trial['fault']} cannot be made here: {trial['reason']}"
     for trial in trials["missed"]:
         was = " or ".join(trial["injected"]) or "nobody"
-        console.print(
-            f"  {trial['fault']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
-        )
-    _show_kernel(console, data)
+        yield f"  {trial['fault']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
+    yield from _show_kernel(data)
 
 
-def _show_kernel(console: Console, data: Mapping[str, Any]) -> None:
-    console.print()
+def _show_kernel(data: Mapping[str, Any]) -> Shown:
+    yield ""
     for recorder in data["record"]:
-        console.print(f"recording by {recorder['how']}: {_cost(recorder)}")
+        yield f"recording by {recorder['how']}: {_cost(recorder)}"
     measurements = [measured for measured in data["noisy_neighbour"] if measured["trials"]]
     body = [
         (
@@ -104,22 +99,22 @@ def _show_kernel(console: Console, data: Mapping[str, Any]) -> None:
         for measured in measurements
     ]
     if body:
-        console.print()
-        console.print(rows(("policy", "wait a round [ms]", "least - most", "to quiet"), body, right=range(1, 4)))
+        yield ""
+        yield rows(("policy", "wait a round [ms]", "least - most", "to quiet"), body, right=range(1, 4))
     for measured in data["noisy_neighbour"]:
         if measured["reason"]:
-            console.print(f"{measured['policy']}: {measured['reason']}")
+            yield f"{measured['policy']}: {measured['reason']}"
     for policy, floor in data["noise_floor"].items():
         if floor:
             ratio = f"{_times(floor['ratio'])} ({_times(floor['low'])} to {_times(floor['high'])})"
-            console.print(f"equal runs differ (A/A), {policy}: {ratio}")
+            yield f"equal runs differ (A/A), {policy}: {ratio}"
     if data["others_share"] is not None:
         busy = f"load average {data['load_average']:.1f}"
-        console.print(f"others had {data['others_share']:.0%} of the CPU time meanwhile; {busy} at the start")
-    _show_gains(console, data.get("gain", []))
+        yield f"others had {data['others_share']:.0%} of the CPU time meanwhile; {busy} at the start"
+    yield from _show_gains(data.get("gain", []))
 
 
-def _show_gains(console: Console, gains: list[Mapping[str, Any]]) -> None:
+def _show_gains(gains: list[Mapping[str, Any]]) -> Shown:
     if not gains:
         return
     body = [
@@ -133,8 +128,8 @@ def _show_gains(console: Console, gains: list[Mapping[str, Any]]) -> None:
         )
         for gain in gains
     ]
-    console.print()
-    console.print(rows(("fault", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5)))
+    yield ""
+    yield rows(("fault", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5))
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

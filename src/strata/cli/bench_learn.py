@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, progress, rows
 
 _TABLES: Final = 16
 """Fewest environments: as many as the tables of a measurement."""
@@ -50,17 +47,16 @@ def learn(envs: int, updates: int, device: str, output: str) -> None:
 
     devices = list(dict.fromkeys(["cpu", device_of(device)]))
     data = measure(envs=envs, updates=updates, devices=devices, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [(row["name"], row["device"], f"{row['steps_per_s']:,.0f}") for row in data["rows"]]
     title = f"{data['envs']} episodes at once, {data['weights']:,} weights"
-    console.print(rows(("what", "device", "steps/s"), body, right=[2], title=title))
+    yield rows(("what", "device", "steps/s"), body, right=[2], title=title)
     for name, ratio in data["ratios"].items():
-        console.print(f"{name}: {ratio:.2f}")
-    for note in data["notes"]:
-        console.print(note)
-    console.print()
+        yield f"{name}: {ratio:.2f}"
+    yield from data["notes"]
+    yield ""
     body = [(item["name"], f"{item['steps_per_s']:,.0f}", item["source"]) for item in data["references"]]
-    console.print(rows(("published, other problems", "steps/s", "source"), body, right=[1]))
+    yield rows(("published, other problems", "steps/s", "source"), body, right=[1])

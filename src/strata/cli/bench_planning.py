@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.parameters import Finite
 from strata.errors import INTERRUPTED
 from strata.units import show_time
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.command()
@@ -36,13 +33,13 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> int:
     from strata.evaluation.bench.planning import measure
 
     data, is_interrupted = measure(job, seed=seed, time_limit_s=time_limit, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
     if is_interrupted:
         click.echo(f"interrupted: {len(data['rows'])} rows", err=True)
     return INTERRUPTED if is_interrupted else 0
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [
         [
             row["fleet"],
@@ -58,4 +55,4 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         for row in data["rows"]
     ]
     heads = ["fleet", "domains", "CPU", "gap", "branches", "evaluated", "step", "quick", "regret"]
-    console.print(rows(heads, body, right=range(1, 9)))
+    yield rows(heads, body, right=range(1, 9))

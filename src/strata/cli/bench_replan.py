@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, progress, rows
 
 SHOWN: Final = ("static", "myopic", "hysteresis", "mpc", "mpc_tuned", "hi_ppo", "vi", "clairvoyant")
 
@@ -40,21 +37,21 @@ def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None
         click.echo(f"note: {note}", err=True)
     others = other_seeds() if seeds and policy is None else []
     data = measure(scenarios, chosen, others=others, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [[item["name"], *(f"{item[rung]:.4f}" for rung in SHOWN)] for item in data["scenarios"]]
     for label, key in (("mean gap to vi", "mean"), ("worst gap to vi", "worst")):
         gap = data["gap_to_vi"]
         body.append([label, *(f"{gap[rung][key]:.2%}" if rung in gap else "" for rung in SHOWN)])
     headers = ["scenario", "static", "myopic", "hyst.5", "mpc 2", "mpc*", "hi-ppo", "vi", "clairv."]
-    console.print(rows(headers, body, right=range(1, 9)))
-    console.print("mpc*: the best number of steps per scenario, with hindsight")
+    yield rows(headers, body, right=range(1, 9))
+    yield "mpc*: the best number of steps per scenario, with hindsight"
     worst = data["below_hysteresis"]["worst"]
-    console.print(f"hi-ppo against hysteresis .5, worst scenario: {-worst:+.2%}")
+    yield f"hi-ppo against hysteresis .5, worst scenario: {-worst:+.2%}"
     for item in data["other_seeds"]:
-        console.print(
+        yield (
             f"training seed {item['seed']}: gap to vi mean {item['mean']:.2%}, worst {item['worst']:.2%}, "
             f"against hysteresis at worst {-item['below_hysteresis']:+.2%}"
         )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.parameters import Finite
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.command()
@@ -33,10 +30,10 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
     from strata.evaluation.bench.routing import measure
 
     data = measure(decisions=decisions, horizon_s=horizon, seed=seed, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [
         [
             str(row["nodes"]),
@@ -49,12 +46,12 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         for row in data["rows"]
     ]
     heads = ["nodes", "replicas", "router", "decisions/s", "p50 us", "p99 us"]
-    console.print(rows(heads, body, right=[0, 1, 3, 4, 5]))
+    yield rows(heads, body, right=[0, 1, 3, 4, 5])
     load, peer = data["overload"], data["peer"]
     low, high = peer["decision_ms_at_256_nodes"]
     rate = peer["decisions_per_s_over_http"]
-    console.print(f"peer: {low:.0f}-{high:.0f} ms a decision at 256 nodes, {rate:.0f}/s over HTTP")
-    console.print(
+    yield f"peer: {low:.0f}-{high:.0f} ms a decision at 256 nodes, {rate:.0f}/s over HTTP"
+    yield (
         f"load: {load['served_per_s']:.1f}/s served of {load['offered_per_s']:.1f}/s, p99 waits "
         f"{load['p99_wait_s']:.2f} s (peer: {peer['served_per_s']}/s, {peer['p99_wait_s']:.0f} s)"
     )

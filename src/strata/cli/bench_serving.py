@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Line, Shown, emit, output_option, progress, rows
 from strata.cli.parameters import Finite
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.evaluation.published_benchmarks.serving_cases import ServingCase
 
 INTERRUPTED: Final = 130
@@ -59,14 +57,14 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
                 advance(len(answers))
         except KeyboardInterrupt:
             is_whole = False
-    emit({"cases": answers}, output, lambda console: _show(console, answers, pools[: len(answers)]))
+    emit({"cases": answers}, output, _show(answers, pools[: len(answers)]))
     if not is_whole:
         click.echo(f"interrupted: {len(answers)} of {len(pools)} cases", err=True)
         return INTERRUPTED
     return 0
 
 
-def _show(console: Console, answers: list[dict[str, Any]], cases: list[ServingCase]) -> None:
+def _show(answers: list[dict[str, Any]], cases: list[ServingCase]) -> Shown:
     body = []
     for answer, case in zip(answers, cases, strict=True):
         peer = answer.get("parallax")
@@ -85,10 +83,10 @@ def _show(console: Console, answers: list[dict[str, Any]], cases: list[ServingCa
             )
         )
     headers = ("case", "nodes", "pipes", "tokens/s", "gap", "x peer", "decode ms", "x peer", "s")
-    console.print(rows(headers, body, right=range(1, len(headers))))
+    yield rows(headers, body, right=range(1, len(headers)))
     for answer in answers:
         for reason in answer["reasons"]:
-            console.print(f"{answer['id']}: {reason['text']}", style="yellow")
+            yield Line(f"{answer['id']}: {reason['text']}", style="yellow")
     groups = {"all cases": 0, "16+ nodes and 64+ layers": 1}
     for title, large in groups.items():
         pairs = [
@@ -103,11 +101,9 @@ def _show(console: Console, answers: list[dict[str, Any]], cases: list[ServingCa
                 math.exp(sum(math.log(a[key] / b[key]) for a, b in pairs) / len(pairs))
                 for key in ("tokens_per_s", "decode_ms")
             )
-            console.print(
-                f"{title} ({len(pairs)}): {tokens:.3f}x tokens/s, {decode:.3f}x decode (geometric means)"
-            )
+            yield f"{title} ({len(pairs)}): {tokens:.3f}x tokens/s, {decode:.3f}x decode (geometric means)"
     if any("parallax" in answer for answer in answers):
-        console.print("peer: Parallax's stored plan of the most tokens/s. Figures: analytic.")
+        yield "peer: Parallax's stored plan of the most tokens/s. Figures: analytic."
 
 
 def _ratio(answer: dict[str, Any], peer: dict[str, float] | None, key: str) -> str:

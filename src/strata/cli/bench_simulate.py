@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, rows
 
 
 @click.command()
@@ -24,13 +21,13 @@ def simulate(plans: int, output: str) -> None:
     from strata.evaluation.bench.simulate import measure
 
     data = measure(plans)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
-    console.print(_rates_table(data["rows"]))
-    console.print()
-    console.print(_events_table(data["events"]))
+def _show(data: dict[str, Any]) -> Shown:
+    yield _rates_table(data["rows"])
+    yield ""
+    yield _events_table(data["events"])
 
 
 def _rates_table(rates: list[dict[str, Any]]) -> Any:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, progress, rows
 
 GOALS_NS: Final = {"alloc_free_ns": 60.0, "untouched_call_ns": 5.0}
 
@@ -28,10 +25,10 @@ def slicing(rounds: int, output: str) -> None:
     from strata.evaluation.bench.slicing import measure
 
     data = measure(rounds=rounds, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     from strata.evaluation.bench.slicing import PROCESSES
 
     alloc, untouched = data["alloc_free_ns"], data["untouched_call_ns"]
@@ -44,7 +41,7 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         [name, f"{without:.1f}", f"{with_:.1f}", f"{with_ - without:.1f}", f"{with_ / without:.2f}", goal]
         for name, without, with_, goal in costs
     ]
-    console.print(rows(["", "without", "with", "added", "ratio", "added at most"], body, right=range(1, 6)))
-    console.print("\nshare of a device's time:")
+    yield rows(["", "without", "with", "added", "ratio", "added at most"], body, right=range(1, 6))
+    yield "\nshare of a device's time:"
     body = [[f"{100 * share[key]:.1f}%" for key in ("asked", "kernels", "graphs")] for share in data["shares"]]
-    console.print(rows(["asked", "kernels got", "graphs got"], body, right=range(3)))
+    yield rows(["asked", "kernels got", "graphs got"], body, right=range(3))

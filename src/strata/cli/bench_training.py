@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Line, Shown, emit, output_option, progress, rows
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.evaluation.published_benchmarks.case_file import CasePoint, TrainingCase
 
 
@@ -26,10 +24,10 @@ def training(cases: str, output: str) -> None:
     from strata.evaluation.bench.training import measure
 
     data, points = measure(cases, progress=progress)
-    emit(data, output, lambda console: _show(console, data["points"], points))
+    emit(data, output, _show(data["points"], points))
 
 
-def _show(console: Console, plans: list[dict[str, Any]], points: list[tuple[TrainingCase, CasePoint]]) -> None:
+def _show(plans: list[dict[str, Any]], points: list[tuple[TrainingCase, CasePoint]]) -> Shown:
     body = []
     for plan, (case, point) in zip(plans, points, strict=True):
         ours = plan[point.minimize]
@@ -48,10 +46,10 @@ def _show(console: Console, plans: list[dict[str, Any]], points: list[tuple[Trai
             )
         )
     headers = ("point", "in", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
-    console.print(rows(headers, body, right=range(2, len(headers))))
+    yield rows(headers, body, right=range(2, len(headers)))
     for plan in plans:
         if "reason" in plan:
-            console.print(f"{plan['case']} {plan['point']}: {plan['reason']}", style="yellow")
+            yield Line(f"{plan['case']} {plan['point']}: {plan['reason']}", style="yellow")
 
 
 def _figure(value: float | None) -> str:

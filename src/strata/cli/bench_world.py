@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from strata.cli.output import Shown, emit, output_option, progress, rows
 
 
 @click.command()
@@ -29,10 +26,10 @@ def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None
     from strata.evaluation.bench.world import measure
 
     data = measure(envs=envs, instances=instances, steps=steps, seed=seed, progress=progress)
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     body = [
         [
             "-".join(map(str, dict.fromkeys(row["domains"]))),
@@ -43,4 +40,4 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         for row in data["rows"]
     ]
     headers = ["domains", "jobs at once", "options", "world", "with raw state", "with options"]
-    console.print(rows(headers, body, right=range(6), title="environment steps a CPU second, one core"))
+    yield rows(headers, body, right=range(6), title="environment steps a CPU second, one core")

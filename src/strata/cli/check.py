@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import click
 
-from strata.cli.output import emit, output_option, rows, terminal_width
+from strata.cli.output import Shown, emit, output_option, rows, terminal_width
 from strata.errors import MissingPart, StrataError, install
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 State = Literal["ok", "missing", "optional-missing"]
 
@@ -67,7 +64,7 @@ def check(output: str) -> None:
     Exits 5 if a part is missing that every command needs; what is optional may be absent.
     """
     parts = list(survey(os.environ))
-    emit([asdict(part) for part in parts], output, lambda console: _show(console, parts))
+    emit([asdict(part) for part in parts], output, _show(parts))
     absent = [part.name for part in parts if part.state == "missing"]
     if absent:
         raise MissingPart(f"not installed: {', '.join(absent)}", hint="pip install -e ., in a clone of strata")
@@ -143,8 +140,8 @@ def _first_line(path: Path) -> str | None:
         return None
 
 
-def _show(console: Console, parts: list[Part]) -> None:
+def _show(parts: list[Part]) -> Shown:
     body = ((part.name, part.state, part.detail, part.used_for) for part in parts)
-    console.print(rows(("part", "state", "found", "used for"), body))
-    console.print()
-    console.print(rows(("not here", "how to get it"), ((part.name, part.get) for part in parts if part.get)))
+    yield rows(("part", "state", "found", "used for"), body)
+    yield ""
+    yield rows(("not here", "how to get it"), ((part.name, part.get) for part in parts if part.get))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option
+from strata.cli.output import Shown, emit, output_option
 from strata.errors import INTERRUPTED
 from strata.units import show_time
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SCENES: Final = (
     (
@@ -54,7 +51,7 @@ def demo(out: str, top: int, output: str) -> int:
                 break
     except KeyboardInterrupt:
         is_interrupted = True
-    emit(plans, output, lambda console: _show(console, plans, out))
+    emit(plans, output, _show(plans, out))
     if is_interrupted:
         click.echo(f"interrupted: {len(plans)} of {len(SCENES)} jobs", err=True)
     return INTERRUPTED if is_interrupted else 0
@@ -79,22 +76,22 @@ def _plan(fleet: str, job: str, top: int, out: Path) -> tuple[dict[str, Any], bo
     return {**data, "inputs": {**inputs, "saved": str(file)}}, report.interrupted
 
 
-def _show(console: Console, plans: list[dict[str, Any]], out: str) -> None:
+def _show(plans: list[dict[str, Any]], out: str) -> Shown:
+    from rich.rule import Rule
+
     from strata.cli.plan_table import show_plans
 
     for number, ((fleet, job, about), data) in enumerate(zip(SCENES, plans, strict=False), 1):
-        console.rule(f"{number}/{len(SCENES)}  {job} on {fleet}", align="left", characters="─")
-        console.print(about)
-        console.print()
-        show_plans(console, data, saved=data["inputs"]["saved"])
-        console.print()
+        yield Rule(f"{number}/{len(SCENES)}  {job} on {fleet}", align="left")
+        yield about
+        yield ""
+        yield from show_plans(data, saved=data["inputs"]["saved"])
+        yield ""
     if not plans:
         return
     spent = sum(data["search_s"] for data in plans)
     first = plans[0]["inputs"]["saved"]
-    console.rule(characters="─")
-    console.print(f"Planned {len(plans)} jobs in {show_time(spent)} of search; the plans are in {out}/ as JSON.")
-    console.print(
-        "Figures say how far to trust them: here `assumed`, since no layer was measured on your machines."
-    )
-    console.print("next: strata explain " + first + "   or: strata plan train --help")
+    yield Rule()
+    yield f"Planned {len(plans)} jobs in {show_time(spent)} of search; the plans are in {out}/ as JSON."
+    yield "Figures say how far to trust them: here `assumed`, since no layer was measured on your machines."
+    yield "next: strata explain " + first + "   or: strata plan train --help"

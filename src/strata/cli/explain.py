@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Shown, emit, output_option, rows
 from strata.errors import UsageError
 from strata.names import closest
 from strata.units import show_bytes, show_time
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.training.plan.schema import TrainingPlanFile
 
 
@@ -36,10 +34,10 @@ def explain(plan: str | None, why_not: str | None, output: str) -> int:
     if file is None:
         return _explain_serving(data, why_not, output)
     if why_not is None:
-        emit(data, output, lambda console: _show(console, data))
+        emit(data, output, _show(data))
         return 0 if data["plans"] else 3
     answer = _why_not(data, file, why_not)
-    emit(answer, output, lambda console: console.print("\n".join(answer["text"])))
+    emit(answer, output, ["\n".join(answer["text"])])
     return 0
 
 
@@ -88,21 +86,21 @@ def _explain_serving(data: dict[str, Any], why_not: str | None, output: str) -> 
     from strata.cli.plan_serve_table import show_serving, why_not_serving
 
     if why_not is None:
-        emit(data, output, lambda console: show_serving(console, data, next_command=False))
+        emit(data, output, show_serving(data, next_command=False))
         return 0 if data["pipelines"] else 3
     answer = why_not_serving(data, why_not)
-    emit(answer, output, lambda console: console.print("\n".join(answer["text"])))
+    emit(answer, output, ["\n".join(answer["text"])])
     return 0
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     from strata.cli.plan_table import show_plans
 
-    show_plans(console, data, next_command=False)
+    yield from show_plans(data, next_command=False)
     if not data["plans"]:
         return
     best = data["plans"][0]
-    console.print()
+    yield ""
     body = [
         [
             stage["domain"],
@@ -115,9 +113,7 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         ]
         for stage in best["stages"]
     ]
-    console.print(
-        rows(["stage in", "device", "layers", "copies", "fwd", "bwd", "memory"], body, right=range(4, 7))
-    )
+    yield rows(["stage in", "device", "layers", "copies", "fwd", "bwd", "memory"], body, right=range(4, 7))
 
 
 def _why_not(data: dict[str, Any], file: TrainingPlanFile, domain: str) -> dict[str, Any]:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Shown, emit, output_option, rows
 from strata.errors import BadFile, UsageError
-from strata.files import write_text
+from strata.files import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rich.console import Console
-
     from strata.serving.planning.planfile import ServingPlan
-    from strata.training.export.launch import LaunchFiles
     from strata.training.plan.planfile import SavedPlan
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """Files by name. counts: by their key in the answer. stale: pattern of files that a launch would mix up."""
+
+    files: Mapping[str, bytes]
+    counts: Mapping[str, int]
+    notes: tuple[str, ...]
+    last: str
+    stale: str
 
 
 @click.command()
@@ -50,12 +59,24 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
     """
     if aggregate and target != "chakra":
         raise UsageError("--aggregate is for --to chakra", hint="leave it out: a launch has every link")
-    kind, write = _TARGETS[target]
+    kind, render = _TARGETS[target]
     saved = _read(plan, kind, target)
-    data, show = write(saved, target, out, aggregate)
-    for note in data["notes"]:
+    exported = render(saved, target, out, aggregate)
+    for name, content in exported.files.items():
+        write_bytes(out / name, content)
+    if others := sorted(path.name for path in out.glob(exported.stale) if path.name not in exported.files):
+        click.echo(f"note: {out} also has files of another export: {', '.join(others)}", err=True)
+    for note in exported.notes:
         click.echo(f"note: {note}", err=True)
-    emit(data, output, show)
+    data = {
+        "plan": saved.name,
+        "target": target,
+        "folder": str(out),
+        **exported.counts,
+        "files": list(exported.files),
+        "notes": list(exported.notes),
+    }
+    emit(data, output, _show(exported, out))
 
 
 def _read(path: Path, kind: str, target: str) -> Any:
@@ -78,90 +99,51 @@ def _read(path: Path, kind: str, target: str) -> Any:
         raise
 
 
-def _launch(
-    saved: SavedPlan, target: str, out: Path, _aggregate: str | None
-) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    launch = _render(saved, target)
-    _write(out, launch.files, stale="launch-*.sh")
-    data = {
-        "plan": saved.name,
-        "target": target,
-        "folder": str(out),
-        "num_ranks": len(launch.ranks.ranks),
-        "num_nodes": len(launch.ranks.nodes()),
-        "files": list(launch.files),
-        "notes": list(launch.notes),
-    }
-    last = f"{len(launch.ranks.ranks)} ranks on {len(launch.ranks.nodes())} nodes"
-    return data, lambda console: _show(console, launch.files, out, last)
-
-
-def _serve(
-    saved: ServingPlan, target: str, out: Path, _aggregate: str | None
-) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    from strata.serving.export import sglang, vllm
-
-    engine = (vllm if target == "vllm" else sglang).render(saved)
-    _write(out, engine.files, stale="pipeline-*.sh")
-    num_nodes = sum(len(pipeline.stages) for pipeline in saved.pipelines)
-    data = {
-        "plan": saved.name,
-        "target": target,
-        "folder": str(out),
-        "num_pipelines": len(saved.pipelines),
-        "num_nodes": num_nodes,
-        "files": list(engine.files),
-        "notes": list(engine.notes),
-    }
-    last = (
-        f"{len(saved.pipelines)} pipelines on {num_nodes} nodes\n"
-        f"next: run each script on its node, then {out / 'gateway.sh'}, which puts\n"
-        "      strata serve gateway --backend URL ... before all pipelines"
-    )
-    return data, lambda console: _show(console, engine.files, out, last)
-
-
-def _render(saved: SavedPlan, target: str) -> LaunchFiles:
+def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -> _Exported:
     from strata.training.export import kueue, megatron, torchrun
     from strata.training.export.ranks import Layout
 
     layout = Layout.of(saved)
     if target == "megatron":
-        return megatron.render(layout, saved.job)
-    return torchrun.render(layout) if target == "torchrun" else kueue.render(layout, saved.job.name)
+        launch = megatron.render(layout, saved.job)
+    else:
+        launch = torchrun.render(layout) if target == "torchrun" else kueue.render(layout, saved.job.name)
+    counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
+    last = "{num_ranks} ranks on {num_nodes} nodes".format(**counts)
+    return _Exported(_encoded(launch.files), counts, launch.notes, last, stale="launch-*.sh")
 
 
-def _chakra(
-    saved: SavedPlan, _target: str, out: Path, aggregate: str | None
-) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    from strata.simulate.astra.files import write_traces
+def _serve(saved: ServingPlan, target: str, out: Path, _aggregate: str | None) -> _Exported:
+    from strata.serving.export import sglang, vllm
+
+    engine = (vllm if target == "vllm" else sglang).render(saved)
+    counts = {
+        "num_pipelines": len(saved.pipelines),
+        "num_nodes": sum(len(pipeline.stages) for pipeline in saved.pipelines),
+    }
+    last = (
+        "{num_pipelines} pipelines on {num_nodes} nodes\n".format(**counts)
+        + f"next: run each script on its node, then {out / 'gateway.sh'}, which puts\n"
+        "      strata serve gateway --backend URL ... before all pipelines"
+    )
+    return _Exported(_encoded(engine.files), counts, engine.notes, last, stale="pipeline-*.sh")
+
+
+def _chakra(saved: SavedPlan, _target: str, _out: Path, aggregate: str | None) -> _Exported:
     from strata.simulate.astra.lower import Aggregation
     from strata.training.export import chakra
 
-    chakra_files = chakra.render(saved, aggregation=Aggregation(aggregate) if aggregate else None)
-    for name, text in chakra_files.files.items():
-        write_text(out / name, text)
-    write_traces(out, chakra_files.traces)
-    sizes = {name: len(text.encode()) for name, text in chakra_files.files.items()}
-    sizes |= {name: len(data) for name, data in chakra_files.traces.items()}
-    data = {
-        "plan": saved.name,
-        "target": "chakra",
-        "folder": str(out),
-        "num_ranks": len(chakra_files.traces),
-        "files": list(sizes),
-        "notes": list(chakra_files.notes),
-    }
-
-    def show(console: Console) -> None:
-        body = [(str(out / name), str(size)) for name, size in sizes.items()]
-        console.print(rows(["file", "bytes"], body, right=[1]))
-        console.print(f"{len(chakra_files.traces)} ranks, {sum(map(bool, chakra_files.labels))} of them at work")
-
-    return data, show
+    rendered = chakra.render(saved, aggregation=Aggregation(aggregate) if aggregate else None)
+    files = {**_encoded(rendered.files), **rendered.traces}
+    last = f"{len(rendered.traces)} ranks, {sum(map(bool, rendered.labels))} of them at work"
+    return _Exported(files, {"num_ranks": len(rendered.traces)}, rendered.notes, last, stale="trace.*.et")
 
 
-_TARGETS: Final[Mapping[str, tuple[str, Callable[..., Any]]]] = {
+def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in files.items()}
+
+
+_TARGETS: Final[Mapping[str, tuple[str, Callable[..., _Exported]]]] = {
     "torchrun": ("TrainingPlan", _launch),
     "megatron": ("TrainingPlan", _launch),
     "kueue": ("TrainingPlan", _launch),
@@ -169,18 +151,10 @@ _TARGETS: Final[Mapping[str, tuple[str, Callable[..., Any]]]] = {
     "vllm": ("ServingPlan", _serve),
     "sglang": ("ServingPlan", _serve),
 }
-"""What each target launches, and what writes its files: their data, and how to show it."""
+"""What each target launches, and what renders its files."""
 
 
-def _write(out: Path, files: Mapping[str, str], *, stale: str) -> None:
-    for name, text in files.items():
-        write_text(out / name, text)
-    others = sorted(path.name for path in out.glob(stale) if path.name not in files)
-    if others:
-        click.echo(f"note: {out} also has files of another export: {', '.join(others)}", err=True)
-
-
-def _show(console: Console, files: Mapping[str, str], out: Path, last: str) -> None:
-    body = [(str(out / name), str(len(text.encode()))) for name, text in files.items()]
-    console.print(rows(["file", "bytes"], body, right=[1]))
-    console.print(last, soft_wrap=False)
+def _show(exported: _Exported, out: Path) -> Shown:
+    body = [(str(out / name), str(len(content))) for name, content in exported.files.items()]
+    yield rows(["file", "bytes"], body, right=[1])
+    yield exported.last

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import FIGURES, REACHED, AcuVector, Cards, Figure, Need, acu, parse_need, rank
 from strata.fleet.catalogue import accelerator, accelerators
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _KEYS: Final[dict[Figure, str]] = {
     "fp16": "fp16_flops",
@@ -49,11 +46,11 @@ def gpus(name: str | None, need_text: str | None, vendor: str | None, output: st
     if need_text is not None:
         need = parse_need(need_text)
         answers = rank(need, chosen)
-        emit(_need_data(need, answers), output, lambda console: _show_need(console, answers))
+        emit(_need_data(need, answers), output, _show_need(answers))
     elif name is not None:
-        emit(_data(chosen[0]), output, lambda console: _show_one(console, chosen[0]))
+        emit(_data(chosen[0]), output, _show_one(chosen[0]))
     else:
-        emit([_data(card) for card in chosen], output, lambda console: _show_all(console, chosen))
+        emit([_data(card) for card in chosen], output, _show_all(chosen))
 
 
 def _of_vendor(cards: Sequence[Accelerator], vendor: str | None) -> Sequence[Accelerator]:
@@ -117,7 +114,7 @@ def _best(answers: Sequence[Cards]) -> list[Cards]:
     return list(first.values())
 
 
-def _show_all(console: Console, cards: Sequence[Accelerator]) -> None:
+def _show_all(cards: Sequence[Accelerator]) -> Shown:
     body = [
         (
             card.name,
@@ -133,11 +130,11 @@ def _show_all(console: Console, cards: Sequence[Accelerator]) -> None:
         for card in cards
     ]
     headers = ("name", "vendor", "GiB", "fp16 TFLOPS", "mem GB/s", "ACU", "trust")
-    console.print(rows(headers, body, right=(2, 3, 4, 5)))
-    console.print(f"\n{_ACU_NOTE}", soft_wrap=True)
+    yield rows(headers, body, right=(2, 3, 4, 5))
+    yield Line(f"\n{_ACU_NOTE}", is_whole=True)
 
 
-def _show_one(console: Console, card: Accelerator) -> None:
+def _show_one(card: Accelerator) -> Shown:
     vector = acu(card)
     rates: tuple[tuple[Figure, str, float | None, float | None], ...] = (
         ("fp16", "TFLOPS", card.fp16_flops, card.fp16_flops_measured),
@@ -163,14 +160,14 @@ def _show_one(console: Console, card: Accelerator) -> None:
         )
         for figure, unit, nominal, measured in rates
     ]
-    console.print(f"{card.name} ({card.vendor}), figures {card.trust.value}", style="bold")
-    console.print(rows(("figure", "unit", "nominal", "measured", "ACU", "ACU trust"), body, right=(2, 3, 4)))
-    console.print(f"\nlink     {card.interconnect}, both directions together")
-    console.print(f"source   {card.source}", soft_wrap=True)
-    console.print(f"aliases  {', '.join(card.aliases) or 'none'}", soft_wrap=True)
+    yield Line(f"{card.name} ({card.vendor}), figures {card.trust.value}", style="bold")
+    yield rows(("figure", "unit", "nominal", "measured", "ACU", "ACU trust"), body, right=(2, 3, 4))
+    yield f"\nlink     {card.interconnect}, both directions together"
+    yield Line(f"source   {card.source}", is_whole=True)
+    yield Line(f"aliases  {', '.join(card.aliases) or 'none'}", is_whole=True)
 
 
-def _show_need(console: Console, answers: Sequence[Cards]) -> None:
+def _show_need(answers: Sequence[Cards]) -> Shown:
     best = _best(answers)
     body = [
         (
@@ -185,8 +182,8 @@ def _show_need(console: Console, answers: Sequence[Cards]) -> None:
         )
         for answer in answers
     ]
-    console.print(rows(("", "cards", "name", "vendor", "bound by", "trust"), body, right=(1,)))
-    console.print("\n* best of its vendor: fewest cards. Rates: measured, else what an A100 reaches.")
+    yield rows(("", "cards", "name", "vendor", "bound by", "trust"), body, right=(1,))
+    yield "\n* best of its vendor: fewest cards. Rates: measured, else what an A100 reaches."
 
 
 def _or_unknown(value: float) -> str:

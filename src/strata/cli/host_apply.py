@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.errors import Infeasible, MissingPart, StrataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from strata.decision import Reason
     from strata.host.apply.act import StepOutcome
@@ -59,7 +57,7 @@ def apply(policy: str, dry_run: bool, output: str) -> None:
         "steps": [item.to_dict() for item in outcomes],
         "refusals": [item.to_dict() for item in refused],
     }
-    emit(data, output, lambda console: _show(console, outcomes, refused))
+    emit(data, output, _show(outcomes, refused))
     if refused:
         raise Infeasible(f"{policy}: nothing was done: {refused[0]}")
 
@@ -85,7 +83,7 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
             journal.off.touch()
         changes = take_back(Machine(), journal, is_dry=dry_run)
         data = {"changes": [change.to_dict() for change in changes], "is_off": journal.off.exists()}
-        emit(data, output, lambda console: _show_undone(console, changes))
+        emit(data, output, _show_undone(changes))
         if data["is_off"]:
             click.echo(f"nothing is applied while this file is there: {journal.off}", err=True)
     failed = [change for change in changes if change.result == "failed"]
@@ -97,7 +95,7 @@ def undo(dry_run: bool, off: bool, output: str) -> None:
         raise StrataError(f"{len(failed)} changes could not be put back: {what}", hint="strata host undo, again")
 
 
-def _show(console: Console, outcomes: Sequence[StepOutcome], refused: Sequence[Reason]) -> None:
+def _show(outcomes: Sequence[StepOutcome], refused: Sequence[Reason]) -> Shown:
     if outcomes:
         body = (
             (
@@ -109,11 +107,11 @@ def _show(console: Console, outcomes: Sequence[StepOutcome], refused: Sequence[R
             )
             for outcome in outcomes
         )
-        console.print(rows(("", "do", "where", "what", "why"), body))
+        yield rows(("", "do", "where", "what", "why"), body)
     for refusal in refused:
-        console.print(f"refused: {refusal.token}: {refusal}", soft_wrap=True)
+        yield Line(f"refused: {refusal.token}: {refusal}", is_whole=True)
     if not outcomes:
-        console.print("nothing to do")
+        yield "nothing to do"
 
 
 def _change(outcome: StepOutcome) -> str:
@@ -122,9 +120,9 @@ def _change(outcome: StepOutcome) -> str:
     return f"{' '.join(outcome.before.split()) or '-'} → {outcome.step.value}"
 
 
-def _show_undone(console: Console, changes: Sequence[UndoOutcome]) -> None:
+def _show_undone(changes: Sequence[UndoOutcome]) -> Shown:
     if not changes:
-        console.print("nothing to undo")
+        yield "nothing to undo"
         return
     body = (
         (
@@ -136,4 +134,4 @@ def _show_undone(console: Console, changes: Sequence[UndoOutcome]) -> None:
         )
         for change in changes
     )
-    console.print(rows(("", "undo", "where", "before", "why"), body))
+    yield rows(("", "undo", "where", "before", "why"), body)

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.host.policy.generate import LayeredPolicy
     from strata.host.policy.plain import PlainPolicy
 
@@ -46,10 +44,10 @@ def layers(is_plain: bool, pid: int | None, output: str) -> None:
         threads = only(threads, snapshot, pid)
     if is_plain:
         plain_policy = plain(cpus, kernel, threads)
-        emit(_data(plain_policy), output, lambda console: _show_steps(console, plain_policy))
+        emit(_data(plain_policy), output, _show_steps(plain_policy))
         return
     policy = generate(cpus, kernel, threads)
-    emit(dump(policy.layers), output, lambda console: _show_policy(console, policy))
+    emit(dump(policy.layers), output, _show_policy(policy))
 
 
 def _data(plain_policy: PlainPolicy) -> dict[str, Any]:
@@ -59,20 +57,20 @@ def _data(plain_policy: PlainPolicy) -> dict[str, Any]:
     }
 
 
-def _show_policy(console: Console, policy: LayeredPolicy) -> None:
+def _show_policy(policy: LayeredPolicy) -> Shown:
     from strata.cli.host_lint import show_words
     from strata.host.policy.lint.explain import explain
 
-    show_words(console, explain(policy.layers))
-    console.print(f"run: scx_layered {' '.join([*policy.arguments, 'f:policy.json'])}", soft_wrap=True)
+    yield from show_words(explain(policy.layers))
+    yield Line(f"run: scx_layered {' '.join([*policy.arguments, 'f:policy.json'])}", is_whole=True)
     if policy.missed:
         text = f"{len(policy.missed)} threads fall into another layer: a layer holds 32 blocks."
-        console.print(text, soft_wrap=True)
+        yield Line(text, is_whole=True)
 
 
-def _show_steps(console: Console, plain_policy: PlainPolicy) -> None:
+def _show_steps(plain_policy: PlainPolicy) -> Shown:
     if plain_policy.steps:
         body = ((step.layer, step.act, step.path, step.value, step.why) for step in plain_policy.steps)
-        console.print(rows(("layer", "do", "where", "what", "why"), body))
+        yield rows(("layer", "do", "where", "what", "why"), body)
     for item in plain_policy.left_out:
-        console.print(f"left out: {item.what}: {item.why}", soft_wrap=True)
+        yield Line(f"left out: {item.what}: {item.why}", is_whole=True)

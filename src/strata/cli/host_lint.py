@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option
+from strata.cli.output import Line, Shown, emit, output_option
 from strata.errors import GoalMissed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from strata.host.policy.codec import ParsedPolicy
     from strata.host.policy.lint.explain import Explained
@@ -45,7 +42,7 @@ def lint(file: str, is_explained: bool, elsewhere: bool, output: str) -> None:
     data: dict[str, Any] = {"findings": [finding.to_dict() for finding in findings]}
     if is_explained:
         data["layers"] = [{"name": entry.name, "who": entry.who, "how": list(entry.how)} for entry in words]
-    emit(data, output, lambda console: _show(console, file, policy, findings, words))
+    emit(data, output, _show(file, policy, findings, words))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
         raise GoalMissed(f"{file}: {errors} {'error' if errors == 1 else 'errors'}")
@@ -58,37 +55,21 @@ def _here() -> TargetMachine:
     return TargetMachine(cpus.probe(), kernel.probe())
 
 
-def _show(
-    console: Console, file: str, policy: ParsedPolicy, findings: Sequence[LintFinding], words: Sequence[Explained]
-) -> None:
-    show_words(console, words)
+def _show(file: str, policy: ParsedPolicy, findings: Sequence[LintFinding], words: Sequence[Explained]) -> Shown:
+    yield from show_words(words)
     if not findings:
-        console.print(f"{file}: ok")
+        yield f"{file}: ok"
     for finding in findings:
         shown = finding.to_dict()
         where = f"{shown['path']}: " if shown["path"] else ""
         line, column = policy.place(shown["path"])
-        console.print(
-            f"{file}:{line}:{column}: {shown['severity']}: {shown['token']}", style="bold", soft_wrap=True
-        )
-        _line(console, f"{where}{shown['sentence']}")
+        yield Line(f"{file}:{line}:{column}: {shown['severity']}: {shown['token']}", style="bold", is_whole=True)
+        yield Line(f"{where}{shown['sentence']}", indent="  ", hang="    ")
 
 
-def show_words(console: Console, words: Sequence[Explained]) -> None:
+def show_words(words: Sequence[Explained]) -> Shown:
     """Print layers in words."""
     for index, layer in enumerate(words):
-        console.print(f"{index + 1}. {layer.name}", style="bold")
+        yield Line(f"{index + 1}. {layer.name}", style="bold")
         for sentence in (layer.who, *layer.how):
-            _line(console, sentence)
-
-
-def _line(console: Console, text: str) -> None:
-    shown = textwrap.fill(
-        text,
-        console.width,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    console.print(shown, soft_wrap=True)
+            yield Line(sentence, indent="  ", hang="    ")

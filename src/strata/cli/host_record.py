@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import console, rows
+from strata.cli.output import Line, Shown, rows, show
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import MissingPart, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.host.record.quick import Quick
     from strata.host.record.work import Work
 
@@ -152,12 +150,12 @@ def _quick(work: Work, output: Path | None) -> None:
         write_json(output, quick_report.to_dict())
         click.echo(f"wrote {output}", err=True)
         return
-    _show(console(), quick_report)
+    show(_show(quick_report))
 
 
-def _show(console: Console, quick_report: Quick) -> None:
+def _show(quick_report: Quick) -> Shown:
     for note in quick_report.notes:
-        console.print(note, soft_wrap=True)
+        yield Line(note, is_whole=True)
     body = [
         (
             change.thread.layer,
@@ -170,8 +168,6 @@ def _show(console: Console, quick_report: Quick) -> None:
         )
         for change in quick_report.changes[:20]
     ]
-    console.print(
-        rows(("layer", "thread", "tid", "ran ms", "waited ms", "%", "preempted"), body, right=range(2, 7))
-    )
+    yield rows(("layer", "thread", "tid", "ran ms", "waited ms", "%", "preempted"), body, right=range(2, 7))
     for name, cpu, rate in quick_report.interrupts[:5]:
-        console.print(f"interrupt {name}: {rate:,.0f}/s on CPU {cpu}")
+        yield f"interrupt {name}: {rate:,.0f}/s on CPU {cpu}"

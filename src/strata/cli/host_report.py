@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import GoalMissed
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.host.analysis.report import TraceReport
 
 MOST_OFFSET_S: Final = 4e9
@@ -101,15 +98,13 @@ def report(
 
         write_text(html, page(trace_report, title=trace.name))
         click.echo(f"wrote {html}", err=True)
-    emit(
-        trace_report.to_dict() if output != "table" else None, output, lambda console: _show(console, trace_report)
-    )
+    emit(trace_report.to_dict() if output != "table" else None, output, _show(trace_report))
     worst = trace_report.worst()
     if fail_on and worst is not None and worst.rank >= Severity(fail_on).rank:
         raise GoalMissed(f"a finding of severity {worst}")
 
 
-def _show(console: Console, trace_report: TraceReport) -> None:
+def _show(trace_report: TraceReport) -> Shown:
     from strata.host.analysis.findings.finding import predicted_gain
     from strata.host.analysis.report import verdict
 
@@ -117,15 +112,12 @@ def _show(console: Console, trace_report: TraceReport) -> None:
     trace = view.trace
     lost = f", {trace.lost:,} lost" if trace.lost else ""
     unparsed = f", {trace.unparsed:,} lines not parsed" if trace.unparsed else ""
-    console.print(
-        f"{trace.num_events:,} events{lost}{unparsed}, {len(view.on_cpu.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
-    )
-    console.print()
-    console.print(verdict(trace_report), style="bold")
-    width = console.width
+    yield f"{trace.num_events:,} events{lost}{unparsed}, {len(view.on_cpu.cpus)} CPUs, {view.wall_ns / 1e9:.1f} s"
+    yield ""
+    yield Line(verdict(trace_report), style="bold")
     for finding in trace_report.findings[:_MOST_FINDINGS]:
-        console.print()
-        console.print(
+        yield ""
+        yield Line(
             f"{finding.severity.upper()} {finding.token}: {finding.reason}", style=_STYLES[finding.severity]
         )
         cost = (
@@ -137,13 +129,11 @@ def _show(console: Console, trace_report: TraceReport) -> None:
             f"{cost}{finding.evidence}; confidence {finding.confidence:.0%}",
             f"do: {finding.advice}{more}",
         ):
-            console.print(textwrap.indent(textwrap.fill(text, width - 2), "  "))
+            yield Line(text, indent="  ")
     if len(trace_report.findings) > _MOST_FINDINGS:
-        console.print()
-        console.print(
-            f"{len(trace_report.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all"
-        )
-    console.print()
+        yield ""
+        yield f"{len(trace_report.findings) - _MOST_FINDINGS} more findings that cost less: -o json lists all"
+    yield ""
     shown = [thread for thread in trace_report.threads if thread.waits or thread.unfinished_ms][:_MOST_THREADS]
     body = [
         [
@@ -157,14 +147,12 @@ def _show(console: Console, trace_report: TraceReport) -> None:
         ]
         for thread in shown
     ]
-    console.print(
-        rows(
-            ["  thread", "tid", "waits", "ms", "mean", "p99", "on the CPU meanwhile [ms]"], body, right=range(1, 6)
-        )
+    yield rows(
+        ["  thread", "tid", "waits", "ms", "mean", "p99", "on the CPU meanwhile [ms]"], body, right=range(1, 6)
     )
-    console.print("* critical; times in ms; p99: one wait in a hundred is longer")
+    yield "* critical; times in ms; p99: one wait in a hundred is longer"
     if len(shown) < len(trace_report.threads):
-        console.print(f"{len(trace_report.threads) - len(shown):,} more threads: -o json lists all")
+        yield f"{len(trace_report.threads) - len(shown):,} more threads: -o json lists all"
 
 
 _STYLES: Final = {"info": "", "warning": "yellow", "error": "red"}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from strata.cli.output import emit, output_option
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.cli.parameters import Finite, OutputFile
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from strata.host.rollout.report import RolloutReport
     from strata.host.rollout.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SHARE: Final = Finite(0, 1)
+_MOST_JOBS: Final = 12
 
 
 class Rule(click.ParamType[tuple[str, str]]):
@@ -184,11 +185,9 @@ def next_(
         policy = store.assign(known, job, number, policy, at_s=_now_s())
     answer = {"policy": str(policy), "reason": reason.to_dict()}
 
-    def show(_: Console) -> None:
-        click.echo(str(policy))
+    if output == "table":
         click.echo(str(reason), err=True)
-
-    emit(answer, output, show)
+    emit(answer, output, [str(policy)])
 
 
 @rollout.command()
@@ -256,9 +255,7 @@ def report(name: str, svg: Path | None, state: Path | None, output: str) -> None
 
 
 def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_whole: bool) -> None:
-    from strata.cli import host_rollout_table as table
     from strata.errors import GoalMissed
-    from strata.host.rollout import pictures
     from strata.host.rollout.judge import RolloutStatus
     from strata.host.rollout.report import report_of
 
@@ -266,24 +263,68 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
         rollout_report = report_of(store.get(name))
     if svg is not None:
         from strata.files import write_text
+        from strata.host.rollout import pictures
 
         write_text(svg, pictures.svg(rollout_report))
         click.echo(f"wrote {svg}", err=True)
 
-    def show(console: Console) -> None:
-        table.show(console, rollout_report)
-        if is_whole:
-            console.print()
-            for line in pictures.text(rollout_report):
-                console.print(line)
-            table.show_jobs(console, rollout_report)
-
-    emit(rollout_report.to_dict(with_ratios=is_whole), output, show)
+    emit(rollout_report.to_dict(with_ratios=is_whole), output, _show(rollout_report, is_whole=is_whole))
     if rollout_report.verdict.status is RolloutStatus.ROLL_BACK:
         raise GoalMissed(
             f"{name} was rolled back: {rollout_report.verdict.reason}",
             hint="fix the policy, then begin anew",
         )
+
+
+def _show(report: RolloutReport, *, is_whole: bool) -> Shown:
+    from strata.host.rollout import pictures
+
+    verdict = report.verdict
+    yield Line(f"{verdict.status}: {verdict.reason}", style="bold")
+    noise = verdict.noise
+    if noise is not None:
+        yield (
+            f"noise floor: 95% of {noise.pairs} A/A pairs within {math.expm1(noise.low):+.1%} .. "
+            f"{math.expm1(noise.high):+.1%}; "
+            f"{report.rollout.plan.ab_pairs} pairs show {math.expm1(noise.smallest):.1%}"
+        )
+    if math.isfinite(verdict.low) and math.isfinite(verdict.high):
+        yield f"change, valid at any time: {math.expm1(verdict.low):+.1%} .. {math.expm1(verdict.high):+.1%}"
+    if report.ratio is not None and report.saved is not None:
+        yield (
+            f"mean over {len(report.jobs)} jobs: {report.ratio.estimate - 1:+.1%} "
+            f"({report.ratio.low - 1:+.1%} .. {report.ratio.high - 1:+.1%}); capacity saved "
+            f"{report.saved.estimate:.1%} ({report.saved.low:.1%} .. {report.saved.high:.1%}) of "
+            f"{sum(job.devices for job in report.jobs):,} devices"
+        )
+    if report.rollout.strayed:
+        yield f"{report.rollout.strayed} attempts ran under another policy than assigned: left out"
+    if verdict.jobs_back:
+        yield f"back on the baseline: {', '.join(verdict.jobs_back)}"
+    if is_whole:
+        yield ""
+        yield from pictures.text(report)
+        yield from _show_jobs(report)
+
+
+def _show_jobs(report: RolloutReport) -> Shown:
+    if not report.jobs:
+        return
+    shown = report.jobs[:_MOST_JOBS]
+    body = [
+        [
+            job.name,
+            str(job.pairs),
+            str(job.devices),
+            f"{math.expm1(job.change):+.1%}",
+            "back" if job.is_back else "",
+        ]
+        for job in shown
+    ]
+    yield ""
+    yield rows(["job, worst first", "pairs", "devices", "change", ""], body, right=(1, 2, 3))
+    if len(shown) < len(report.jobs):
+        yield f"{len(report.jobs) - len(shown):,} more jobs: -o json lists all"
 
 
 def _store(state: Path | None, *, is_new: bool = False) -> Store:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.cli.output import console as stdout
-from strata.cli.output import emit, output_option, rows
 from strata.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.host.threads.classify import Classified
     from strata.host.threads.snapshot import Snapshot
 
@@ -41,7 +39,7 @@ def threads(pid: int | None, watch: bool, output: str) -> None:
     if pid is not None and not current:
         raise UsageError(f"there is no process {pid}", hint="strata host threads")
     if not watch:
-        emit(_data(snapshot, current), output, lambda console: _show(console, snapshot, current))
+        emit(_data(snapshot, current), output, _show(snapshot, current))
         return
     _watch(current, pid, output)
 
@@ -146,7 +144,7 @@ def _why(classified: Classified) -> str:
     return f"{classified.confidence:.0%}: {'its name' if evidence.startswith('its name is ') else evidence}"
 
 
-def _show(console: Console, snapshot: Snapshot, current: tuple[Classified, ...]) -> None:
+def _show(snapshot: Snapshot, current: tuple[Classified, ...]) -> Shown:
     from strata.host.threads.pools import LAYERS, stem
 
     alike: dict[tuple[str, int, str, str, str], list[Classified]] = {}
@@ -166,22 +164,20 @@ def _show(console: Console, snapshot: Snapshot, current: tuple[Classified, ...])
         key=lambda item: (order.index(item[0][0]), item[0][1:]),
     )
     if shown:
-        console.print(
-            rows(
-                ("layer", "pool", "pid", "thread", "count", "sure: why"),
-                (
-                    (layer, pool, str(pid), name, str(len(some)), _why(some[0]))
-                    for (layer, pid, _, name, pool), some in shown
-                ),
-                right=(2, 4),
-            )
+        yield rows(
+            ("layer", "pool", "pid", "thread", "count", "sure: why"),
+            (
+                (layer, pool, str(pid), name, str(len(some)), _why(some[0]))
+                for (layer, pid, _, name, pool), some in shown
+            ),
+            right=(2, 4),
         )
     left = sum(len(some) for key, some in alike.items() if key[0] == "rest" and key[4] == "-")
-    console.print(f"{left} of {len(current)} threads belong to no pool and no job on an accelerator.")
+    yield f"{left} of {len(current)} threads belong to no pool and no job on an accelerator."
     for gpu in snapshot.gpus:
         where = f"NUMA node {gpu.node}" if gpu.node is not None else "NUMA node not known"
         count = f"processes {', '.join(map(str, sorted(gpu.pids)))}" if gpu.pids else "no processes"
-        console.print(f"GPU {gpu.index} {gpu.address}: {where}, {count}", soft_wrap=True)
+        yield Line(f"GPU {gpu.index} {gpu.address}: {where}, {count}", is_whole=True)
     if snapshot.num_hidden:
         text = f"The files of {snapshot.num_hidden} processes of other users are hidden; root sees them."
-        console.print(text, soft_wrap=True)
+        yield Line(text, is_whole=True)

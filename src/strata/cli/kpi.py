@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.errors import INTERRUPTED, GoalMissed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rich.console import Console
 
     from strata.evaluation.kpi.kpi import Kpi
 
@@ -52,14 +50,14 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
         except KeyboardInterrupt:
             is_whole = False
     data = answer(rows_done, study, elapsed_s=time.perf_counter() - started, is_whole=is_whole)
-    emit(data, output, lambda terminal: _show(terminal, data))
+    emit(data, output, _show(data))
     if not is_whole:
         click.echo(f"interrupted: {len(rows_done)} of {len(ordered)} rows", err=True)
         return INTERRUPTED
     return GoalMissed.exit_code if fail_on_missed and not all(row.met for row in rows_done) else 0
 
 
-def _show(terminal: Console, data: Mapping[str, Any]) -> None:
+def _show(data: Mapping[str, Any]) -> Shown:
     body = [
         (
             row["name"],
@@ -71,14 +69,14 @@ def _show(terminal: Console, data: Mapping[str, Any]) -> None:
         )
         for row in data["kpis"]
     ]
-    terminal.print(rows(("row", "value", "target", "met", "95 % interval", "n"), body, right=(1, 2, 4, 5)))
+    yield rows(("row", "value", "target", "met", "95 % interval", "n"), body, right=(1, 2, 4, 5))
     for row in data["kpis"]:
         weak = row["guards"].get("passes_only_against")
         if weak:
             missed = ", ".join(row["guards"].get("misses_against", ())) or "stronger ones"
-            terminal.print(f"{row['name']}: met against {', '.join(weak)}; not against {missed}")
+            yield f"{row['name']}: met against {', '.join(weak)}; not against {missed}"
     policy = data["policy"]["file"] or "none: the safe rule stands in"
-    terminal.print(f"policy {policy}; {data['elapsed_s']:.0f} s; guards of every row: -o json, docs/kpi.md")
+    yield f"policy {policy}; {data['elapsed_s']:.0f} s; guards of every row: -o json, docs/kpi.md"
 
 
 SIGNS = {"at least": ">=", "at most": "<=", "below": "<", "is": ""}

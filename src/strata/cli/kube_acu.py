@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.kube_source import look, source_options
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.decision import Trust
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.cluster.cache.capacity import Part, Summary
 
 _NOTE: Final = (
@@ -59,7 +57,7 @@ def acu(key: str, snapshots: Sequence[str], kubeconfig: str | None, context: str
             for domain in by(devices, lambda part: part.domain)
         ]
     }
-    emit(data, output, lambda console: _show(console, key, by(devices, lambda part: getattr(part, key)), whole))
+    emit(data, output, _show(key, by(devices, lambda part: getattr(part, key)), whole))
 
 
 def _listed(devices: Sequence[Part], key: str, domain: str) -> list[dict[str, Any]]:
@@ -82,7 +80,7 @@ def _data(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, key: str, groups: Sequence[Summary], whole: Summary) -> None:
+def _show(key: str, groups: Sequence[Summary], whole: Summary) -> Shown:
     body = [
         (
             summary.name,
@@ -98,8 +96,8 @@ def _show(console: Console, key: str, groups: Sequence[Summary], whole: Summary)
         for summary in (*groups, whole)
     ]
     headers = (key, "devices", "fp16", "used", "free", "out", "memory", "mem free", "mem bw")
-    console.print(rows(headers, body, right=range(1, len(headers))))
-    console.print(f"\n{_NOTE}", soft_wrap=True)
+    yield rows(headers, body, right=range(1, len(headers)))
+    yield Line(f"\n{_NOTE}", is_whole=True)
 
 
 def _figure(summary: Summary, amounts: Mapping[Any, float], figure: Any) -> str:

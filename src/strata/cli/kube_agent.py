@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata import units
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Shown, emit, output_option, rows
 from strata.errors import UsageError, need
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.cluster.agent.sources import Collect
     from strata.fleet.fingerprint import Device, Fingerprint
 
@@ -47,7 +45,6 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     strata kube agent --once
     strata kube agent --node "$NODE_NAME" --benchmark --probe-every 60s
     """
-    from functools import partial
 
     from strata.cluster.agent.collect import collect
 
@@ -61,7 +58,7 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
 
     if once:
         fingerprint = _once(look, with_benchmark=options["benchmark"])
-        emit(_data(fingerprint), output, partial(_show, fingerprint))
+        emit(_data(fingerprint), output, _show(fingerprint))
     else:
         _run(look, options)
 
@@ -170,13 +167,13 @@ def _device_data(device: Device) -> dict[str, Any]:
     }
 
 
-def _show(fingerprint: Fingerprint, console: Console) -> None:
+def _show(fingerprint: Fingerprint) -> Shown:
     devices = [_device_data(device) for device in fingerprint.devices]
     if not devices:
-        console.print(f"{fingerprint.node}: no device")
-        console.print("none is found by NVML, nvidia-smi, npu-smi, cnmon, hy-smi or mthreads-gmi")
+        yield f"{fingerprint.node}: no device"
+        yield "none is found by NVML, nvidia-smi, npu-smi, cnmon, hy-smi or mthreads-gmi"
     else:
-        console.print(f"{fingerprint.node}: {fingerprint.tool}, driver {fingerprint.driver or 'unknown'}")
+        yield f"{fingerprint.node}: {fingerprint.tool}, driver {fingerprint.driver or 'unknown'}"
         headers = ["#", "device", "memory", "ACU", "trust", "health", "faults", "NUMA"]
         body = [
             [
@@ -191,9 +188,9 @@ def _show(fingerprint: Fingerprint, console: Console) -> None:
             ]
             for i, device in enumerate(devices)
         ]
-        console.print(rows(headers, body, right=(2, 3, 5, 7)))
+        yield rows(headers, body, right=(2, 3, 5, 7))
         kinds = dict.fromkeys(fingerprint.links.values())
         if kinds:
-            console.print("links: " + ", ".join(kinds) + ("" if fingerprint.can_p2p else "; no peer-to-peer"))
+            yield "links: " + ", ".join(kinds) + ("" if fingerprint.can_p2p else "; no peer-to-peer")
     for note in fingerprint.notes:
-        console.print(f"note: {note}")
+        yield f"note: {note}"

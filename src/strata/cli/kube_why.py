@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from strata.cli.kube_source import look, source_options
-from strata.cli.output import emit, output_option
+from strata.cli.output import Line, Shown, emit, output_option
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.cluster.controller.why_query import Answer
 
 _MOST_NAMES: Final = 8
@@ -45,7 +42,7 @@ def why(
 
     cache, objects = look(snapshots, kubeconfig, context)
     explanation = answer(cache, objects, target, namespace=namespace)
-    emit(_data(explanation), output, lambda console: _show(console, explanation))
+    emit(_data(explanation), output, _show(explanation))
 
 
 def _data(explanation: Answer) -> dict[str, Any]:
@@ -78,7 +75,7 @@ def _routed(explanation: Answer) -> dict[str, Any]:
     return next((dict(condition) for condition in conditions if condition.get("type") == ROUTED), {})
 
 
-def _show(console: Console, explanation: Answer) -> None:
+def _show(explanation: Answer) -> Shown:
     from strata.cluster.api.placement_annotation import MANAGED
     from strata.cluster.controller.why_query import grouped
 
@@ -89,26 +86,26 @@ def _show(console: Console, explanation: Answer) -> None:
         when = f", since {data['since']}" if data["since"] else ""
     else:
         verb, when = "would go" if data["is_routed"] else "would wait", ", decided now"
-    console.print(f"{kind} {name} {verb}{when}", style="bold", soft_wrap=True)
+    yield Line(f"{kind} {name} {verb}{when}", style="bold", is_whole=True)
     if not explanation.is_managed:
-        _line(console, f"It is not routed by strata: it has no label {MANAGED}.", indent="  ")
+        yield Line(f"It is not routed by strata: it has no label {MANAGED}.", indent="  ")
     if data["is_routed"]:
-        _line(console, f"{data['devices']}x {data['model']}, profile {data['profile']}", indent="  ")
+        yield Line(f"{data['devices']}x {data['model']}, profile {data['profile']}", indent="  ")
         for line in _places(data["pods"]):
-            _line(console, line, indent="  ", hang="    ")
+            yield Line(line, indent="  ", hang="    ")
     for reason in data["reasons"]:
         message = reason["message"].removeprefix(f"{reason.get('subject', '')}: ")
-        _line(console, f"{reason['token']}: {message}", indent="  ", hang="    ")
+        yield Line(f"{reason['token']}: {message}", indent="  ", hang="    ")
     if data["trust"]:
-        _line(console, f"figures: {data['trust']}", indent="  ")
+        yield Line(f"figures: {data['trust']}", indent="  ")
     for token, messages in grouped(data["nodes"]).items():
         count = sum(map(len, messages.values()))
-        console.print(f"{token}, {count} {'node' if count == 1 else 'nodes'}", style="bold")
+        yield Line(f"{token}, {count} {'node' if count == 1 else 'nodes'}", style="bold")
         for message, nodes in messages.items():
-            _line(console, message, indent="  ", hang="    ")
-            _line(console, _names(nodes), indent="    ")
+            yield Line(message, indent="  ", hang="    ")
+            yield Line(_names(nodes), indent="    ")
     if omitted := data["nodes_omitted"]:
-        console.print(f"{omitted} more nodes, of which the claim has no room to tell")
+        yield f"{omitted} more nodes, of which the claim has no room to tell"
 
 
 def _places(pods: Iterable[dict[str, Any]]) -> list[str]:
@@ -137,15 +134,3 @@ def _names(nodes: Sequence[str]) -> str:
     more = len(nodes) - _MOST_NAMES
     shown = ", ".join(nodes[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _line(console: Console, text: str, *, indent: str, hang: str | None = None) -> None:
-    shown = textwrap.fill(
-        text,
-        console.width,
-        initial_indent=indent,
-        subsequent_indent=hang or indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    console.print(shown, soft_wrap=True)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import console, emit, output_option, progress, rows
+from strata.cli.output import Shown, console, emit, output_option, progress, rows
 from strata.cli.parameters import Finite, OutputFile
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.learning.checkpoint import Run
     from strata.learning.learner import Progress
 
@@ -110,22 +108,22 @@ def train(
             "worlds": best.worlds,
         },
     }  # fmt: skip
-    emit(answer, output, lambda console: _show_run(console, run, str(file)))
+    emit(answer, output, _show_run(run, str(file)))
 
 
-def _show_run(console: Console, run: Run, file: str) -> None:
+def _show_run(run: Run, file: str) -> Shown:
     best = run.best_point
-    console.print(
+    yield (
         f"{run.update} updates, {run.steps:,} steps in {run.elapsed_s / 60:.1f} min on {run.device_name}; "
         f"ended by {run.ended}"
     )
-    console.print(
+    yield (
         f"best after {best.update} updates: gap to the exact solution {best.mean_gap:.2%} on average, "
         f"{best.worst_gap:.2%} at worst; {best.closed:.0%} of what it wins over the myopic rule"
     )
     if run.learning.worlds:
-        console.print(f"in simulated worlds {best.worlds:+.2%} against the better fixed rule in each")
-    console.print(f"next: strata learn export {file} --out policy.onnx")
+        yield f"in simulated worlds {best.worlds:+.2%} against the better fixed rule in each"
+    yield f"next: strata learn export {file} --out policy.onnx"
 
 
 @learn.command(short_help="Compare a policy with fixed rules and exact bounds.")
@@ -167,7 +165,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, outp
         "tables": ladder,
         "domains": fleets,
     }
-    emit(answer, output, lambda console: _show_ladder(console, ladder, fleets))
+    emit(answer, output, _show_ladder(ladder, fleets))
 
 
 def _sizes(text: str) -> list[int]:
@@ -177,19 +175,19 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _show_ladder(console: Console, ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> None:
+def _show_ladder(ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> Shown:
     body = [
         [name, f"{rung['reward']:.4f}", f"{rung['mean_gap']:.2%}", f"{rung['worst_gap']:.2%}"]
         for name, rung in ladder["rungs"].items()
     ]
     title = f"{ladder['tables']} held-out tables: reward a step, gap to vi"
-    console.print(rows(("rule", "reward", "mean gap", "worst gap"), body, right=range(1, 4), title=title))
+    yield rows(("rule", "reward", "mean gap", "worst gap"), body, right=range(1, 4), title=title)
     if fleets:
         names = list(fleets[0]["rungs"])
         body = [[name, *(f"{fleet['rungs'][name]:.4f}" for fleet in fleets)] for name in names]
         headers = ["rule", *(f"{fleet['domains']} domains" for fleet in fleets)]
-        console.print()
-        console.print(rows(headers, body, right=range(1, len(headers)), title="simulated fleets: reward a step"))
+        yield ""
+        yield rows(headers, body, right=range(1, len(headers)), title="simulated fleets: reward a step")
 
 
 @learn.command(short_help="Write the best policy of a CHECKPOINT as ONNX.")
@@ -226,7 +224,7 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     export_network(run.network(), str(out))
     write_json(beside, record)
     answer = {"policy": str(out), "record": str(beside), "evaluation": record["evaluation"]}
-    emit(answer, output, lambda console: console.print(f"{out}, and the record of its training in {beside}"))
+    emit(answer, output, [f"{out}, and the record of its training in {beside}"])
 
 
 def device_of(device: str) -> str:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import click
 
 from strata.cli.kinds import KINDS, kind_named, kind_of
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.errors import BadFile, Fault, UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ def lint(files: tuple[str, ...], output: str) -> None:
         {"file": file.file, "kind": file.kind, "ok": not file.faults, "faults": [asdict(f) for f in file.faults]}
         for file in checked
     ]
-    emit(data, output, lambda _: _show_good(checked))
+    emit(data, output, _show_good(checked))
     if faults:
         raise BadFile(faults, hint="`strata schema KIND` prints what a file may hold")
 
@@ -62,10 +57,10 @@ def _check(file: str) -> Checked:
     return Checked(file, kind, ())
 
 
-def _show_good(checked: list[Checked]) -> None:
+def _show_good(checked: list[Checked]) -> Shown:
     for file in checked:
         if not file.faults:
-            click.echo(f"{file.file}: ok ({file.kind})")
+            yield Line(f"{file.file}: ok ({file.kind})", is_whole=True)
 
 
 @click.command()
@@ -79,13 +74,13 @@ def schema(kind: str | None, output: str) -> None:
     strata schema Fleet > fleet.schema.json
     """
     if kind is None:
-        emit({name: known.text for name, known in KINDS.items()}, output, _show_kinds)
+        emit({name: known.text for name, known in KINDS.items()}, output, _show_kinds())
         return
     from strata.files import json_schema
 
     data = json_schema(kind_named(kind).model())
-    emit(data, output, lambda _: click.echo(json.dumps(data, indent=2, ensure_ascii=False)))
+    emit(data, "json" if output == "table" else output, ())
 
 
-def _show_kinds(console: Console) -> None:
-    console.print(rows(("kind", "what it describes"), ((name, known.text) for name, known in KINDS.items())))
+def _show_kinds() -> Shown:
+    yield rows(("kind", "what it describes"), ((name, known.text) for name, known in KINDS.items()))

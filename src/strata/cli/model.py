@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from strata import units
-from strata.cli.output import emit, output_option, rows
+from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.errors import UsageError
 from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES
 from strata.workload.model import ModelSpec
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _SEQUENCE_LENGTH: Final = 4096
 """Shown where none is asked for; shorter where the model's positions end earlier."""
@@ -37,11 +34,11 @@ def model(config: str | None, sequence: int | None, output: str) -> None:
     """
     if config is None:
         specs = [read_model(name) for name in model_names()]
-        emit([_summary(spec) for spec in specs], output, lambda console: _show_all(console, specs))
+        emit([_summary(spec) for spec in specs], output, _show_all(specs))
         return
     spec = read_model(config)
     data = _data(spec, _sequence_length(spec, sequence))
-    emit(data, output, lambda console: _show_one(console, spec, data))
+    emit(data, output, _show_one(spec, data))
 
 
 def _sequence_length(spec: ModelSpec, sequence: int | None) -> int:
@@ -96,7 +93,7 @@ def _data(spec: ModelSpec, sequence_length: int) -> dict[str, Any]:
     }
 
 
-def _show_all(console: Console, specs: list[ModelSpec]) -> None:
+def _show_all(specs: list[ModelSpec]) -> Shown:
     body = [
         (
             spec.name,
@@ -109,13 +106,13 @@ def _show_all(console: Console, specs: list[ModelSpec]) -> None:
         for spec in specs
     ]
     headers = ("name", "attention", "parameters", "active", "bf16 weights", "KV/token")
-    console.print(rows(headers, body, right=(2, 3, 4, 5)))
-    console.print("\n`strata model NAME` shows one in full; any Hugging Face config.json works too.")
+    yield rows(headers, body, right=(2, 3, 4, 5))
+    yield "\n`strata model NAME` shows one in full; any Hugging Face config.json works too."
 
 
-def _show_one(console: Console, spec: ModelSpec, data: dict[str, Any]) -> None:
+def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:
     sequence_length = data["sequence_tokens"]
-    console.print(f"{spec.name} ({spec.model_type}, {spec.attention}), figures {spec.trust.value}", style="bold")
+    yield Line(f"{spec.name} ({spec.model_type}, {spec.attention}), figures {spec.trust.value}", style="bold")
     facts = (
         ("parameters", f"{spec.num_params:,}"),
         ("active per token", f"{spec.num_active_params:,}"),
@@ -127,7 +124,7 @@ def _show_one(console: Console, spec: ModelSpec, data: dict[str, Any]) -> None:
         ("forward per token", f"{data['forward_flop_per_token'] / 1e9:,.4g} GFLOP"),
     )  # fmt: skip
     for label, value in facts:
-        console.print(f"{label:<19}{value}")
+        yield f"{label:<19}{value}"
     body = [
         (
             layer["kind"],
@@ -140,7 +137,7 @@ def _show_one(console: Console, spec: ModelSpec, data: dict[str, Any]) -> None:
         for layer in data["layers"]
     ]
     headers = ("layer", "count", "params each", "of all", "forward TFLOP", "activations")
-    console.print(f"\nEach layer, one sample of {sequence_length:,} tokens:")
-    console.print(rows(headers, body, right=(1, 2, 3, 4, 5)))
+    yield f"\nEach layer, one sample of {sequence_length:,} tokens:"
+    yield rows(headers, body, right=(1, 2, 3, 4, 5))
     for note in spec.notes:
-        console.print(f"\nnote: {note}", soft_wrap=True)
+        yield Line(f"\nnote: {note}", is_whole=True)

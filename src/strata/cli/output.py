@@ -1,13 +1,21 @@
-"""The one way commands answer: data on stdout as a table, JSON or YAML; everything else on stderr."""
+"""The one way commands answer: data on stdout as a table, JSON or YAML; everything else on stderr.
+
+What a command shows on a terminal is an iterator of lines and tables (`Shown`), which is only run where it is
+wanted: `emit(data, output, _show(data))`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,21 +24,47 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+Shown = Iterator[Any]
+"""Texts, which are wrapped at the width of the terminal, `Line`s and tables of `rows`."""
+
+_NUMBER: Final = re.compile(r"[-+~$]?\d\S{0,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A text with a style, or wrapped in another way than by the console.
+
+    is_whole: the terminal wraps it, so that a copy has no line ends of ours. indent, hang: before its first line,
+    and before the others.
+    """
+
+    text: str
+    style: str = ""
+    is_whole: bool = False
+    indent: str = ""
+    hang: str = ""
+
+    def print(self, console: Console) -> None:
+        """Print it."""
+        text = self.text
+        if self.indent:
+            hang = self.hang or self.indent
+            wrapper = textwrap.TextWrapper(
+                console.width, self.indent, hang, break_on_hyphens=False, break_long_words=False
+            )
+            text = wrapper.fill(text)
+        console.print(text, style=self.style, soft_wrap=self.is_whole or bool(self.indent))
+
 
 def output_option(command: Command) -> Command:
     """Give a command `-o table|json|yaml` as the argument `output`."""
     return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json", "yaml"]),
-        default="table",
-        show_default=True,
-        help="How to answer.",
+        "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="How to answer."
     )(command)
 
 
-def emit(data: Any, output: str, table: Callable[[Console], None]) -> None:
-    """Print `data` as JSON or YAML, or call `table` with a console for people."""
+def emit(data: Any, output: str, shown: Iterable[Any]) -> None:
+    """Print `data` as JSON or YAML, or what is shown to people."""
     if output == "json":
         click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
     elif output == "yaml":
@@ -38,7 +72,17 @@ def emit(data: Any, output: str, table: Callable[[Console], None]) -> None:
 
         click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
     else:
-        table(console())
+        show(shown)
+
+
+def show(shown: Iterable[Any]) -> None:
+    """Print lines and tables."""
+    terminal = console()
+    for item in shown:
+        if isinstance(item, Line):
+            item.print(terminal)
+        else:
+            terminal.print(item, crop=False)
 
 
 def console(*, err: bool = False) -> Console:
@@ -60,8 +104,6 @@ def console(*, err: bool = False) -> Console:
 
 def terminal_width() -> int:
     """Return COLUMNS if set, else 80."""
-    import os
-
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdigit() and int(columns) > 0 else 80
 
@@ -73,14 +115,26 @@ def rows(
     right: Iterable[int] = (),
     title: str | None = None,
 ) -> Any:
-    """Return a plain rich table: one header line, no boxes, `right` columns right-aligned."""
+    """Return a plain rich table: one header line, no boxes, `right` columns right-aligned.
+
+    Texts are folded to fit the terminal, but no number is: a table is rather wider than the terminal.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
     right_columns = set(right)
+    cells = [list(row) for row in body]
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index in right_columns else "left", overflow="fold")
-    for row in body:
+        is_right = index in right_columns
+        column = [row[index] for row in cells]
+        kept = column if is_right else [number for cell in column for number in _NUMBER.findall(cell)]
+        table.add_column(
+            header,
+            justify="right" if is_right else "left",
+            overflow="fold",
+            min_width=max(map(len, kept), default=0),
+        )
+    for row in cells:
         table.add_row(*row)
     return table
 

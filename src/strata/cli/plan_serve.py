@@ -18,8 +18,6 @@ from strata.cli.planning import remember, time_limit_s
 from strata.serving.planning.goal import Goal
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.serving.planning.allocate import Strategy
 
 
@@ -78,12 +76,9 @@ def serve(
         write_json(save, data)
     remember("serving", data)
 
-    def table(console: Console) -> None:
-        from strata.cli.plan_serve_table import show_serving
+    from strata.cli.plan_serve_table import show_serving
 
-        show_serving(console, data, saved=str(save or ""))
-
-    emit(data, output, table)
+    emit(data, output, show_serving(data, saved=str(save or "")))
     if is_stopped():
         return 130
     if not data["pipelines"]:

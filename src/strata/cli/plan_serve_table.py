@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from strata.cli.output import rows
+from strata.cli.output import Shown, rows
 from strata.names import closest
 from strata.units import show_count, show_time
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SHOWN: Final = 8
 """Groups of like pipelines, and of unused nodes, in a table; JSON has all."""
 
 
-def show_serving(console: Console, data: dict[str, Any], *, saved: str = "", next_command: bool = True) -> None:
+def show_serving(data: dict[str, Any], *, saved: str = "", next_command: bool = True) -> Shown:
     """Print an answer (the dict of `ServingAnswer.to_dict`) in 80 columns."""
     if not data["pipelines"]:
-        console.print(f"no plan fits {data['name']}")
-        _reasons(console, data["reasons"])
+        yield f"no plan fits {data['name']}"
+        yield from _reasons(data["reasons"])
         return
-    _pipelines(console, data)
-    _figures(console, data)
-    console.print()
-    _reasons(console, data["reasons"])
-    _why_not(console, data)
-    _unused(console, data["unused"])
+    yield from _pipelines(data)
+    yield from _figures(data)
+    yield ""
+    yield from _reasons(data["reasons"])
+    yield from _why_not(data)
+    yield from _unused(data["unused"])
     if next_command:
-        _next(console, data, saved)
+        yield from _next(data, saved)
 
 
-def _pipelines(console: Console, data: dict[str, Any]) -> None:
+def _pipelines(data: dict[str, Any]) -> Shown:
     """Print the pipelines, those of like figures once."""
     cards = {node["id"]: (node["accelerator"], node["num_devices"]) for node in data["fleet"]["nodes"]}
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -63,13 +60,13 @@ def _pipelines(console: Console, data: dict[str, Any]) -> None:
                 ]
             )
     headers = ["pipelines", "such as", "layers", "stage", "KV slots", "tok/s", "decode", "TTFT", "trust"]
-    console.print(rows(headers, body, right=[0, 3, 4, 5, 6, 7]))
+    yield rows(headers, body, right=[0, 3, 4, 5, 6, 7])
     if len(ordered) > SHOWN:
         left = sum(map(len, ordered[SHOWN:]))
-        console.print(f"  and {left} pipelines of {len(ordered) - SHOWN} other kinds: -o json has all")
+        yield f"  and {left} pipelines of {len(ordered) - SHOWN} other kinds: -o json has all"
 
 
-def _figures(console: Console, data: dict[str, Any]) -> None:
+def _figures(data: dict[str, Any]) -> Shown:
     figures, job = data["figures"], data["job"]
     if figures is None:
         return
@@ -89,17 +86,17 @@ def _figures(console: Console, data: dict[str, Any]) -> None:
         bound = show_count(figures["bound_tokens_per_s"])
         lines.append(f"stages within {gap} of the upper bound, {bound} tokens/s")
     for line in lines:
-        console.print(f"  {line}")
+        yield f"  {line}"
 
 
-def _reasons(console: Console, reasons: list[dict[str, Any]]) -> None:
+def _reasons(reasons: list[dict[str, Any]]) -> Shown:
     for reason in reasons:
-        console.print(f"  {reason['token']}: {reason['text']}")
+        yield f"  {reason['token']}: {reason['text']}"
 
 
-def _why_not(console: Console, data: dict[str, Any]) -> None:
+def _why_not(data: dict[str, Any]) -> Shown:
     if data["alternatives"]:
-        console.print("why not:")
+        yield "why not:"
     for item in data["alternatives"]:
         cost, figures = item["cost"], ""
         if cost.get("num_pipelines") and {"tokens_per_s", "decode_s"} <= cost.keys():
@@ -107,16 +104,16 @@ def _why_not(console: Console, data: dict[str, Any]) -> None:
                 f" ({_count(cost['num_pipelines'], 'pipeline')}, {show_count(cost['tokens_per_s'])} tokens/s, "
                 f"decode {show_time(cost['decode_s'])})"
             )
-        console.print(f"  {item['name']}{figures}: " + "; ".join(reason["text"] for reason in item["reasons"]))
+        yield f"  {item['name']}{figures}: " + "; ".join(reason["text"] for reason in item["reasons"])
 
 
-def _unused(console: Console, unused: list[dict[str, Any]]) -> None:
+def _unused(unused: list[dict[str, Any]]) -> Shown:
     if unused:
-        console.print("unused:")
+        yield "unused:"
     for item in unused[:SHOWN]:
-        console.print(f"  {_who(item)}: {item['reason']['text'].removeprefix(item['domain'] + ': ')}")
+        yield f"  {_who(item)}: {item['reason']['text'].removeprefix(item['domain'] + ': ')}"
     if len(unused) > SHOWN:
-        console.print(f"  and {len(unused) - SHOWN} more domains: -o json has all")
+        yield f"  and {len(unused) - SHOWN} more domains: -o json has all"
 
 
 def _who(item: dict[str, Any]) -> str:
@@ -127,14 +124,14 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _next(console: Console, data: dict[str, Any], saved: str) -> None:
+def _next(data: dict[str, Any], saved: str) -> Shown:
     fleet, job = data["inputs"].get("fleet", "FLEET"), data["inputs"].get("job", "JOB")
-    console.print(f"next: strata serve simulate {fleet} {job}")
+    yield f"next: strata serve simulate {fleet} {job}"
     if saved:
-        console.print(f"      strata export {saved} --to vllm   or: strata explain {saved}")
+        yield f"      strata export {saved} --to vllm   or: strata explain {saved}"
     else:
-        console.print(f"      strata plan serve {fleet} {job} --save plan.json")
-        console.print("      strata export plan.json --to vllm")
+        yield f"      strata plan serve {fleet} {job} --save plan.json"
+        yield "      strata export plan.json --to vllm"
 
 
 def why_not_serving(data: dict[str, Any], name: str) -> dict[str, Any]:

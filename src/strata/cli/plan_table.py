@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from strata.cli.output import rows
+from strata.cli.output import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 LABELS: Final = {
     "best_single_domain": "best single domain",
@@ -31,33 +28,31 @@ NOTATION: Final = (
 SPENT: Final = ("compute", "bubble", "wan", "sync")
 
 
-def show_plans(
-    console: Console, data: dict[str, Any], *, saved: str | None = None, next_command: bool = True
-) -> None:
+def show_plans(data: dict[str, Any], *, saved: str | None = None, next_command: bool = True) -> Shown:
     """Print a plan file's content in 80 columns; `saved` is where it was written to."""
     if not data["plans"]:
-        console.print(f"no plan fits {data['name']} on {data['fleet']['name']}")
-        _reasons(console, data["reasons"])
+        yield f"no plan fits {data['name']} on {data['fleet']['name']}"
+        yield from _reasons(data["reasons"])
         return
-    _plans(console, data["plans"])
-    _proof(console, data)
+    yield from _plans(data["plans"])
+    yield from _proof(data)
     if data["baselines"]:
-        console.print()
-        _baselines(console, data)
+        yield ""
+        yield from _baselines(data)
     if data.get("front"):
-        console.print()
-        _front(console, data["front"])
+        yield ""
+        yield from _front(data["front"])
     if data.get("policy"):
-        console.print()
-        _policy(console, data["policy"])
-    console.print()
-    _reasons(console, data["reasons"])
-    _why_not(console, data)
+        yield ""
+        yield from _policy(data["policy"])
+    yield ""
+    yield from _reasons(data["reasons"])
+    yield from _why_not(data)
     if next_command:
-        _next(console, data["inputs"], saved)
+        yield from _next(data["inputs"], saved)
 
 
-def _plans(console: Console, plans: list[dict[str, Any]]) -> None:
+def _plans(plans: list[dict[str, Any]]) -> Shown:
     body = [
         [
             ("✔ " if plan["rank"] == 1 else "  ") + str(plan["rank"]),
@@ -72,12 +67,11 @@ def _plans(console: Console, plans: list[dict[str, Any]]) -> None:
         for plan in plans
     ]
     headers = ["  #", "plan", "GPUs", "step", "tok/s", "util", "$/Mtok", "WAN/step"]
-    console.print(rows(headers, body, right=range(2, 8)))
+    yield rows(headers, body, right=range(2, 8))
     best = plans[0]
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
-    console.print(f"  step of plan 1: {spent} · trust: {best['trust']}")
-    for line in NOTATION:
-        console.print(line)
+    yield f"  step of plan 1: {spent} · trust: {best['trust']}"
+    yield from NOTATION
 
 
 def _inner(plan: dict[str, Any]) -> str:
@@ -100,21 +94,20 @@ def _span(values: list[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}"
 
 
-def _proof(console: Console, data: dict[str, Any]) -> None:
+def _proof(data: dict[str, Any]) -> Shown:
     proof = data["proof"]
     if proof["gap"] is None:
         return
     # A gap below what the search resolves is printed as that, not as a rounder zero.
     gap = "0.01 %" if proof["gap"] < 1e-4 else f"{proof['gap']:.2%}".replace("%", " %")
     bound = f" (lower bound {show_time(proof['bound_s'])})" if proof["bound_s"] is not None else ""
-    console.print(
+    yield (
         f"  optimality gap ≤ {gap}{bound}; {proof['branches']:,} branches, {proof['evaluated']} plans "
-        f"evaluated in {show_time(data['search_s'])}",
-        soft_wrap=False,
+        f"evaluated in {show_time(data['search_s'])}"
     )
 
 
-def _baselines(console: Console, data: dict[str, Any]) -> None:
+def _baselines(data: dict[str, Any]) -> Shown:
     body = []
     for name, item in data["baselines"].items():
         if not item["found"]:
@@ -132,7 +125,7 @@ def _baselines(console: Console, data: dict[str, Any]) -> None:
     best = data["plans"][0]
     ours = best["num_devices"] / best["tokens_per_s"] * 1e6
     body.insert(0, ["strata", show_time(best["step_time_s"]), "1.00x", str(best["num_devices"]), show_count(ours)])
-    console.print(rows(["compared with", "step", "vs strata", "GPUs", "GPU-s/Mtok"], body, right=range(1, 5)))
+    yield rows(["compared with", "step", "vs strata", "GPUs", "GPU-s/Mtok"], body, right=range(1, 5))
 
 
 def _absent(reason: str) -> str:
@@ -141,34 +134,34 @@ def _absent(reason: str) -> str:
     return "out of time" if "time" in reason else "no plan"
 
 
-def _policy(console: Console, policy: dict[str, Any]) -> None:
+def _policy(policy: dict[str, Any]) -> Shown:
     """Print what the learned policy decided on."""
     explanation, trained = policy["explanation"], policy["trained_at"] or "at a time not recorded"
-    console.print(f"chosen by hi-ppo, trained {trained} (seed {policy['seed']})", soft_wrap=False)
+    yield f"chosen by hi-ppo, trained {trained} (seed {policy['seed']})"
     if explanation is None:
         return
     if explanation["in_use"]:
         verdict = (
             "keep it" if explanation["taken"] == explanation["in_use"] else f"switch to {explanation['taken']}"
         )
-        console.print(f"  in use: {explanation['in_use']}: {verdict}", soft_wrap=False)
+        yield f"  in use: {explanation['in_use']}: {verdict}"
     if explanation["keeping_costs"] and explanation["taken"] != explanation["in_use"]:
         spans = ", ".join(
             f"{value:+.2f} {name.replace('_', ' ')}" for name, value in explanation["keeping_costs"].items()
         )
-        console.print(f"  keeping would cost, in steps of the best plan: {spans}", soft_wrap=False)
+        yield f"  keeping would cost, in steps of the best plan: {spans}"
     if explanation["runner_up"]:
-        console.print(f"  runner-up: {explanation['runner_up']}", soft_wrap=False)
+        yield f"  runner-up: {explanation['runner_up']}"
     if explanation["tipped"]:
         named = ", ".join(
             f"{name.replace('_', ' ')} {share:+.2g}" for name, share in explanation["tipped"].items()
         )
-        console.print(f"  what tipped it (logits): {named}", soft_wrap=False)
+        yield f"  what tipped it (logits): {named}"
     for reason in explanation["reasons"]:
-        console.print(f"  {reason['token']}: {reason['text']}", soft_wrap=False)
+        yield f"  {reason['token']}: {reason['text']}"
 
 
-def _front(console: Console, front: list[dict[str, Any]]) -> None:
+def _front(front: list[dict[str, Any]]) -> Shown:
     body = [
         [
             show_time(plan["step_time_s"]),
@@ -179,25 +172,25 @@ def _front(console: Console, front: list[dict[str, Any]]) -> None:
         ]
         for plan in front
     ]
-    console.print(rows(["Pareto: step", "util", "$/Mtok", "GPUs", "plan"], body, right=range(4)))
+    yield rows(["Pareto: step", "util", "$/Mtok", "GPUs", "plan"], body, right=range(4))
 
 
-def _reasons(console: Console, reasons: list[dict[str, Any]]) -> None:
+def _reasons(reasons: list[dict[str, Any]]) -> Shown:
     for reason in reasons:
-        console.print(f"  {reason['token']}: {reason['text']}")
+        yield f"  {reason['token']}: {reason['text']}"
 
 
-def _why_not(console: Console, data: dict[str, Any]) -> None:
+def _why_not(data: dict[str, Any]) -> Shown:
     shown = [item for item in data["alternatives"] if item["reasons"]][:4]
     if shown:
-        console.print("why not:")
+        yield "why not:"
     for item in shown:
-        console.print(f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"]))
+        yield f"  {item['name']}: " + "; ".join(reason["text"] for reason in item["reasons"])
 
 
-def _next(console: Console, inputs: dict[str, str], saved: str | None) -> None:
+def _next(inputs: dict[str, str], saved: str | None) -> Shown:
     if saved:
-        console.print(f"next: strata explain {saved}   or: strata export {saved} --to torchrun")
+        yield f"next: strata explain {saved}   or: strata export {saved} --to torchrun"
     else:
         fleet, job = inputs["fleet"], inputs["job"]
-        console.print(f"next: strata plan train {fleet} {job} --save plan.json && strata explain plan.json")
+        yield f"next: strata plan train {fleet} {job} --save plan.json && strata explain plan.json"

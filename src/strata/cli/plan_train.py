@@ -93,9 +93,9 @@ def train(
         click.echo(f"the front is not complete: stopped after {limit_s:g} s", err=True)
     if report.interrupted:
         click.echo("interrupted: this is the best plan so far, and the comparison is not complete", err=True)
-    if output == "table":
-        from strata.cli.plan_table import show_plans
-    emit(data, output, lambda console: show_plans(console, data, saved=str(save) if save else None))
+    from strata.cli.plan_table import show_plans
+
+    emit(data, output, show_plans(data, saved=str(save) if save else None))
     if report.interrupted:
         return INTERRUPTED
     return 0 if data["plans"] else 3

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import Infeasible, UsageError
 from strata.names import closest
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.serving.live.config import SchedulerConfig
     from strata.serving.replay.fault_events import Kind
     from strata.workload.serving_job import ServingJob
@@ -174,7 +172,7 @@ def simulate(
         click.echo(
             f"interrupted after {replay.clock.now:.0f} s of {end_s:.0f} s; this is the report so far", err=True
         )
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
     return 0 if is_whole else 130
 
 
@@ -224,40 +222,40 @@ def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
     return SchedulerConfig(**values)
 
 
-def _show(console: Console, data: Data) -> None:
+def _show(data: Data) -> Shown:
     from strata.units import show_time
 
     counts, goals = data["requests"], data["goals"]
-    console.print(
+    yield (
         f"{counts['offered']} requests in {show_time(data['window_s'][1] - data['window_s'][0])}: "
         + ", ".join(f"{counts[name]} {name}" for name in counts if name != "offered" and counts[name])
     )
     for token, number in data["rejected_by_reason"].items():
-        console.print(f"  rejected, {token}: {number}")
-    console.print(
+        yield f"  rejected, {token}: {number}"
+    yield (
         f"offered {data['offered_per_s']:.2f}/s, served {_around(data['served_per_s'])}/s, "
         f"goodput {_around(data['goodput_per_s'])}/s, {data['tokens_per_s']:.0f} tokens/s"
     )
     if goals["ttft_s"] or goals["tpot_s"]:
         shown = [f"{key[:4].upper()} {show_time(goals[key])}" for key in ("ttft_s", "tpot_s") if goals[key]]
-        console.print(f"goals ({', '.join(shown)}) met by {goals['met_share']:.1%}")
+        yield f"goals ({', '.join(shown)}) met by {goals['met_share']:.1%}"
     names = {"ttft_s": "first token", "tpot_s": "token after it", "latency_s": "end to end", "wait_s": "in queue"}
     body = []
     for key, name in names.items():
         cells = [show_time(data[key][q]["estimate"]) if data[key] else "-" for q in ("p50", "p95", "p99")]
         body.append([name, *cells, _interval(data[key]["p99"]) if data[key] else "-"])
-    console.print()
-    console.print(rows(("time", "p50", "p95", "p99", "95 % interval of p99"), body, right=range(1, 5)))
-    console.print()
+    yield ""
+    yield rows(("time", "p50", "p95", "p99", "95 % interval of p99"), body, right=range(1, 5))
+    yield ""
     balance, share = data["balance"], data["network"]["share_of_decode"]
     loads = [node["load"] for node in data["nodes"]]
     if balance["jain"] is not None:
-        console.print(
+        yield (
             f"slots in use {min(loads):.0%} to {max(loads):.0%} of nodes, balance {balance['jain']:.3f} (Jain), "
             f"hops {share or 0:.0%} of decoding"
         )
     cluster = data["cluster"]
-    console.print(
+    yield (
         f"{cluster['plans']} plans, {cluster['loads_while_serving']} loads while serving, "
         f"{cluster['evicted']} nodes out; trust: {data['trust']}"
     )

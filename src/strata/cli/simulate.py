@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.parameters import OutputFile
 from strata.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.cli.simulate_backends import Simulated
     from strata.cli.simulate_inputs import Loaded
     from strata.simulate.events.work import Conditions
@@ -100,7 +98,7 @@ def simulate(
     for note in (*crowded(jobs), *answer.notes):
         click.echo(f"note: {note}", err=True)
     shown = data if len(jobs) > 1 or compare else answer.reports[0].to_dict()
-    emit(shown, output, lambda console: _show(console, jobs, answer, data))
+    emit(shown, output, _show(jobs, answer, data))
 
 
 def _check_options(context: click.Context, backend: str, compat: str | None) -> None:
@@ -171,7 +169,7 @@ def _write(timeline: Timeline | None, trace: Path | None, svg: Path | None, *, t
         write_svg(timeline, svg, title=title)
 
 
-def _show(console: Console, jobs: list[Loaded], answer: Simulated, data: Data) -> None:
+def _show(jobs: list[Loaded], answer: Simulated, data: Data) -> Shown:
     from strata.units import show_bytes, show_count, show_time, show_usd
 
     body = []
@@ -184,10 +182,10 @@ def _show(console: Console, jobs: list[Loaded], answer: Simulated, data: Data) -
             "-" if cost is None else show_usd(cost), str(report.trust),
         ])  # fmt: skip
     headers = ("job", "step", "vs planned", "tokens/s", "busy", "WAN a step", "$/Mtoken", "trust")
-    console.print(rows(headers, body, right=range(1, 7)))
+    yield rows(headers, body, right=range(1, 7))
     if "backends" in data:
-        console.print()
-        console.print(rows(("backend", "step", "vs analytic", ""), [
+        yield ""
+        yield rows(("backend", "step", "vs analytic", ""), [
             [
                 row["backend"],
                 "-" if row["step_time_s"] is None else show_time(row["step_time_s"]),
@@ -195,4 +193,4 @@ def _show(console: Console, jobs: list[Loaded], answer: Simulated, data: Data) -
                 row["message"],
             ]
             for row in data["backends"]
-        ], right=(1, 2)))  # fmt: skip
+        ], right=(1, 2))  # fmt: skip

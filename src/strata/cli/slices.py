@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import console, emit, output_option, rows
+from strata.cli.output import Shown, console, emit, output_option, rows
 
 if TYPE_CHECKING:
     from strata.fleet.ledger import DeviceUse, Holder
@@ -35,7 +35,7 @@ def slices(watch: bool, output: str) -> None:
 
     if not watch:
         uses = list(_look())
-        emit({"slices": [_data(use) for use in uses]}, output, lambda console: console.print(_table(uses)))
+        emit({"slices": [_data(use) for use in uses]}, output, _show(uses))
         return
     if output != "table":
         raise UsageError("--watch works with tables only", hint="-o table")
@@ -69,6 +69,10 @@ def _data(use: DeviceUse) -> dict[str, Any]:
         "used_bytes": use.used_bytes,
         "processes": [{"pid": holder.pid, "used_bytes": holder.used_bytes} for holder in use.processes],
     }
+
+
+def _show(uses: Sequence[DeviceUse]) -> Shown:
+    yield _table(uses)
 
 
 def _table(uses: Sequence[DeviceUse]) -> Any:

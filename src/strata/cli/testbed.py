@@ -61,7 +61,7 @@ def testbed(
         plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
         time_limit_s=_positive("--time-limit", time_limit, "time"),
     ).to_dict()  # fmt: skip
-    emit(data, output, lambda console: console.print(_table(data["rows"])))
+    emit(data, output, [_table(data["rows"])])
     if not calibrate:
         click.echo("the machine's speed is assumed: --calibrate measures it first", err=True)
 

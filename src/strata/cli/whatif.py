@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import emit, output_option, progress, rows
+from strata.cli.output import Shown, emit, output_option, progress, rows
 from strata.cli.planning import time_limit_s
 from strata.errors import OutOfTime
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from strata.training.plan.report import TrainingPlanReport
 
 _NONE: Final = "-"
@@ -71,7 +69,7 @@ def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, out
         "difference": comparison.to_dict(),
         "text": comparison.text,
     }
-    emit(data, output, lambda console: _show(console, data))
+    emit(data, output, _show(data))
     return 0 if new.best is not None else 3
 
 
@@ -89,17 +87,17 @@ def _side(answer: TrainingPlanReport) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any]) -> Shown:
     for change in data["changes"]:
-        console.print(f"what if {change['path']}: {change['old']} -> {change['new']}")
+        yield f"what if {change['path']}: {change['old']} -> {change['new']}"
     if not data["changes"]:
-        console.print("these settings change nothing: all is set to what it is")
-    console.print()
+        yield "these settings change nothing: all is set to what it is"
+    yield ""
     body = [*_figures(data), *_domains(data)]
-    console.print(rows(["", "now", "what if", "change"], body, right=(1, 2, 3)))
-    console.print()
-    _reasons(console, data)
-    console.print(data["text"])
+    yield rows(["", "now", "what if", "change"], body, right=(1, 2, 3))
+    yield ""
+    yield from _reasons(data)
+    yield data["text"]
 
 
 def _figures(data: dict[str, Any]) -> list[list[str]]:
@@ -152,11 +150,11 @@ def _domains(data: dict[str, Any]) -> list[list[str]]:
     return body
 
 
-def _reasons(console: Console, data: dict[str, Any]) -> None:
+def _reasons(data: dict[str, Any]) -> Shown:
     """Print the reasons of the new decision, `+` before those that are new, and `-` before those that are gone."""
     moved = data["difference"]
     for reason in moved["reasons_gone"]:
-        console.print(f"- {reason['token']}: {reason['text']}")
+        yield f"- {reason['token']}: {reason['text']}"
     for reason in data["new"]["reasons"]:
         sign = "+" if reason in moved["reasons_appeared"] else " "
-        console.print(f"{sign} {reason['token']}: {reason['text']}")
+        yield f"{sign} {reason['token']}: {reason['text']}"
