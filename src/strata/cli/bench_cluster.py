@@ -12,13 +12,9 @@ from strata.errors import install
 
 @click.command()
 @click.option(
-    "--decisions",
-    default=1000,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Decisions timed for each cluster size.",
+    "--decisions", default=1000, type=click.IntRange(min=1), help="Decisions timed for each cluster size."
 )
-@click.option("--seed", default=0, show_default=True, help="Random seed of the clusters and traces.")
+@click.option("--seed", default=0, help="Random seed of the clusters and traces.")
 @output_option
 def cluster(decisions: int, seed: int, output: str) -> None:
     """Time the router on nodes of eight devices, and compare its placements on traces.

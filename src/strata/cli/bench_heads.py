@@ -21,15 +21,9 @@ LABELS: Final = {
 
 
 @click.command()
-@click.option(
-    "--seconds", default=60.0, show_default=True, type=Finite(min=0), help="How long to train the ratios."
-)
-@click.option(
-    "--fleets", default=24, show_default=True, type=click.IntRange(min=1), help="Number of fleets to compare on."
-)
-@click.option(
-    "--seed", default=0, show_default=True, help="Random seed of training; the fleets to compare on stay the same."
-)
+@click.option("--seconds", default=60.0, type=Finite(min=0), help="How long to train the ratios.")
+@click.option("--fleets", default=24, type=click.IntRange(min=1), help="Number of fleets to compare on.")
+@click.option("--seed", default=0, help="Random seed of training; the fleets to compare on stay the same.")
 @output_option
 def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
     """Compare two actions for the agent between domains: allocation ratios, and a choice of plans.

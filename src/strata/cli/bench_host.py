@@ -12,30 +12,19 @@ from strata.cli.output import Shown, emit, output_option, progress, rows
 
 
 @click.command()
-@click.option(
-    "--events",
-    type=click.IntRange(min=1000),
-    default=1_000_000,
-    show_default=True,
-    help="Length of the synthetic trace.",
-)
+@click.option("--events", type=click.IntRange(min=1000), default=1_000_000, help="Length of the synthetic trace.")
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Read this trace instead of a synthetic one.",
 )
 @click.option(
-    "--seeds",
-    type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
-    help="Trials of each fault whose culprit is known.",
+    "--seeds", type=click.IntRange(min=0), default=2, help="Trials of each fault whose culprit is known."
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=0),
     default=5,
-    show_default=True,
     help="How often each recorder and each policy is tried on this kernel (about a minute); 0: not at all.",
 )
 @click.option(

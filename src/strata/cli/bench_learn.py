@@ -13,21 +13,12 @@ _TABLES: Final = 16
 
 
 @click.command()
-@click.option(
-    "--envs", type=click.IntRange(min=_TABLES), default=512, show_default=True, help="Environments played at once."
-)
-@click.option(
-    "--updates",
-    type=click.IntRange(min=1),
-    default=6,
-    show_default=True,
-    help="Updates timed, after one to warm up.",
-)
+@click.option("--envs", type=click.IntRange(min=_TABLES), default=512, help="Environments played at once.")
+@click.option("--updates", type=click.IntRange(min=1), default=6, help="Updates timed, after one to warm up.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    show_default=True,
     help="Also measure on a CUDA device: if there is one (auto), or fail without one (cuda).",
 )
 @output_option

@@ -13,15 +13,9 @@ from strata.units import show_time
 
 
 @click.command()
-@click.option("--seed", default=0, show_default=True, help="Random seed of the fleets.")
-@click.option("--job", default="llama-3.1-70b", show_default=True, help="A job file, or a bundled job's name.")
-@click.option(
-    "--time-limit",
-    default=30.0,
-    show_default=True,
-    type=Finite(min=0),
-    help="Time limit of each plan, in seconds.",
-)
+@click.option("--seed", default=0, help="Random seed of the fleets.")
+@click.option("--job", default="llama-3.1-70b", help="A job file, or a bundled job's name.")
+@click.option("--time-limit", default=30.0, type=Finite(min=0), help="Time limit of each plan, in seconds.")
 @output_option
 def planning(seed: int, job: str, time_limit: float, output: str) -> int:
     """Time the planner on bundled fleets and on random ones of 4 to 32 domains.

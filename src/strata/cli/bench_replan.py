@@ -14,12 +14,7 @@ SHOWN: Final = ("static", "myopic", "hysteresis", "mpc", "mpc_tuned", "hi_ppo", 
 @click.command()
 @click.argument("scenarios", type=click.Path(), metavar="SCENARIOS.json")
 @click.option("--policy", type=click.Path(), help="An exported policy instead of the bundled one.")
-@click.option(
-    "--seeds/--no-seeds",
-    default=True,
-    show_default=True,
-    help="Also run the policies of the other training seeds.",
-)
+@click.option("--seeds/--no-seeds", default=True, help="Also run the policies of the other training seeds.")
 @output_option
 def replan(scenarios: str, policy: str | None, seeds: bool, output: str) -> None:
     """Re-plan under Markov links: SCENARIOS.json holds reward tables, chains and the paths to run.

@@ -11,14 +11,11 @@ from strata.cli.parameters import Finite
 
 
 @click.command()
+@click.option("--decisions", default=5000, type=click.IntRange(min=1), help="Decisions timed in each row.")
 @click.option(
-    "--decisions", default=5000, show_default=True, type=click.IntRange(min=1), help="Decisions timed in each row."
+    "--horizon", default=1800.0, type=Finite(min=1), metavar="SECONDS", help="Virtual time of the load test."
 )
-@click.option(
-    "--horizon", default=1800.0, show_default=True, type=Finite(min=1), metavar="SECONDS",
-    help="Virtual time of the load test.",
-)  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Random seed of the layouts and requests.")
+@click.option("--seed", default=0, help="Random seed of the layouts and requests.")
 @output_option
 def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
     """Time the routers on mixed nodes in five regions, and load a pool worth 32 requests a second with 28.

@@ -22,13 +22,14 @@ INTERRUPTED: Final = 130
     "--goal",
     type=click.Choice(["both", "throughput", "latency"]),
     default="both",
-    show_default=True,
     help="What to optimise a plan for.",
 )
 @click.option(
-    "--strategy", type=click.Choice(["auto", "dp", "greedy"]), default="auto", show_default=True,
+    "--strategy",
+    type=click.Choice(["auto", "dp", "greedy"]),
+    default="auto",
     help="Search (auto), the reference dynamic programme, or sorted greedy.",
-)  # fmt: skip
+)
 @click.option(
     "--time-limit",
     type=Finite(min=0.0),

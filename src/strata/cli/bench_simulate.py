@@ -10,7 +10,7 @@ from strata.cli.output import Shown, emit, output_option, rows
 
 
 @click.command()
-@click.option("--plans", type=click.IntRange(min=1), default=20_000, show_default=True, help="Plans in a batch.")
+@click.option("--plans", type=click.IntRange(min=1), default=20_000, help="Plans in a batch.")
 @output_option
 def simulate(plans: int, output: str) -> None:
     """Measure plans per second of process CPU time, on one thread, for NumPy and (if installed) torch.
@@ -36,11 +36,11 @@ def _rates_table(rates: list[dict[str, Any]]) -> Any:
         (
             (
                 row["name"], row["backend"], str(row["stages"]), str(row["microbatches"]),
-                f"{row['plans_per_s']:,.0f}", f"{row['peer_plans_per_s']:,.0f}", f"{row['ratio']:.2f}",
+                f"{row['plans_per_s']:,.0f}", f"{row['peer_plans_per_s']:,.0f}", f"{row['ratio']:.2f}"
             )
             for row in rates
         ),
-        right=range(2, 7),
+        right=range(2, 7)
     )  # fmt: skip
 
 

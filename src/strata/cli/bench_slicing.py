@@ -12,7 +12,7 @@ GOALS_NS: Final = {"alloc_free_ns": 60.0, "untouched_call_ns": 5.0}
 
 
 @click.command()
-@click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="Timed loops per turn.")
+@click.option("--rounds", default=10, type=click.IntRange(min=1), help="Timed loops per turn.")
 @output_option
 def slicing(rounds: int, output: str) -> None:
     """Time a driver's calls with the quota library and without, in turns, in one run.

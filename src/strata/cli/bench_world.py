@@ -10,12 +10,10 @@ from strata.cli.output import Shown, emit, output_option, progress, rows
 
 
 @click.command()
-@click.option("--envs", default=1024, show_default=True, type=click.IntRange(min=1), help="Environments at once.")
-@click.option(
-    "--instances", default=16, show_default=True, type=click.IntRange(min=1), help="Number of fleets in the pool."
-)
-@click.option("--steps", default=40, show_default=True, type=click.IntRange(min=2), help="Number of steps timed.")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the fleets and links.")
+@click.option("--envs", default=1024, type=click.IntRange(min=1), help="Environments at once.")
+@click.option("--instances", default=16, type=click.IntRange(min=1), help="Number of fleets in the pool.")
+@click.option("--steps", default=40, type=click.IntRange(min=2), help="Number of steps timed.")
+@click.option("--seed", default=0, help="Random seed of the fleets and links.")
 @output_option
 def world(envs: int, instances: int, steps: int, seed: int, output: str) -> None:
     """Time the simulated world without a policy: links, loads, jobs, rewards; and what a policy looks at.

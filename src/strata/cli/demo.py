@@ -32,8 +32,8 @@ SCENES: Final = (
 
 
 @click.command()
-@click.option("--out", default="out", show_default=True, type=click.Path(file_okay=False), help="Where to write.")
-@click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="Plans to show per job.")
+@click.option("--out", default="out", type=click.Path(file_okay=False), help="Where to write.")
+@click.option("--top", default=3, type=click.IntRange(min=1), help="Plans to show per job.")
 @output_option
 def demo(out: str, top: int, output: str) -> int:
     """Plan three real jobs on bundled fleets; writes the plans to out/.

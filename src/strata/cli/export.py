@@ -39,9 +39,7 @@ class _Exported:
     required=True,
     help="What will launch it; chakra: traces for ASTRA-sim; vllm and sglang: serving plans.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("out/export"), show_default=True, help="Folder to fill."
-)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/export"), help="Folder to fill.")
 @click.option(
     "--aggregate",
     type=click.Choice(["min", "mean", "max"]),

@@ -10,10 +10,7 @@ from strata.cli.lazy import LazyGroup, Table
 
 HOST: Final[Table] = {
     "apply": ("strata.cli.host_apply:apply", "Apply the steps of a plain policy; each can be undone."),
-    "layers": (
-        "strata.cli.host_layers:layers",
-        "Generate a policy for the threads running here, any kernel.",
-    ),
+    "layers": ("strata.cli.host_layers:layers", "Generate a policy for the threads running here, any kernel."),
     "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
     "record": ("strata.cli.host_record:record", "Record the scheduler's events and a snapshot of the machine."),
     "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who held it, and what to do."),

@@ -30,13 +30,18 @@ FORMATS: Final = ("json", "yaml", "table")
     "--pid", type=click.IntRange(1), help="Record until this process ends. All threads of the host are recorded."
 )
 @click.option(
-    "-o", "--output", type=OutputFile(), metavar="FILE",
+    "-o",
+    "--output",
+    type=OutputFile(),
+    metavar="FILE",
     help="Where to write; .gz is compressed. Default: strata-trace.txt.gz, with --quick the terminal.",
-)  # fmt: skip
+)
 @click.option(
-    "--how", type=click.Choice(["auto", "perf", "tracefs"]), default="auto", show_default=True,
+    "--how",
+    type=click.Choice(["auto", "perf", "tracefs"]),
+    default="auto",
     help="The recorder: perf, or the kernel's own tracing, which needs no package.",
-)  # fmt: skip
+)
 @click.option("--quick", is_flag=True, help="No trace: two readings of /proc, unprivileged; a reduced report.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(

@@ -66,26 +66,37 @@ def rollout() -> None:
     "--unit",
     type=click.Choice(["qps", "step-time", "sm-active", "tensor-active"]),
     default="qps",
-    show_default=True,
     help="What attempts are compared by: a log or Prometheus, a Kineto trace, or the DCGM exporter.",
 )
 @click.option(
-    "--pattern", default="", help="Regular expression of the figure in a line of a log; group 1 is the number."
+    "--pattern",
+    default="",
+    show_default=False,
+    help="Regular expression of the figure in a line of a log; group 1 is the number.",
 )
 @click.option(
-    "--metric", default="", help="Name of a Prometheus metric to read instead, from a page or a query's answer."
+    "--metric",
+    default="",
+    show_default=False,
+    help="Name of a Prometheus metric to read instead, from a page or a query's answer.",
 )
 @_opt_in
 @_opt_out
-@click.option("--share", type=_SHARE, default=1.0, show_default=True, help="Share of the jobs that take part.")
-@click.option("--alpha", type=Finite(1e-6, 0.5), default=0.05, show_default=True,
-              help="Probability of a false positive, however often results are inspected.")  # fmt: skip
-@click.option("--aa-pairs", type=click.IntRange(min=8), default=20, show_default=True,
-              help="Number of A/A pairs that come first.")  # fmt: skip
-@click.option("--ab-pairs", type=click.IntRange(min=8), default=200, show_default=True,
-              help="Maximum number of A/B pairs.")  # fmt: skip
-@click.option("--guard", type=Finite(0.001, 0.9), default=0.1, show_default=True,
-              help="A job that loses more than this twice in a row is rolled back.")  # fmt: skip
+@click.option("--share", type=_SHARE, default=1.0, help="Share of the jobs that take part.")
+@click.option(
+    "--alpha",
+    type=Finite(1e-6, 0.5),
+    default=0.05,
+    help="Probability of a false positive, however often results are inspected.",
+)
+@click.option("--aa-pairs", type=click.IntRange(min=8), default=20, help="Number of A/A pairs that come first.")
+@click.option("--ab-pairs", type=click.IntRange(min=8), default=200, help="Maximum number of A/B pairs.")
+@click.option(
+    "--guard",
+    type=Finite(0.001, 0.9),
+    default=0.1,
+    help="A job that loses more than this twice in a row is rolled back.",
+)
 @_state
 def init(
     name: str,
@@ -141,7 +152,10 @@ def change(
 def _attempt_options(command: Command) -> Command:
     for option in (
         click.option(
-            "--config", default="", help="What must match for a comparison: world size, hosts, model version."
+            "--config",
+            default="",
+            show_default=False,
+            help="What must match for a comparison: world size, hosts, model version.",
         ),
         click.option(
             "--attempt",
@@ -159,9 +173,9 @@ def _attempt_options(command: Command) -> Command:
 @rollout.command("next", short_help="Print the policy that an attempt about to start should run.")
 @click.argument("name")
 @_attempt_options
-@click.option("--model", default="", help="The job's model, for the rules.")
-@click.option("--paradigm", default="", help="The job's training paradigm, for the rules.")
-@click.option("--team", default="", help="The job's team, for the rules.")
+@click.option("--model", default="", show_default=False, help="The job's model, for the rules.")
+@click.option("--paradigm", default="", show_default=False, help="The job's training paradigm, for the rules.")
+@click.option("--team", default="", show_default=False, help="The job's team, for the rules.")
 @_state
 @output_option
 def next_(
@@ -194,16 +208,17 @@ def next_(
 @click.argument("name")
 @_attempt_options
 @click.option(
-    "--policy",
-    type=click.Choice(["baseline", "candidate"]),
-    required=True,
-    help="What the attempt ran under.",
+    "--policy", type=click.Choice(["baseline", "candidate"]), required=True, help="What the attempt ran under."
 )
-@click.option("--from", "path", type=click.Path(path_type=Path),
-              help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.")  # fmt: skip
+@click.option(
+    "--from",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.",
+)
 @click.option("--value", type=Finite(min=0, min_open=True), help="The measured value itself.")
 @click.option("--failed", is_flag=True, help="The attempt failed.")
-@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Accelerators it held.")
+@click.option("--devices", type=click.IntRange(min=1), default=1, help="Accelerators it held.")
 @_state
 def add(
     name: str,
@@ -271,8 +286,7 @@ def _answer(name: str, state: Path | None, output: str, *, svg: Path | None, is_
     emit(rollout_report.to_dict(with_ratios=is_whole), output, _show(rollout_report, is_whole=is_whole))
     if rollout_report.verdict.status is RolloutStatus.ROLL_BACK:
         raise GoalMissed(
-            f"{name} was rolled back: {rollout_report.verdict.reason}",
-            hint="fix the policy, then begin anew",
+            f"{name} was rolled back: {rollout_report.verdict.reason}", hint="fix the policy, then begin anew"
         )
 
 

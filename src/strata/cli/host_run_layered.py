@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("policy")
-@click.option("--program", default="scx_layered", show_default=True, help="scx_layered, by name or path.")
+@click.option("--program", default="scx_layered", help="scx_layered, by name or path.")
 @click.option("--seconds", type=Finite(0.1), help="Stop after so long; without it, on Ctrl-C or SIGTERM.")
 @click.option("--fallback", metavar="PLAIN", help="Steps of `layers --plain` to apply once it has ended.")
 @click.option(
-    "--metrics", type=OutputFile(), metavar="FILE",
+    "--metrics",
+    type=OutputFile(),
+    metavar="FILE",
     help="Write metrics here after each look, for node_exporter's textfile collector.",
-)  # fmt: skip
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Serve /metrics and /healthz here; 0: any that is free."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address of /metrics and /healthz.")
+@click.option("--host", default="127.0.0.1", help="Address of /metrics and /healthz.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_layered(
     policy: str,

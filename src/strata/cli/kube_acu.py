@@ -25,7 +25,6 @@ _NOTE: Final = (
     "key",
     type=click.Choice(["domain", "vendor", "node"]),
     default="domain",
-    show_default=True,
     help="What the table has a row of; JSON has all three.",
 )
 @source_options

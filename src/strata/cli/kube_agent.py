@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print what is found here and end; no API server is needed.")
 @output_option
 @click.option("--node", help="Name of this node.  [default: $NODE_NAME, else the host's name]")
-@click.option("--every", default="10s", show_default=True, help="How often the vendors' tools are asked.")
-@click.option("--heartbeat", default="30s", show_default=True, help="How often it publishes when nothing changes.")
+@click.option("--every", default="10s", help="How often the vendors' tools are asked.")
+@click.option("--heartbeat", default="30s", help="How often it publishes when nothing changes.")
 @click.option("--benchmark", is_flag=True, help="Measure idle devices first, by torch: seconds for each.")
 @click.option(
     "--probe-every", metavar="TIME", help="Measure idle devices shortly, again and again, to find slow ones."
 )
-@click.option("--host", default="0.0.0.0", show_default=True, help="Address of /metrics and /healthz.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=9101, show_default=True, help="0: any that is free."
-)
+@click.option("--host", default="0.0.0.0", help="Address of /metrics and /healthz.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9101, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 @click.option("--sys-root", type=click.Path(path_type=Path), default=Path("/sys"), hidden=True, help="For tests.")
 def agent(once: bool, output: str, node: str | None, **options: Any) -> None:

@@ -12,31 +12,26 @@ from strata.errors import need
 
 
 @click.command()
-@click.option("--host", default="0.0.0.0", show_default=True, help="Address of /metrics, /healthz and /readyz.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=9102, show_default=True, help="0: any that is free."
-)
-@click.option("--namespace", default="strata-system", show_default=True, help="Of the Lease that says who leads.")
+@click.option("--host", default="0.0.0.0", help="Address of /metrics, /healthz and /readyz.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9102, help="0: any that is free.")
+@click.option("--namespace", default="strata-system", help="Of the Lease that says who leads.")
 @click.option("--identity", help="Who holds the Lease.  [default: the host's name and a random word]")
 @click.option(
     "--drain",
     type=click.Choice(["never", "faults", "all"]),
     default="faults",
-    show_default=True,
     help="Jobs that are moved: none, those on broken devices, or those on slow ones too.",
 )
 @click.option(
     "--isolate-at-most",
     type=Finite(0, 1),
     default=0.1,
-    show_default=True,
     help="Share of the nodes that may be out at a time; one always may.",
 )
 @click.option(
     "--slow-window",
     type=Finite(1, 86400),
     default=300.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long a device must lag behind its own kind to count as slow.",
 )

@@ -10,12 +10,7 @@ import click
 @click.command()
 @click.option("--profiles", "with_profiles", is_flag=True, help="The bundled runtime profiles as well.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="YAML documents, or one JSON list.",
+    "-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="YAML documents, or one JSON list."
 )
 def crds(with_profiles: bool, output: str) -> None:
     """Print the custom resource definitions of ComputeNode, RuntimeProfile and ComputeClaim.

@@ -13,10 +13,8 @@ SWITCH_S: Final = 0.0005
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8900, show_default=True, help="0: any that is free."
-)
+@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8900, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def extender(host: str, port: int, kubeconfig: str | None) -> None:
     """Filter and score nodes for kube-scheduler (/v1/) and Volcano (/volcano/); nothing is written.

@@ -9,12 +9,7 @@ import click
 
 @click.command()
 @click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="YAML documents, or one JSON list.",
+    "-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="YAML documents, or one JSON list."
 )
 def flavors(output: str) -> None:
     """Print a Kueue ResourceFlavor for each kind of devices that the bundled runtime profiles are for.

@@ -12,30 +12,22 @@ from strata.errors import need
 
 
 @click.command()
-@click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen at.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=9443, show_default=True, help="0: any that is free."
-)
+@click.option("--host", default="0.0.0.0", help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9443, help="0: any that is free.")
 @click.option(
     "--cert-dir",
     type=click.Path(path_type=Path),
     help="Folder with tls.crt and tls.key, read again when they change; else it keeps certificates of its own.",
 )
-@click.option("--service", default="strata-webhook", show_default=True, help="By which API servers call it.")
-@click.option("--namespace", default="strata-system", show_default=True, help="Of the service and its Secret.")
+@click.option("--service", default="strata-webhook", help="By which API servers call it.")
+@click.option("--namespace", default="strata-system", help="Of the service and its Secret.")
 @click.option(
     "--server-minor",
     type=click.IntRange(min=20),
     metavar="N",
     help="Take the API server for a 1.N; asked unless said. From 34 on image volumes are used.",
 )
-@click.option(
-    "--drain",
-    type=Finite(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds that running reviews have after SIGTERM.",
-)
+@click.option("--drain", type=Finite(min=0), default=10.0, help="Seconds that running reviews have after SIGTERM.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def webhook(**options: Any) -> None:
     """Answer the API server's questions about pods and jobs with the label ai.compute/managed.

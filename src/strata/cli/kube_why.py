@@ -18,16 +18,11 @@ _MOST_NAMES: Final = 8
 
 @click.command()
 @click.argument("target", metavar="POD|KIND/NAME")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Where it is.")
+@click.option("-n", "--namespace", default="default", help="Where it is.")
 @source_options
 @output_option
 def why(
-    target: str,
-    namespace: str,
-    snapshots: Sequence[str],
-    kubeconfig: str | None,
-    context: str | None,
-    output: str,
+    target: str, namespace: str, snapshots: Sequence[str], kubeconfig: str | None, context: str | None, output: str
 ) -> None:
     """Say why a pod, a job or a ComputeClaim goes where it goes, or why it waits: every node's reason.
 

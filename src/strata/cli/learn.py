@@ -25,19 +25,11 @@ def learn() -> None:
 
 @learn.command(short_help="Train a policy: imitation of exact solutions, then PPO.")
 @click.option(
-    "--config",
-    type=click.Path(),
-    help="A YAML file of kind HiPpoTraining instead of the bundled recipe.",
+    "--config", type=click.Path(), help="A YAML file of kind HiPpoTraining instead of the bundled recipe."
 )
-@click.option("--workers", type=click.IntRange(1, 1024), default=1, show_default=True, help="More than 1: on Ray.")
+@click.option("--workers", type=click.IntRange(1, 1024), default=1, help="More than 1: on Ray.")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed instead of the file's.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False),
-    default="hi-ppo",
-    show_default=True,
-    help="Folder for the checkpoint.",
-)
+@click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", help="Folder for the checkpoint.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")
 @click.option("--minutes", type=Finite(min=0, min_open=True), help="Stop after this time.")
 @click.option("--updates", type=click.IntRange(min=1), help="Stop after this many updates instead of the file's.")
@@ -45,7 +37,6 @@ def learn() -> None:
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    show_default=True,
     help="Where to learn; auto: CUDA where there is a device.",
 )
 @output_option
@@ -128,15 +119,9 @@ def _show_run(run: Run, file: str) -> Shown:
 
 @learn.command(short_help="Compare a policy with fixed rules and exact bounds.")
 @click.argument("policy", type=click.Path(), required=False)
-@click.option(
-    "--domains", default="4,8,16,32", show_default=True, help="Numbers of domains of the simulated fleets."
-)
-@click.option(
-    "--tables", type=click.IntRange(min=1), default=32, show_default=True, help="Number of held-out tables."
-)
-@click.option(
-    "--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Number of fleets of each size."
-)
+@click.option("--domains", default="4,8,16,32", help="Numbers of domains of the simulated fleets.")
+@click.option("--tables", type=click.IntRange(min=1), default=32, help="Number of held-out tables.")
+@click.option("--instances", type=click.IntRange(min=1), default=2, help="Number of fleets of each size.")
 @output_option
 def evaluate(policy: str | None, domains: str, tables: int, instances: int, output: str) -> None:
     """Compare POLICY (ONNX; default: the bundled one) with fixed rules and exact bounds.
@@ -196,10 +181,14 @@ def _show_ladder(ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> Shown:
     "--out",
     type=OutputFile(),
     default="policy.onnx",
-    show_default=True,
     help="File for the policy; its training record is written beside it.",
 )
-@click.option("--commit", default="", help="Commit of the source code it was trained with, for the record.")
+@click.option(
+    "--commit",
+    default="",
+    show_default=False,
+    help="Commit of the source code it was trained with, for the record.",
+)
 @click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
 @output_option
 def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: str) -> None:

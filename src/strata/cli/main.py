@@ -41,7 +41,9 @@ COMMANDS: Final[Table] = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__, prog_name="strata")
 def cli() -> None:
     """One scheduler for AI compute, from data centres to CPU cores, that says why."""

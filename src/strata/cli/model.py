@@ -121,7 +121,7 @@ def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:
         ("Adam, fp32 master", units.show_bytes(data["adam_bytes"])),
         ("training state", f"{units.show_bytes(data['training_state_bytes'])} (weights, gradients in bf16; Adam)"),
         ("KV cache per token", f"{units.show_bytes(data['kv_bytes_per_token'])} bf16"),
-        ("forward per token", f"{data['forward_flop_per_token'] / 1e9:,.4g} GFLOP"),
+        ("forward per token", f"{data['forward_flop_per_token'] / 1e9:,.4g} GFLOP")
     )  # fmt: skip
     for label, value in facts:
         yield f"{label:<19}{value}"

@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Shown = Iterator[Any]
 """Texts, which are wrapped at the width of the terminal, `Line`s and tables of `rows`."""
 
-_NUMBER: Final = re.compile(r"[-+~$]?\d\S{0,12}")
+_WORD: Final = re.compile(r"(?<!\S)\S{1,14}(?!\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,11 @@ def terminal_width() -> int:
 
 
 def rows(
-    headers: Sequence[str],
-    body: Iterable[Sequence[str]],
-    *,
-    right: Iterable[int] = (),
-    title: str | None = None,
+    headers: Sequence[str], body: Iterable[Sequence[str]], *, right: Iterable[int] = (), title: str | None = None
 ) -> Any:
     """Return a plain rich table: one header line, no boxes, `right` columns right-aligned.
 
-    Texts are folded to fit the terminal, but no number is: a table is rather wider than the terminal.
+    Texts are folded to fit the terminal, but numbers and words are not split for it: rather, the table is wider.
     """
     from rich.table import Table
 
@@ -127,7 +123,7 @@ def rows(
     for index, header in enumerate(headers):
         is_right = index in right_columns
         column = [row[index] for row in cells]
-        kept = column if is_right else [number for cell in column for number in _NUMBER.findall(cell)]
+        kept = column if is_right else [word for cell in column for word in _WORD.findall(cell)]
         table.add_column(
             header,
             justify="right" if is_right else "left",

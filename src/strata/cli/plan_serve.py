@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     "--goal",
     type=click.Choice([str(goal) for goal in Goal]),
     default="both",
-    show_default=True,
     help="What to optimise: tokens/s, decode time, both, or requests within the job's goals.",
 )
-@click.option("--time-limit", default="30s", show_default=True, help="Stop searching after this time.")
+@click.option("--time-limit", default="30s", help="Stop searching after this time.")
 @click.option("--save", type=OutputFile(), help="Also write the answer, as JSON, to this file.")
 @output_option
 def serve(

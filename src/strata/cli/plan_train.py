@@ -28,7 +28,7 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.command()
 @click.argument("fleet")
 @click.argument("job")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(min=1), help="Plans to show.")
+@click.option("--top", default=5, type=click.IntRange(min=1), help="Plans to show.")
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "reward", "tchebycheff"]), help="Instead of the job's goal."
 )
@@ -37,27 +37,24 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 )
 @click.option("--baselines/--no-baselines", default=True, help="Whether to compare the plan with other rules.")
 @click.option("--pareto", is_flag=True, help="Add the exact front of time, utilisation and money (8 domains).")
-@click.option(
-    "--time-limit", default="30s", show_default=True, help="For everything: search, baselines and Pareto front."
-)
+@click.option("--time-limit", default="30s", help="For everything: search, baselines and Pareto front.")
 @click.option(
     "--planner",
     type=click.Choice(["exact", "hi-ppo"]),
     default="exact",
-    show_default=True,
     help="The exact search, or the learned policy (no proof, many domains).",
 )
 @click.option("--policy", type=click.Path(), help="A policy file for hi-ppo instead of the bundled one.")
 @click.option(
     "--in-use", "in_use", type=click.Path(), help="With hi-ppo: the plan file the job runs now; keep or switch."
 )
-@click.option("--seed", default=0, show_default=True, help="Random seed of the random baselines.")
+@click.option("--seed", default=0, help="Random seed of the random baselines.")
 @click.option("--save", type=OutputFile(), help="Also write the plan file (JSON) to this path.")
 @output_option
 def train(
     fleet: str, job: str, top: int, minimize: str | None, weights: tuple[float, float, float] | None,
     baselines: bool, pareto: bool, time_limit: str, planner: str, policy: str | None, in_use: str | None,
-    seed: int, save: Path | None, output: str,
+    seed: int, save: Path | None, output: str
 ) -> int:  # fmt: skip
     """Plan a training JOB on a FLEET: files, or names of bundled ones.
 

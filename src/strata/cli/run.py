@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     "--fail",
     type=click.Choice(["open", "closed"]),
     default="closed",
-    show_default=True,
     help="If the quota cannot be enforced: grant every request (open) or none (closed).",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -50,7 +50,7 @@ def of_trace(path: str, *, speed: float, most_s: float) -> Source:
 
 def drawn(
     job: ServingJob, *, rate: float | None, end_s: float, burst: float, swing: str, period: str, lengths: str,
-    system_prompts: str | None, seed: int,
+    system_prompts: str | None, seed: int
 ) -> Source:  # fmt: skip
     """Return requests that are drawn. Raises UsageError for what has no meaning."""
     import numpy as np

@@ -12,14 +12,8 @@ from strata.errors import UsageError, need
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen at; 0 picks a free one.",
-)
+@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen at; 0 picks a free one.")
 @click.option(
     "--backend",
     "backends",
@@ -27,48 +21,40 @@ from strata.errors import UsageError, need
     metavar="URL[,model=NAME][,slots=N]",
     help="A whole engine (vLLM, SGLang, any OpenAI-compatible server); may be repeated.",
 )
-@click.option(
-    "--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Layers of the workers' model."
-)
-@click.option(
-    "--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size of that model."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Random seed of its weights."
-)
+@click.option("--layers", type=click.IntRange(min=1), default=12, help="Layers of the workers' model.")
+@click.option("--hidden", type=click.IntRange(min=1), default=128, help="Hidden size of that model.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
 @click.option(
     "--allocation",
     type=click.Choice(["auto", "dp", "greedy"]),
     default="auto",
-    show_default=True,
     help="How layers go onto nodes: search, dynamic programming or sorted greedy.",
 )
 @click.option(
     "--routing",
     type=click.Choice(["auto", "dp", "rr"]),
     default="auto",
-    show_default=True,
     help="How requests go onto pipelines: least work, least latency over all paths, or round robin.",
 )
 @click.option(
     "--heartbeat-timeout",
     type=Finite(min=0.1),
     default=60.0,
-    show_default=True,
     help="Seconds of silence after which a node is out; heartbeats come twelve times as often.",
 )
+@click.option("--queue", type=click.IntRange(min=1), default=10_000, help="Most requests that may wait.")
 @click.option(
-    "--queue", type=click.IntRange(min=1), default=10_000, show_default=True, help="Most requests that may wait."
+    "--drain", type=Finite(min=0), default=30.0, help="Seconds that running requests have after SIGTERM."
 )
-@click.option(
-    "--drain", type=Finite(min=0), default=30.0, show_default=True,
-    help="Seconds that running requests have after SIGTERM.",
-)  # fmt: skip
 @click.option(
     "--token-file", type=click.Path(), help="File with the token that clients must send; or set STRATA_TOKEN."
 )
 @click.option(
-    "--node-token", envvar="STRATA_NODE_TOKEN", default="", help="Token that nodes must send, and are sent."
+    "--node-token",
+    envvar="STRATA_NODE_TOKEN",
+    default="",
+    show_default=False,
+    help="Token that nodes must send, and are sent.",
 )
 def gateway(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions and /v1/models on the nodes that join.

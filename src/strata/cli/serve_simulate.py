@@ -36,37 +36,25 @@ WARM_UP: Final = 0.1
     "--speed",
     type=Finite(min=0, min_open=True),
     default=1.0,
-    show_default=True,
     help="With --trace: how many times faster to play it.",
 )
 @click.option("--rate", type=Finite(min=0, min_open=True), help="Requests per second; the job's rate by default.")
+@click.option("--seconds", default="5min", help="How long requests keep arriving; with --trace: at most.")
+@click.option("--burst", type=Finite(min=0), default=1.0, help="Coefficient of variation of gaps; 1 is Poisson.")
+@click.option("--swing", default="0%", help="How far the rate rises and falls around its mean.")
+@click.option("--period", default="24h", help="Period of that rise and fall, a sine that starts at the mean.")
 @click.option(
-    "--seconds", default="5min", show_default=True, help="How long requests keep arriving; with --trace: at most."
-)
-@click.option(
-    "--burst",
-    type=Finite(min=0),
-    default=1.0,
-    show_default=True,
-    help="Coefficient of variation of gaps; 1 is Poisson.",
-)
-@click.option("--swing", default="0%", show_default=True, help="How far the rate rises and falls around its mean.")
-@click.option(
-    "--period",
-    default="24h",
-    show_default=True,
-    help="Period of that rise and fall, a sine that starts at the mean.",
-)
-@click.option(
-    "--lengths", type=click.Choice(["job", "conversation", "coding"]), default="job", show_default=True,
+    "--lengths",
+    type=click.Choice(["job", "conversation", "coding"]),
+    default="job",
     help="Lengths of prompts and outputs: the job's means, or those of Azure's services.",
-)  # fmt: skip
+)
 @click.option(
     "--system-prompts",
     metavar="NxTOKENS",
     help="Each request begins with one of N shared prompts of TOKENS tokens, for example 8x1024.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Random seed.")
 @click.option("--kill", multiple=True, metavar="NODE@TIME", help="A node dies.")
 @click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node leaves gracefully.")
 @click.option(
@@ -74,9 +62,10 @@ WARM_UP: Final = 0.1
 )
 @click.option("--slow", multiple=True, metavar="NODE@TIME*FACTOR", help="A node takes FACTOR times as long.")
 @click.option(
-    "--notice", default="50ms", show_default=True,
+    "--notice",
+    default="50ms",
     help="Time until a node's broken connections are noticed; `never`: only missing heartbeats show it.",
-)  # fmt: skip
+)
 @click.option("--patience", metavar="TIME", help="Clients give up if there is no token within this time.")
 @click.option(
     "--config",
@@ -91,7 +80,7 @@ def simulate(
     context: click.Context, fleet: str, job: str, trace: str | None, speed: float, rate: float | None,
     seconds: str, burst: float, swing: str, period: str, lengths: str, system_prompts: str | None, seed: int,
     kill: tuple[str, ...], leave: tuple[str, ...], join: tuple[str, ...], slow: tuple[str, ...], notice: str,
-    patience: str | None, config: tuple[str, ...], svg: Path | None, output: str,
+    patience: str | None, config: tuple[str, ...], svg: Path | None, output: str
 ) -> int:  # fmt: skip
     """Play requests on the nodes of FLEET, which serve JOB: files, or names of bundled ones.
 
@@ -202,8 +191,7 @@ def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
         if key not in defaults or not equals:
             close = closest(key, defaults)
             raise UsageError(
-                f"--config {pair}: settings are {', '.join(defaults)}",
-                hint=f"--config {close or 'KEY'}=VALUE",
+                f"--config {pair}: settings are {', '.join(defaults)}", hint=f"--config {close or 'KEY'}=VALUE"
             )
         if isinstance(defaults[key], str):
             if text not in (known := ("auto", "dp", "greedy" if key == "allocation_strategy" else "rr")):

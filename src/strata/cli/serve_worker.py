@@ -13,36 +13,25 @@ from strata.units import parse
 @click.command()
 @click.option("--gateway", required=True, metavar="URL", help="Address of the gateway to join.")
 @click.option("--id", "node_id", required=True, metavar="NAME", help="Name of this node, unique in the cluster.")
-@click.option(
-    "--bind",
-    default="127.0.0.1:0",
-    show_default=True,
-    help="Address that others reach it at; port 0 picks a free one.",
-)
+@click.option("--bind", default="127.0.0.1:0", help="Address that others reach it at; port 0 picks a free one.")
 @click.option(
     "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
 )
+@click.option("--layers", type=click.IntRange(min=1), default=12, help="Layers of the whole model.")
+@click.option("--hidden", type=click.IntRange(min=1), default=128, help="Hidden size of that model.")
+@click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
 @click.option(
-    "--layers", type=click.IntRange(min=1), default=12, show_default=True, help="Layers of the whole model."
+    "--region",
+    default="",
+    show_default=False,
+    help="Region of this node; nodes of one region are close to each other.",
 )
-@click.option(
-    "--hidden", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size of that model."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Random seed of its weights."
-)
-@click.option("--region", default="", help="Region of this node; nodes of one region are close to each other.")
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Device that runs the layers.",
-)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Device that runs the layers.")
 @click.option(
     "--node-token",
     envvar="STRATA_NODE_TOKEN",
     default="",
+    show_default=False,
     help="Token that is sent to, and required of, all nodes.",
 )
 def worker(

@@ -25,40 +25,39 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
 @click.command()
 @click.argument("plans", nargs=-1, required=True, metavar="PLAN...", type=click.Path(path_type=Path))
 @click.option(
-    "--backend", type=click.Choice(["analytic", "events", "astra"]), default="events", show_default=True,
+    "--backend",
+    type=click.Choice(["analytic", "events", "astra"]),
+    default="events",
     help="What computes the time.",
-)  # fmt: skip
+)
 @click.option("--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say.")
 @click.option("--compare", is_flag=True, help="Also ask every backend, as planned; tables and logs go to --out.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Steps of each job.")
-@click.option("--jitter", default="0%", show_default=True, help="Spread of each forward's and backward's time.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Random seed.")
+@click.option("--steps", default=1, type=click.IntRange(min=1), help="Steps of each job.")
+@click.option("--jitter", default="0%", help="Spread of each forward's and backward's time.")
 @click.option("--fail", multiple=True, metavar="WHAT@WHEN", help="device:DOMAIN@90s, or link:A-B@10s+5s.")
 @click.option(
     "--vary", multiple=True, metavar="DYNAMICS",
     help="How links change from step to step: trace.csv, uniform:30%, ou:20%/10min, regimes:90%/5min, precursor, "
-    "diurnal:40% or outage:6h/10min; several multiply.",
+    "diurnal:40% or outage:6h/10min; several multiply."
 )  # fmt: skip
 @click.option(
-    "--checkpoint-steps", default=1, show_default=True, type=click.IntRange(min=1),
-    help="A checkpoint after so many steps.",
+    "--checkpoint-steps", default=1, type=click.IntRange(min=1),
+    help="A checkpoint after so many steps."
 )  # fmt: skip
-@click.option("--restart", default="2min", show_default=True, help="From a device's failure until all runs again.")
+@click.option("--restart", default="2min", help="From a device's failure until all runs again.")
 @click.option(
     "--links", type=click.Choice(["min", "mean", "max"]), help="For ASTRA-sim: what stands for unlike links."
 )
 @click.option("--timeline", type=OutputFile(), help="Write the timeline for Perfetto (JSON).")
 @click.option("--svg", type=OutputFile(), help="Write the timeline as a picture.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("out/simulate"), show_default=True,
-    help="Folder of --compare.",
-)  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/simulate"), help="Folder of --compare.")
 @click.pass_context
 @output_option
 def simulate(
     context: click.Context, plans: tuple[Path, ...], backend: str, compat: str | None, compare: bool, seed: int,
     steps: int, jitter: str, fail: tuple[str, ...], vary: tuple[str, ...], checkpoint_steps: int, restart: str,
-    links: str | None, timeline: Path | None, svg: Path | None, out: Path, output: str,
+    links: str | None, timeline: Path | None, svg: Path | None, out: Path, output: str
 ) -> None:  # fmt: skip
     """Simulate one step (or --steps) of each PLAN, which is what `strata plan train --save` wrote.
 
@@ -179,7 +178,7 @@ def _show(jobs: list[Loaded], answer: Simulated, data: Data) -> Shown:
         body.append([
             job.name, show_time(report.step_time_s), f"{report.step_time_s / planned_s:.3f}",
             show_count(report.tokens_per_s), f"{report.utilization:.1%}", show_bytes(report.wan_bytes_per_step),
-            "-" if cost is None else show_usd(cost), str(report.trust),
+            "-" if cost is None else show_usd(cost), str(report.trust)
         ])  # fmt: skip
     headers = ("job", "step", "vs planned", "tokens/s", "busy", "WAN a step", "$/Mtoken", "trust")
     yield rows(headers, body, right=range(1, 7))
@@ -190,7 +189,7 @@ def _show(jobs: list[Loaded], answer: Simulated, data: Data) -> Shown:
                 row["backend"],
                 "-" if row["step_time_s"] is None else show_time(row["step_time_s"]),
                 "-" if row["ratio"] is None else f"{row['ratio']:.3f}",
-                row["message"],
+                row["message"]
             ]
             for row in data["backends"]
         ], right=(1, 2))  # fmt: skip

@@ -11,15 +11,9 @@ from strata.units import Dimension, parse, show_bandwidth, show_time
 
 
 @click.command()
-@click.option(
-    "--domains",
-    type=click.IntRange(2, 16),
-    default=2,
-    show_default=True,
-    help="Number of domains; each takes a core.",
-)
-@click.option("--bandwidth", default="200Mbps", show_default=True, help="Bandwidth of every link, each way.")
-@click.option("--latency", default="0ms", show_default=True, help="Latency of every link, one way.")
+@click.option("--domains", type=click.IntRange(2, 16), default=2, help="Number of domains; each takes a core.")
+@click.option("--bandwidth", default="200Mbps", help="Bandwidth of every link, each way.")
+@click.option("--latency", default="0ms", help="Latency of every link, one way.")
 @click.option(
     "--plan",
     "plans",
@@ -28,12 +22,8 @@ from strata.units import Dimension, parse, show_bandwidth, show_time
     help="One pipeline stage per domain (pp), or one replica per domain (dp); default: both.",
 )
 @click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
-@click.option(
-    "--steps", type=click.IntRange(min=3), default=7, show_default=True, help="Steps measured, after warm-up."
-)
-@click.option(
-    "--time-limit", default="120s", show_default=True, help="Give up after this time and remove all namespaces."
-)
+@click.option("--steps", type=click.IntRange(min=3), default=7, help="Steps measured, after warm-up.")
+@click.option("--time-limit", default="120s", help="Give up after this time and remove all namespaces.")
 @output_option
 def testbed(
     domains: int,
@@ -59,7 +49,7 @@ def testbed(
     )
     data = run(
         plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
-        time_limit_s=_positive("--time-limit", time_limit, "time"),
+        time_limit_s=_positive("--time-limit", time_limit, "time")
     ).to_dict()  # fmt: skip
     emit(data, output, [_table(data["rows"])])
     if not calibrate:
@@ -81,10 +71,10 @@ def _table(results: list[dict[str, Any]]) -> Any:
         (
             (
                 row["plan"], row["dominated_by"], show_time(row["measured_s"]), show_time(row["spread_s"]),
-                show_time(row["predicted_s"]), f"{row['error']:+.1%}", row["backend"],
+                show_time(row["predicted_s"]), f"{row['error']:+.1%}", row["backend"]
             )
             for row in results
         ),
         right=range(2, 6),
-        title=f"links of {bandwidth}, {latency} one way; median step, quartile spread",
+        title=f"links of {bandwidth}, {latency} one way; median step, quartile spread"
     )  # fmt: skip

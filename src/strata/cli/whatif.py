@@ -22,7 +22,7 @@ _NONE: Final = "-"
 @click.argument("fleet")
 @click.argument("job")
 @click.option("--set", "settings", multiple=True, required=True, metavar="PATH=VALUE", help="May be repeated.")
-@click.option("--time-limit", default="30s", show_default=True, help="Stop either search after so long.")
+@click.option("--time-limit", default="30s", help="Stop either search after so long.")
 @output_option
 def whatif(fleet: str, job: str, settings: tuple[str, ...], time_limit: str, output: str) -> int:
     """Plan a training JOB on a FLEET as they are, and again with something set to another value.
