@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from strata.cli import main
 from strata.cli.main import cli
 from strata.cluster.api import kinds
 from tests.cluster.builders import A100, B3
@@ -74,16 +75,15 @@ def test_a_node_that_cannot_be_read_is_named_and_left_out(tmp_path, snapshot):
     assert json.loads(answer.stdout)["devices"] == 24
 
 
-def test_an_allocatable_that_is_text_is_refused_with_its_place(tmp_path):
+def test_an_allocatable_that_is_text_is_refused_with_its_place(tmp_path, capsys):
     odd = typed(kinds.NODE, node("n0"))
     odd["status"]["allocatable"] = "x"
     path = tmp_path / "cluster.json"
     path.write_text(
         json.dumps({"apiVersion": "v1", "kind": "List", "items": [odd, typed(kinds.COMPUTE_NODE, devices("n0"))]})
     )
-    answer = run("--snapshot", str(path))
-    assert answer.exit_code == 2
-    assert answer.stderr.splitlines() == [
+    assert main.run(["kube", "acu", "--snapshot", str(path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
         f"error: {path}: items[0].status.allocatable: should be a mapping",
         "try: kubectl get nodes,pods,computenodes -A -o json > FILE",
     ]

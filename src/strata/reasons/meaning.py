@@ -12,7 +12,7 @@ class Meaning:
 
     sentence: str
     means: str
-    remedy: str
+    remedy: str = "No action is needed."
 
 
 Meanings = Mapping[str, Meaning]
