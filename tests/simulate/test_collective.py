@@ -107,18 +107,8 @@ def test_the_token_penalty_is_the_declared_table():
     assert [eta(h) for h in (1, 8, 32, 128, 500)] == pytest.approx([1, 1.005, 1.02, 1.06, 1.10])
     assert eta(64) == pytest.approx(1.04)  # halfway between 32 and 128 in log2
     assert eta(1000) > eta(500)
-    assert eta(128, sensitivity=2) == pytest.approx(1.12)
 
 
 def test_diloco_waits_once_in_h_steps_for_what_it_cannot_hide():
     assert diloco_s(2.0, 50.0, local_steps=1) == 52.0
     assert diloco_s(2.0, 64.0, local_steps=32) == pytest.approx(2 * 1.02 + 64 / 32)
-    assert diloco_s(2.0, 64.0, local_steps=32, overlap_steps=10) == pytest.approx(2 * 1.02 + 44 / 32)
-    assert diloco_s(2.0, 64.0, local_steps=32, overlap_steps=40) == pytest.approx(2 * 1.02)
-
-
-def test_streaming_fragments_hide_behind_one_local_step_each():
-    whole = diloco_s(2.0, 64.0, local_steps=32, overlap_steps=1)
-    streamed = diloco_s(2.0, 64.0 / 8, local_steps=32, overlap_steps=1, fragments=8)
-    assert streamed == pytest.approx(2 * 1.02 + 8 / 32 * 6)
-    assert streamed < whole

@@ -129,8 +129,7 @@ def _conditions(
     from strata.fleet.dynamics.parse import parse_process
     from strata.fleet.dynamics.process import Product
     from strata.fleet.schema import load_dynamics
-    from strata.simulate.events.failure import parse_failure
-    from strata.simulate.events.work import Conditions, LinkVariation
+    from strata.simulate.events.work import Conditions, LinkVariation, parse_failure
 
     restart_s = units.parse(restart, "time")
     if restart_s < 0:

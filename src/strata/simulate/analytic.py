@@ -16,7 +16,7 @@ import numpy as np
 
 from strata.arrays import Floats
 from strata.decision import Trust, worst
-from strata.fleet.fleet import Domain, Fleet
+from strata.fleet.fleet import Domain, Fleet, Pair
 from strata.simulate import screening
 from strata.simulate.collective import AllReduce, best_all_reduce, diloco_s, eta
 from strata.simulate.compute import LayerSums, layer_times
@@ -171,7 +171,7 @@ class StepModel:
         """Return the gradient sum between pipelines, None for a plan of one pipeline."""
         if len(plan.pipelines) == 1:
             return None
-        groups = tuple(_shares(pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
+        groups = tuple(shares(pipeline, self.job.layers.params_before) for pipeline in plan.pipelines)
         key = (groups, plan.gradient_compression)
         if key not in self._sums:
             size = float(self.job.layers.params_before[-1]) * self.job.element_bytes / plan.gradient_compression
@@ -365,7 +365,7 @@ Share = tuple[str, float, float]
 """A domain and the fractions of the model's parameters between which it holds them."""
 
 
-def _shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
+def shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
     """Return what each domain of a pipeline holds, neighbouring stages of a domain taken together."""
     total = float(before[-1])
     shares: list[Share] = []
@@ -378,20 +378,25 @@ def _shares(pipeline: Pipeline, before: Floats) -> tuple[Share, ...]:
     return tuple(shares)
 
 
-def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:
-    """Return bandwidth and latency between pipelines that sum the gradients of the whole model.
-
-    Each layer is exchanged between the domains that hold it, over independent links at the same time:
-    B_rq = min over domain pairs of B_ab / share of the parameters on (a, b).
-    """
-    count = len(groups)
-    bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
+def exchanged(groups: Sequence[tuple[Share, ...]]) -> Iterator[tuple[int, int, Pair, float]]:
+    """Yield which share of the gradients two pipelines exchange over which link: each layer's holders meet."""
     for (r, source), (q, dest) in permutations(enumerate(groups), 2):
         for (a, first, last), (b, low, high) in product(source, dest):
             share = min(last, high) - max(first, low)
             if share > 0:
-                link = fleet.link(a, b)
-                speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
-                bandwidth[r, q] = min(bandwidth[r, q], speed / share)
-                latency[r, q] = max(latency[r, q], delay)
+                yield r, q, (a, b), share
+
+
+def _between(fleet: Fleet, groups: Sequence[tuple[Share, ...]]) -> tuple[Floats, Floats]:
+    """Return bandwidth and latency between pipelines that sum the gradients of the whole model.
+
+    Links are independent and used at the same time: B_rq = min over domain pairs of B_ab / share of (a, b).
+    """
+    count = len(groups)
+    bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
+    for r, q, pair, share in exchanged(groups):
+        link = fleet.links.get(pair)
+        speed, delay = (link.bandwidth_bytes_per_s, link.latency_s) if link else (0.0, np.inf)
+        bandwidth[r, q] = min(bandwidth[r, q], speed / share)
+        latency[r, q] = max(latency[r, q], delay)
     return bandwidth, latency

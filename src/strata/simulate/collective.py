@@ -18,7 +18,7 @@ from strata.arrays import Floats, Ints
 
 Elementwise = Any
 
-# (H, eta): the author's assumption, fitted to nothing; run it with sensitivity 0.5 and 2.
+# (H, eta): the author's assumption, fitted to nothing.
 _TOKEN_PENALTY: Final = ((1, 1.0), (8, 1.005), (32, 1.02), (128, 1.06), (500, 1.10))
 
 _EXACT_RING_MEMBERS: Final = 9  # 8! = 40 320 orders, a few milliseconds
@@ -182,35 +182,22 @@ def _exchanges(order: Ints) -> Ints:
     return swapped
 
 
-def eta(local_steps: float, *, sensitivity: float = 1.0) -> float:
+def eta(local_steps: float) -> float:
     """Return how many times more tokens DiLoCo with H local steps needs for the same loss: **assumed**.
 
     Linear in log2 H between the points of a declared table, and on beyond its end, so that H never grows for
-    free. `sensitivity` scales the excess over 1.
+    free.
     """
     points, penalties = zip(*_TOKEN_PENALTY, strict=True)
     where = [math.log2(point) for point in points]
     x = math.log2(local_steps)
     end_slope = (penalties[-1] - penalties[-2]) / (where[-1] - where[-2])
-    penalty = float(np.interp(x, where, penalties)) + end_slope * max(0.0, x - where[-1])
-    return 1 + sensitivity * (penalty - 1)
+    return float(np.interp(x, where, penalties)) + end_slope * max(0.0, x - where[-1])
 
 
-def diloco_s(
-    local_s: Elementwise,
-    all_reduce_s: Elementwise,
-    *,
-    local_steps: int,
-    overlap_steps: float = 0.0,
-    fragments: int = 1,
-    sensitivity: float = 1.0,
-) -> Elementwise:
-    """Return the step time of DiLoCo (arXiv 2311.08105), its token penalty included.
+def diloco_s(local_s: Elementwise, exposed_s: Elementwise, *, local_steps: int) -> Elementwise:
+    """Return eta(H) T + T_exposed / H: the step time of DiLoCo (arXiv 2311.08105), its token penalty included.
 
-    eta(H) T + (P/H) max(0, T_AR - tau T), with T the step inside a domain and tau = `overlap_steps` the local
-    steps a sum may take without waiting. Streaming DiLoCo (arXiv 2501.18512) sums P `fragments` one by one:
-    `all_reduce_s` is then the sum of one fragment.
+    T is the step inside a domain, T_exposed what of the sum between domains nothing hides.
     """
-    exposed = all_reduce_s - overlap_steps * local_s
-    exposed = exposed * (exposed > 0)
-    return local_s * eta(local_steps, sensitivity=sensitivity) + fragments / local_steps * exposed
+    return local_s * eta(local_steps) + 1 / local_steps * exposed_s

@@ -11,15 +11,16 @@ from strata.evaluation.astra_reference.pipeline_slots import (
     stage_order,
     warmups,
 )
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.groups import path
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.compat.network import Dimension, Topology
 
 MS = 10**6
 
 
 def pp4x8(order, topology, backend, *, gib_per_s, latency_ns, size_bytes):
     """The pipeline of astra_reference.md: 4 stages, 8 microbatches, 10 ms forward and 20 ms backward."""
-    dims = (Dimension(Topology(topology), 4, gib_per_s, latency_ns, Backend(backend)),)
+    dims = (Dimension(Topology(topology), 4, gib_per_s, latency_ns, AstraBackend(backend)),)
     return pipeline_ns(
         [10_000] * 4, [20_000] * 4, lambda source, dest: path(source, dest, size_bytes, dims),
         microbatches=8, warmup=warmups(order, 4, 8),

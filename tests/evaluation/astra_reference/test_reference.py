@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
 from strata.evaluation.astra_reference.reference import answers, read_rows, score
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.groups import differing_dimensions, ring_ns, send_ns
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.compat.network import Dimension, Topology
 from strata.simulate.compat.system import Collective, System
 from tests import ROOT
 
@@ -83,7 +84,7 @@ def test_groups_over_the_slow_dimension_pay_for_it():
 
 
 def test_a_group_of_the_world_is_the_world_but_for_the_endpoint_delay():
-    ring = (Dimension(Topology.RING, 4, 50.0, 500.0, Backend.AWARE),)
+    ring = (Dimension(Topology.RING, 4, 50.0, 500.0, AstraBackend.AWARE),)
     times = [
         ring_ns(
             Collective.ALL_REDUCE, range(4), size_bytes=2**20, dimensions=ring,
@@ -103,7 +104,7 @@ def test_a_group_on_a_ring_pays_the_way_back():
 def test_a_direct_group_reduces_once_more():
     case = row("group_[0-1-2]", "Switch", 8, 50, 500, "all_reduce:direct", 3 * 2**20, "unaware")
     (found,) = ours(case)
-    switch = Dimension(Topology.SWITCH, 8, 50.0, 500.0, Backend.UNAWARE)
+    switch = Dimension(Topology.SWITCH, 8, 50.0, 500.0, AstraBackend.UNAWARE)
     assert found == 2 * switch.send_ns(2**20) + 2 * System().reduction_ns(2**20) + 30
 
 
@@ -209,7 +210,7 @@ def test_a_table_without_its_columns_is_refused(tmp_path):
 
 @given(st.integers(0, 23), st.integers(0, 23))
 def test_ranks_count_dimension_0_fastest(a, b):
-    dims = tuple(Dimension(Topology.RING, n, 1.0, 10.0, Backend.UNAWARE) for n in (8, 3))
+    dims = tuple(Dimension(Topology.RING, n, 1.0, 10.0, AstraBackend.UNAWARE) for n in (8, 3))
     assert differing_dimensions(a, b, dims) == [
         i for i, (x, y) in enumerate(zip((a % 8, a // 8), (b % 8, b // 8), strict=True)) if x != y
     ]

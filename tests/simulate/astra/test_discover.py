@@ -11,9 +11,9 @@ import os
 import pytest
 
 from strata.errors import MissingPart, StrataError, UsageError
-from strata.simulate.astra import selfcheck
+from strata.simulate.astra import run as run_module
 from strata.simulate.astra.discover import AstraBackend, Binaries, find, is_checked
-from strata.simulate.astra.selfcheck import self_check
+from strata.simulate.astra.run import self_check
 from tests.simulate.astra.fake_astra import NAMES, fake, script
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_answer_is_an_error_and_is_not_remembered(tmp_path):
     [("exec sleep 600", "did not end within 1 s"), ("exit 3", "exit 3"), ("", "never finished")],
 )
 def test_a_binary_that_hangs_fails_or_says_nothing_does_not_pass(tmp_path, monkeypatch, text, what):
-    monkeypatch.setattr(selfcheck, "CHECK_TIME_LIMIT_S", 1)
+    monkeypatch.setattr(run_module, "CHECK_TIME_LIMIT_S", 1)
     binary = script(tmp_path / "bad", f"#!/bin/sh\n{text}\n")
     with pytest.raises(StrataError, match=rf"bad does not pass the self-check: .*{what}"):
         self_check(binary, AstraBackend.AWARE, environment(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.chakra import NodeType
 from strata.simulate.astra.discover import AstraBackend
-from strata.simulate.astra.files import groups_json, network_yml, options, system_json
+from strata.simulate.astra.files import common_files, network_yml
 from strata.simulate.astra.lower import Aggregation, Refused, lower
 from strata.simulate.astra.validate import check_scenario
 from strata.workload.job import Schedule
@@ -233,12 +234,9 @@ def test_units_are_turned_once():
 
 
 def test_the_system_file_has_one_algorithm_a_dimension_and_one_chunk():
-    system = yaml.safe_load(system_json(["ring", "direct"], 2e12))
+    files = common_files(["ring", "direct"], [(0, 2), (1, 3)], memory_bytes_per_s=2e12)
+    system = json.loads(files["system.json"])
     assert system["all-reduce-implementation"] == ["ring", "direct"]
     assert (system["preferred-dataset-splits"], system["active-chunks-per-dimension"]) == (1, 1)
     assert system["local-mem-bw"] == 2000
-
-
-def test_groups_are_numbered_from_one_as_text():
-    assert yaml.safe_load(groups_json([(0, 2), (1, 3)])) == {"1": [0, 2], "2": [1, 3]}
-    assert "--comm-group-configuration=empty" in options(has_groups=False)
+    assert json.loads(files["groups.json"]) == {"1": [0, 2], "2": [1, 3]}

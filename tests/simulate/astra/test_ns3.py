@@ -15,7 +15,7 @@ from strata.simulate.astra.lower import Aggregation, Refused
 from strata.simulate.astra.lower_ns3 import lower_ns3
 from strata.simulate.astra.ns3 import Cable, Ns3Network, config_txt, topology_txt
 from strata.simulate.astra.referee import compare, simulate_astra
-from strata.simulate.astra.selfcheck import self_check
+from strata.simulate.astra.run import self_check
 from strata.simulate.astra.validate import check_traces
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.simulate.astra.fake_astra import script
@@ -34,7 +34,8 @@ def between(network, count):
 
 
 def test_every_pair_of_domains_keeps_its_own_link():
-    network, labels, _ = lower_ns3(MODEL, CHAIN)
+    low = lower_ns3(MODEL, CHAIN)
+    network, labels = low.scenario, low.labels
     wide = {(c.a - 3, c.b - 3): (c.bandwidth_bytes_per_s / GBPS, c.latency_s) for c in between(network, 3)}
     assert wide == {(0, 1): (5.0, 0.03), (0, 2): (2.0, 0.08), (1, 2): (3.0, 0.05)}
     assert [label[-3:] for label in labels] == ["(a)", "(b)", "(c)"]
@@ -42,7 +43,8 @@ def test_every_pair_of_domains_keeps_its_own_link():
 
 
 def test_unequal_domains_sum_in_one_ring():
-    network, labels, notes = lower_ns3(MODEL, UNEQUAL)
+    low = lower_ns3(MODEL, UNEQUAL)
+    network, labels, notes = low.scenario, low.labels, low.notes
     assert len(labels) == 5
     assert network.groups == ()  # the ring is the whole world
     assert any("one ring over all of them" in note for note in notes)
@@ -55,7 +57,8 @@ def test_whatever_is_lowered_passes_the_checks_and_every_rank_has_a_cable(names,
     cuts = [10 * i // count for i in range(count + 1)]
     stages = tuple(Stage(n, cuts[i], cuts[i + 1] - cuts[i], 2, count - 1 - i) for i, n in enumerate(names))
     plan = TrainingPlan((Pipeline(stages, copies, microbatches),), 2)
-    network, labels, _ = lower_ns3(MODEL, plan, aggregation=Aggregation.MEAN)
+    low = lower_ns3(MODEL, plan, aggregation=Aggregation.MEAN)
+    network, labels = low.scenario, low.labels
     check_traces(network.traces, network.groups)
     assert sorted(cable.a for cable in network.cables if cable.a < len(labels)) == list(range(len(labels)))
 
@@ -65,7 +68,8 @@ def test_a_link_unlike_in_its_two_directions_is_refused_until_an_aggregation_is_
     model = StepModel(fleet(*DOMAINS, links=links), MODEL.job)
     with pytest.raises(Refused, match="a single link type for link a-b"):
         lower_ns3(model, CHAIN)
-    network, _, notes = lower_ns3(model, CHAIN, aggregation=Aggregation.MIN)
+    low = lower_ns3(model, CHAIN, aggregation=Aggregation.MIN)
+    network, notes = low.scenario, low.notes
     assert between(network, 3)[0].bandwidth_bytes_per_s == GBPS
     assert any(note.startswith("link a-b: ") for note in notes)
 

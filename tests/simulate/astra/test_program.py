@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
-from strata.simulate.astra.files import AstraDimension, encode_traces, network_yml, system_json, write_traces
+from strata.simulate.astra.files import AstraDimension, Scenario, encode_traces, network_yml, write_traces
 from strata.simulate.astra.program import Sum, Worker, traces
 from tests.simulate.astra.fake_astra import Simulator
 
@@ -38,7 +38,7 @@ def run(folder, dims, each, groups=()):
 
     write_traces(folder, encode_traces(each))
     named = {str(number): list(ranks) for number, ranks in enumerate(groups, 1)}
-    system = json.loads(system_json([dim.algorithm for dim in dims]))
+    system = json.loads(Scenario(dims, tuple(each)).files()["system.json"])
     return Simulator(yaml.safe_load(network_yml(dims)), system, named, f"{folder}/trace").run()[0]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from strata.errors import MissingPart, StrataError, UsageError
 from strata.simulate.astra.chakra import Node, NodeType
-from strata.simulate.astra.files import AstraDimension, Scenario, options, scenario_files
+from strata.simulate.astra.files import AstraDimension, Scenario
 from strata.simulate.astra.run import parse, run
 from tests.simulate.astra.fake_astra import fake, script
 
@@ -38,10 +38,7 @@ def places(tmp_path, monkeypatch):
 
 
 def start(binary, *, time_limit_s=20.0, keep=None, scenario=TWO):
-    return run(
-        binary, arguments=options(has_groups=bool(scenario.groups)), files=scenario_files(scenario),
-        traces=scenario.traces, time_limit_s=time_limit_s, keep=keep,
-    )  # fmt: skip
+    return run(binary, scenario, time_limit_s=time_limit_s, keep=keep)
 
 
 def test_the_head_builds_lines_are_read_with_exposed_communication():
@@ -74,7 +71,7 @@ def test_a_kept_folder_holds_the_files_and_what_was_printed(tmp_path, places):
 def test_a_folder_named_empty_does_not_lose_the_groups(tmp_path):
     both = Scenario(TWO.dims, TWO.traces, ((0, 1),))
     start(fake(tmp_path / "bin"), keep=tmp_path / "empty", scenario=both)
-    assert "--comm-group-configuration=groups.json" in options(has_groups=True)
+    assert "--comm-group-configuration=groups.json" in both.arguments()
 
 
 def test_a_hang_ends_with_the_time_limit_and_says_what_was_printed_last(tmp_path, places):

@@ -9,9 +9,9 @@ from strata.evaluation.astra_reference.pipeline_slots import astra_compatible_st
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra import chakra
 from strata.simulate.astra.chakra import Node, NodeType
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.astra.files import GIB, AstraDimension, Scenario
 from strata.simulate.astra.lower import Refused, lower
-from strata.simulate.compat.network import Backend
 from strata.simulate.compat.plan_step import astra_compatible_plan, finish_ns
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
@@ -52,7 +52,7 @@ def all_reduce(number, size, *waits, group=""):
 
 def play(*traces, topology="FullyConnected", backend="aware", groups=(), latency_s=1e-3):
     dim = AstraDimension(len(traces), GIB, latency_s, topology)
-    return finish_ns(Scenario((dim,), traces, groups), Backend(backend))
+    return finish_ns(Scenario((dim,), traces, groups), AstraBackend(backend))
 
 
 def test_sends_of_a_rank_follow_each_other_where_both_directions_overlap():
@@ -137,7 +137,7 @@ def test_a_plan_takes_no_less_than_its_compute_and_all_its_ranks_end(plan):
     times = MODEL.times(plan, plan.pipelines[0])
     busy_s = plan.pipelines[0].microbatches * (times.forward_s[0] + times.backward_s[0])
     assert found_s >= busy_s - 1e-5
-    ends = finish_ns(lowered.scenario, Backend(lowered.backend.value))
+    ends = finish_ns(lowered.scenario, lowered.backend)
     assert all(ends)
 
 

@@ -7,9 +7,8 @@ from strata.errors import UsageError
 from strata.fleet.dynamics.noise import Uniform
 from strata.fleet.dynamics.replay import Replay
 from strata.simulate.analytic import StepModel
-from strata.simulate.events.failure import parse_failure
 from strata.simulate.events.run import simulate
-from strata.simulate.events.work import Conditions, DeviceFailure, Job, LinkFailure, LinkVariation
+from strata.simulate.events.work import Conditions, DeviceFailure, Job, LinkFailure, LinkVariation, parse_failure
 from strata.simulate.timeline import SpanKind
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import domain, fleet, job

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
 from strata.simulate.analytic import StepModel
-from strata.simulate.events.order import in_turn, interleaved
+from strata.simulate.events.pipeline import in_turn, interleaved
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Conditions, Job
 from strata.simulate.timeline import SpanKind
@@ -157,6 +157,22 @@ def test_the_critical_path_is_a_chain_from_the_start_to_the_end():
     gaps = [after.start_s - before.end_s for before, after in pairwise(chain)]
     assert min(gaps) > -1e-12
     assert all(gap < 1e-9 or gap == pytest.approx(0.03) for gap in gaps)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_links_that_are_not_shared_give_the_analytic_step_whatever_crosses_them(seed):
+    hardware, work = small_case(seed, schedules=(Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE))
+    problem = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=1, rank=1).problem
+    plans = [plan for plan, report in every_plan(problem) if np.isfinite(report.step_time_s)]
+    assume(plans)
+    plan = plans[seed % len(plans)]
+    expected_s = problem.model.reports([plan])[0].step_time_s
+    # Two jobs on the same links: each takes what it takes alone, and its timeline ends with it.
+    ran = run(problem.model, plan, plan, are_links_shared=False)
+    assert [report.step_time_s for report in ran.reports] == pytest.approx([expected_s] * 2, rel=1e-9)
+    if plan.local_steps == 1:
+        assert ran.timeline.end_s == pytest.approx(expected_s, rel=1e-9)
 
 
 def test_lanes_never_hold_two_things_at_once():

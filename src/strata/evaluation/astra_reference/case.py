@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.errors import UsageError
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.astra.discover import AstraBackend
+from strata.simulate.compat.network import Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective, System
 
 COLUMNS: Final = (
@@ -89,7 +90,7 @@ class AstraCase:
     traffic: Traffic
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> AstraBackend:
         """The analytical binary that ran."""
         return self.dimensions[0].backend
 
@@ -137,12 +138,12 @@ def _dimensions(cells: Mapping[str, str], sizes: Sequence[int]) -> tuple[Dimensi
     """Return the dimensions, whose columns are joined by `+`."""
     dimensions = []
     for index, (name, npus) in enumerate(zip(cells["topology"].split("+"), sizes, strict=True)):
-        if name not in set(Topology) or cells["backend"] not in set(Backend):
+        if name not in set(Topology) or cells["backend"] not in ("aware", "unaware"):
             raise UsageError(f"no topology {name!r} with backend {cells['backend']!r}")
         bandwidth, latency = (_at(cells, column, index) for column in ("bandwidth_GBps", "latency_ns"))
         if npus < 2 or not 0 < bandwidth < float("inf") or not 0 <= latency < float("inf"):
             raise UsageError(f"{npus} ranks, {bandwidth} GB/s, {latency} ns: network.yml needs >= 2, > 0, >= 0")
-        dimensions.append(Dimension(Topology(name), npus, bandwidth, latency, Backend(cells["backend"])))
+        dimensions.append(Dimension(Topology(name), npus, bandwidth, latency, AstraBackend(cells["backend"])))
     return tuple(dimensions)
 
 

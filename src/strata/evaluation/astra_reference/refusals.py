@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 
 from strata.evaluation.astra_reference.case import AstraCase, CollectiveRun, Group, LlmRun, PipelineRun, Send
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.groups import differing_dimensions
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.compat.network import Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective
 
 
 def why_not(case: AstraCase) -> str | None:
     """Return why ASTRA-sim gives no answer to this case, in a sentence, or None where it gives one."""
     first = case.dimensions[0]
-    if case.backend is Backend.AWARE and len(case.dimensions) > 1:
+    if case.backend is AstraBackend.AWARE and len(case.dimensions) > 1:
         return "congestion-aware knows one dimension only: it exits with 255, `only support 1-dim topology`."
-    if case.backend is Backend.AWARE and first.topology is Topology.RING and first.npus == 2:
+    if case.backend is AstraBackend.AWARE and first.topology is Topology.RING and first.npus == 2:
         return "a congestion-aware Ring of 2 aborts: both ways round are the same link, which it asserts is new."
     world = math.prod(d.npus for d in case.dimensions)
     if outside := [rank for rank in _ranks(case) if rank >= world]:
@@ -60,13 +61,13 @@ def why_doubtful(case: AstraCase) -> str | None:
     traffic, dimensions = case.traffic, case.dimensions
     if isinstance(traffic, CollectiveRun):
         chunks = min(traffic.system.splits, traffic.system.chunks_at_once)
-        if case.backend is Backend.UNAWARE and chunks > 1:
+        if case.backend is AstraBackend.UNAWARE and chunks > 1:
             return f"congestion-unaware: {chunks} chunks at once do not share the bandwidth, each has all of it."
         return None
     pairs = _pairs(case)
     if any(len(differing_dimensions(a, b, dimensions)) > 1 for a, b in pairs):
         return "a message is charged in the first dimension its ranks differ in: all others are free."
-    if case.backend is Backend.AWARE and _is_forwarded(dimensions[0], pairs):
+    if case.backend is AstraBackend.AWARE and _is_forwarded(dimensions[0], pairs):
         return "store-and-forward: a message is charged whole on every link of its way."
     return None
 

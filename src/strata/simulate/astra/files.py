@@ -56,6 +56,18 @@ class Scenario:
         """Ranks of the network, idle ones included."""
         return len(self.traces)
 
+    def files(self) -> dict[str, str]:
+        """Return all text files by name: what stands beside the traces."""
+        algorithms = [dim.algorithm for dim in self.dims]
+        return {
+            "network.yml": network_yml(self.dims),
+            **common_files(algorithms, self.groups, memory_bytes_per_s=self.memory_bytes_per_s),
+        }
+
+    def arguments(self) -> list[str]:
+        """Return the command line of a run whose working folder holds the files."""
+        return options("network.yml", has_groups=bool(self.groups))
+
 
 def network_yml(dims: Sequence[AstraDimension]) -> str:
     """Return network.yml: bandwidth in units of 2^30 B/s, latency in ns."""
@@ -71,10 +83,16 @@ def network_yml(dims: Sequence[AstraDimension]) -> str:
     )
 
 
-def system_json(algorithms: Sequence[str], memory_bytes_per_s: float = MEMORY_BYTES_PER_S) -> str:
-    """Return system.json. One chunk at a time: more of them would multiply the unaware backend's bandwidth."""
+def common_files(
+    algorithms: Sequence[str], groups: Sequence[Sequence[int]], *, memory_bytes_per_s: float
+) -> dict[str, str]:
+    """Return the files that every backend reads: system.json, no remote memory, and groups where there are some.
+
+    One chunk at a time: more of them would multiply the unaware backend's bandwidth. A node names its group, from
+    1, in `pg_name`.
+    """
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    return _json({
+    system = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": ENDPOINT_DELAY_NS,
         "active-chunks-per-dimension": 1,
@@ -86,17 +104,11 @@ def system_json(algorithms: Sequence[str], memory_bytes_per_s: float = MEMORY_BY
         "roofline-enabled": 0,
         "boost-mode": 0,
         "trace-enabled": 0,
-    })  # fmt: skip
-
-
-def remote_memory_json() -> str:
-    """Return remote_memory.json: none."""
-    return _json({"memory-type": "NO_MEMORY_EXPANSION"})
-
-
-def groups_json(groups: Sequence[Sequence[int]]) -> str:
-    """Return the file of communicator groups; a node names its group in `pg_name`."""
-    return _json({str(number): list(ranks) for number, ranks in enumerate(groups, 1)})
+    }
+    files = {"system.json": system, "remote_memory.json": {"memory-type": "NO_MEMORY_EXPANSION"}}
+    if groups:
+        files["groups.json"] = {str(number): list(ranks) for number, ranks in enumerate(groups, 1)}
+    return {name: json.dumps(data, indent=1) + "\n" for name, data in files.items()}
 
 
 def encode_traces(traces: Sequence[Sequence[Node]]) -> dict[str, bytes]:
@@ -114,31 +126,17 @@ def write_traces(folder: Path, traces: Mapping[str, bytes]) -> None:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}", hint="another folder") from None
 
 
-def scenario_files(scenario: Scenario) -> dict[str, str]:
-    """Return all text files by name: what stands beside the traces."""
-    return {
-        "network.yml": network_yml(scenario.dims),
-        "system.json": system_json([dim.algorithm for dim in scenario.dims], scenario.memory_bytes_per_s),
-        "remote_memory.json": remote_memory_json(),
-        **({"groups.json": groups_json(scenario.groups)} if scenario.groups else {}),
-    }
-
-
-def options(*, has_groups: bool) -> list[str]:
-    """Return the command line of a run whose working folder holds the files.
+def options(network: str, *, has_groups: bool) -> list[str]:
+    """Return the command line of a run in the folder of its files; `network` is the one of the network.
 
     Names are relative: ASTRA-sim takes any path with "empty" in it for no groups at all.
     """
     return [
         f"--workload-configuration={PREFIX}",
         "--system-configuration=system.json",
-        "--network-configuration=network.yml",
+        f"--network-configuration={network}",
         "--remote-memory-configuration=remote_memory.json",
         f"--comm-group-configuration={'groups.json' if has_groups else 'empty'}",
         "--logging-configuration=empty",
         "--logging-folder=log",
     ]
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, indent=1) + "\n"

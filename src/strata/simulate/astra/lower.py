@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise, permutations
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from strata.decision import Reason
 from strata.errors import Infeasible
@@ -21,6 +21,7 @@ from strata.reasons import REASONS
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.astra.files import MEMORY_BYTES_PER_S, AstraDimension, Scenario
+from strata.simulate.astra.ns3 import Ns3Network
 from strata.simulate.astra.program import (
     Key,
     Worker,
@@ -70,12 +71,15 @@ class Wire:
         return f"{show_bandwidth(self.bandwidth_bytes_per_s)}, {show_time(self.latency_s)}"
 
 
+InputT = TypeVar("InputT", Scenario, Ns3Network)
+
+
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(Generic[InputT]):
     """A plan as ASTRA-sim sees it. labels: what each rank is, "" where it only fills the grid."""
 
     backend: AstraBackend
-    scenario: Scenario
+    scenario: InputT
     labels: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -91,7 +95,7 @@ def lower(
     backend: AstraBackend | None = None,
     aggregation: Aggregation | None = None,
     links_vary: bool = False,
-) -> Lowered:
+) -> Lowered[Scenario]:
     """Return the traces and the network of a plan, on the aware backend where one dimension is enough.
 
     Raises Refused with the reason where ASTRA-sim would be silently wrong. Unlike links are refused unless an

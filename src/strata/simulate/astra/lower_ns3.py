@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from strata.decision import Reason
 from strata.simulate.analytic import StepModel
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.astra.lower import (
     Aggregation,
+    Lowered,
     Refused,
     Wire,
     common_notes,
@@ -24,8 +26,8 @@ from strata.workload.plan import TrainingPlan
 
 def lower_ns3(
     model: StepModel, plan: TrainingPlan, *, aggregation: Aggregation | None = None, links_vary: bool = False
-) -> tuple[Ns3Network, tuple[str, ...], tuple[str, ...]]:
-    """Return the network of a plan, a label per rank and notes.
+) -> Lowered[Ns3Network]:
+    """Return the traces and the network of a plan.
 
     Domains may be unequal and every pair has its own link; only the two directions of one link must be alike, and
     the links of one domain's ranks. Raises Refused where they are not and no aggregation is named.
@@ -63,7 +65,8 @@ def lower_ns3(
     if unequal:
         notes.append("pipelines have unequal copies: one ring over all of them sums the gradients")
     network = Ns3Network(len(switch), tuple(cables), rank_traces, groups, memory_bytes_per_s(model, plan))
-    return network, tuple(worker.label for worker in work), (*notes, *common_notes(model, plan))
+    labels = tuple(worker.label for worker in work)
+    return Lowered(AstraBackend.NS3, network, labels, (*notes, *common_notes(model, plan)))
 
 
 def _inner(model: StepModel, plan: TrainingPlan, name: str) -> list[Wire]:

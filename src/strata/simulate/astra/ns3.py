@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from strata.simulate.astra.chakra import Node, NodeType
-from strata.simulate.astra.files import MEMORY_BYTES_PER_S, groups_json, options, remote_memory_json, system_json
-from strata.simulate.astra.run import Run, run
+from strata.simulate.astra.files import MEMORY_BYTES_PER_S, common_files, options
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 """ns-3 holds the bytes of a message in a C int."""
@@ -45,30 +43,21 @@ class Ns3Network:
         """Ranks; switches are numbered from here on."""
         return len(self.traces)
 
+    def files(self) -> dict[str, str]:
+        """Return all text files by name: what stands beside the traces."""
+        return {
+            "config.txt": config_txt([cable.bandwidth_bytes_per_s for cable in self.cables]),
+            "topology.txt": topology_txt(self),
+            "logical.json": json.dumps({"logical-dims": [str(self.num_ranks)]}) + "\n",
+            "flow.txt": "0\n",
+            "flow_trace.txt": "0\n",
+            **common_files(["ring"], self.groups, memory_bytes_per_s=self.memory_bytes_per_s),
+        }
 
-def run_network(binary: Path, network: Ns3Network, *, time_limit_s: float, keep: Path | None = None) -> Run:
-    """Run the ns-3 binary on a network. Raises what `run` raises."""
-    arguments = [
-        "--network-configuration=config.txt" if item.startswith("--network-configuration") else item
-        for item in options(has_groups=bool(network.groups))
-    ]
-    return run(
-        binary, arguments=[*arguments, "--logical-topology-configuration=logical.json"], files=_files(network),
-        traces=network.traces, time_limit_s=time_limit_s, keep=keep,
-    )  # fmt: skip
-
-
-def _files(network: Ns3Network) -> dict[str, str]:
-    return {
-        "config.txt": config_txt([cable.bandwidth_bytes_per_s for cable in network.cables]),
-        "topology.txt": topology_txt(network),
-        "logical.json": json.dumps({"logical-dims": [str(network.num_ranks)]}) + "\n",
-        "flow.txt": "0\n",
-        "flow_trace.txt": "0\n",
-        "system.json": system_json(["ring"], network.memory_bytes_per_s),
-        "remote_memory.json": remote_memory_json(),
-        **({"groups.json": groups_json(network.groups)} if network.groups else {}),
-    }
+    def arguments(self) -> list[str]:
+        """Return the command line of a run whose working folder holds the files."""
+        logical = "--logical-topology-configuration=logical.json"
+        return [*options("config.txt", has_groups=bool(self.groups)), logical]
 
 
 def topology_txt(network: Ns3Network) -> str:

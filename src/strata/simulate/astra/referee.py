@@ -13,12 +13,11 @@ from strata.decision import Reason, Trust
 from strata.errors import StrataError
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import AstraBackend, Binaries
-from strata.simulate.astra.files import options, scenario_files
+from strata.simulate.astra.files import Scenario
 from strata.simulate.astra.lower import Aggregation, Lowered, Refused, lower
 from strata.simulate.astra.lower_ns3 import lower_ns3
-from strata.simulate.astra.ns3 import run_network
-from strata.simulate.astra.run import Run, run
-from strata.simulate.astra.selfcheck import self_check
+from strata.simulate.astra.ns3 import Ns3Network
+from strata.simulate.astra.run import run, self_check
 from strata.simulate.astra.validate import check_scenario, check_traces
 from strata.workload.plan import TrainingPlan
 
@@ -74,42 +73,28 @@ def simulate_astra(
     Raises Refused where the answer would be silently wrong, MissingPart without a binary, StrataError where it
     hangs, fails or does not finish.
     """
+    lowered: Lowered[Scenario] | Lowered[Ns3Network]
     if backend is AstraBackend.NS3:
-        network, labels, notes = lower_ns3(model, plan, aggregation=aggregation, links_vary=links_vary)
-        check_traces(network.traces, network.groups)
-        binary = binaries.of(backend)
-        self_check(binary, backend, environment)
-        answer = run_network(binary, network, time_limit_s=time_limit_s, keep=keep)
+        lowered = lower_ns3(model, plan, aggregation=aggregation, links_vary=links_vary)
+        check_traces(lowered.scenario.traces, lowered.scenario.groups)
     else:
         lowered = lower(model, plan, backend=backend, aggregation=aggregation, links_vary=links_vary)
-        backend, labels, notes = lowered.backend, lowered.labels, lowered.notes
-        answer = _run(lowered, binaries, environment, time_limit_s, keep)
-    trust = model.reports([plan])[0].trust
-    return _result(answer, backend, labels, notes, trust)
-
-
-def _run(
-    lowered: Lowered, binaries: Binaries, environment: Mapping[str, str], time_limit_s: float, keep: Path | None
-) -> Run:
-    scenario = lowered.scenario
-    check_scenario(scenario, is_aware=lowered.backend is AstraBackend.AWARE)
+        check_scenario(lowered.scenario, is_aware=lowered.backend is AstraBackend.AWARE)
     binary = binaries.of(lowered.backend)
     self_check(binary, lowered.backend, environment)
-    return run(
-        binary, arguments=options(has_groups=bool(scenario.groups)), files=scenario_files(scenario),
-        traces=scenario.traces, time_limit_s=time_limit_s, keep=keep,
-    )  # fmt: skip
-
-
-def _result(
-    answer: Run, backend: AstraBackend, labels: tuple[str, ...], notes: tuple[str, ...], trust: Trust
-) -> AstraResult:
-    busy = [rank for rank, label in enumerate(labels) if label]
-    finish = tuple(answer.finish_ns[rank] / 1e9 for rank in busy)
-    bare = (answer.exposed_ns[rank] for rank in busy)
-    exposed = tuple(None if value is None else value / 1e9 for value in bare)
-    names = tuple(labels[rank] for rank in busy)
-    return AstraResult(max(finish), backend, names, finish, exposed, answer.wall_s, notes, trust)
+    answer = run(binary, lowered.scenario, time_limit_s=time_limit_s, keep=keep)
+    busy = [rank for rank, label in enumerate(lowered.labels) if label]
+    exposed_ns = [answer.exposed_ns[rank] for rank in busy]
+    return AstraResult(
+        step_s=max(answer.finish_ns[rank] for rank in busy) / 1e9,
+        backend=lowered.backend,
+        ranks=tuple(lowered.labels[rank] for rank in busy),
+        finish_s=tuple(answer.finish_ns[rank] / 1e9 for rank in busy),
+        exposed_s=tuple(None if value is None else value / 1e9 for value in exposed_ns),
+        wall_s=answer.wall_s,
+        notes=lowered.notes,
+        trust=model.reports([plan])[0].trust,
+    )
 
 
 @dataclass(frozen=True, slots=True)

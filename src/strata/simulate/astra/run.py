@@ -1,7 +1,8 @@
 """One run of an ASTRA-sim binary: a private folder, a time limit, its process group killed, its answer read.
 
 ASTRA-sim's failures are silent: a deadlock or an unmatched receive ends with exit code 0 and a line missing. A
-run counts only where every rank said that it finished.
+run counts only where every rank said that it finished. Builds differ, and a wrong one answers as readily as a
+right one, so a binary is first asked one case whose answer is known (`self_check`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from strata.errors import MissingPart, StrataError, UsageError
-from strata.files import write_text
-from strata.simulate.astra.chakra import Node
-from strata.simulate.astra.files import encode_traces, write_traces
+from strata.files import write_json, write_text
+from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType
+from strata.simulate.astra.discover import AstraBackend, cache_file, is_checked, remembered, stamp
+from strata.simulate.astra.files import AstraDimension, Scenario, encode_traces, write_traces
+from strata.simulate.astra.ns3 import Ns3Network, known_case
 
 TAIL_LINES: Final = 8
 
@@ -30,6 +33,15 @@ TAIL_LINES: Final = 8
 _FINISHED: Final = re.compile(
     r"sys\[(\d+)\] finished, (\d+) cycles(?:, exposed communication (\d+) cycles)?", re.ASCII
 )
+
+
+CHECK_TIME_LIMIT_S: Final = 20.0
+CHECK_NS: Final = 9_197_541
+"""Ring all-reduce of 256 MiB between 8 ranks on a Ring of 50 "GB/s" and 500 ns: both analytical backends."""
+NS3_CHECK_NS: Final = 61_740_000
+"""1 MiB between two ranks over a switch, both links 5 Gbps and 15 ms, with the acknowledgement's way back."""
+NS3_TOLERANCE: Final = 0.02  # headers and congestion control differ between builds
+_REBUILD: Final = "an unmodified build of ASTRA-sim 2.x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +54,19 @@ class Run:
     log: str
 
 
-def run(
-    binary: Path,
-    *,
-    arguments: Sequence[str],
-    files: Mapping[str, str],
-    traces: Sequence[Sequence[Node]],
-    time_limit_s: float,
-    keep: Path | None = None,
-) -> Run:
-    """Run `binary` in a folder of its own that holds `files` and `traces`, and return what it said.
+def run(binary: Path, scenario: Scenario | Ns3Network, *, time_limit_s: float, keep: Path | None = None) -> Run:
+    """Run `binary` in a folder of its own that holds the files and traces of a scenario; return what it said.
 
     The folder is removed whatever happens; `keep` names one that stays, with the binary's output in stdout.log.
     Raises StrataError where the binary hangs, stops with an error or leaves a rank unfinished, MissingPart where
     it does not start, UsageError where the folder cannot be written.
     """
     with _folder(keep) as folder:
-        for name, text in files.items():
+        for name, text in scenario.files().items():
             write_text(folder / name, text)
-        write_traces(folder, encode_traces(traces))
+        write_traces(folder, encode_traces(scenario.traces))
         started = time.monotonic()
-        code, log = _execute([str(binary.absolute()), *arguments], folder, time_limit_s)
+        code, log = _execute([str(binary.absolute()), *scenario.arguments()], folder, time_limit_s)
         wall_s = time.monotonic() - started
     if code is None:
         raise StrataError(
@@ -71,7 +75,7 @@ def run(
         )
     if code != 0:
         raise StrataError(f"{binary.name} failed: {_exit(code)}{_tail(log)}")
-    finish, exposed = parse(log, len(traces), name=binary.name)
+    finish, exposed = parse(log, scenario.num_ranks, name=binary.name)
     return Run(finish, exposed, wall_s, log)
 
 
@@ -148,3 +152,41 @@ def _exit(code: int) -> str:
 def _tail(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()][-TAIL_LINES:]
     return "; it printed nothing" if not lines else "; its last lines:\n  " + "\n  ".join(lines)
+
+
+def self_check(binary: Path, backend: AstraBackend, environment: Mapping[str, str]) -> None:
+    """Run the known case once a binary; what passed is remembered under XDG_CACHE_HOME.
+
+    Raises StrataError where the binary hangs, fails or answers wrong: then none of its answers would count;
+    MissingPart where it does not start.
+    """
+    if is_checked(binary, environment):
+        return
+    scenario, expected, tolerance = _known_case(backend)
+    try:
+        answer = run(binary, scenario, time_limit_s=CHECK_TIME_LIMIT_S)
+    except (MissingPart, UsageError):
+        raise  # it does not start, or there is nowhere to run it
+    except StrataError as error:
+        raise StrataError(f"{binary} does not pass the self-check: {error}", hint=_REBUILD) from None
+    answer_ns = max(answer.finish_ns)
+    if abs(answer_ns - expected) > tolerance * expected:
+        raise StrataError(
+            f"{binary} does not pass the self-check: a known case takes {expected} ns, and it says {answer_ns} ns",
+            hint=_REBUILD,
+        )
+    cache = cache_file(environment)
+    with suppress(UsageError):  # a home that cannot be written only costs the next check
+        write_json(cache, {**remembered(cache), str(binary): stamp(binary)})
+
+
+def _known_case(backend: AstraBackend) -> tuple[Scenario | Ns3Network, int, float]:
+    """Return a scenario, when it finishes [ns], and by which share an answer may be off."""
+    if backend is AstraBackend.NS3:
+        return known_case(), NS3_CHECK_NS, NS3_TOLERANCE
+    node = Node(
+        0, NodeType.COMM_COLL, "all-reduce",
+        attrs={"comm_type": int(ChakraCollective.ALL_REDUCE), "comm_size": 2**28, "involved_dim": (True,)},
+    )  # fmt: skip
+    ring = AstraDimension(8, 50 * 2.0**30, 500e-9, "Ring")
+    return Scenario((ring,), ((node,),) * 8), CHECK_NS, 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from strata.errors import UsageError
@@ -124,22 +125,10 @@ def _graph(nodes: Sequence[Node]) -> Iterator[str]:
     if dangling:
         yield f"depends on node {dangling[0]}, which does not exist"
         return
-    # Kahn's algorithm: what never becomes ready would hang.
-    followers: dict[int, list[int]] = defaultdict(list)
-    for node_id, deps in waits.items():
-        for dep in deps:
-            followers[dep].append(node_id)
-    left = {node_id: len(deps) for node_id, deps in waits.items()}
-    ready = [node_id for node_id, count in left.items() if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for after in followers[ready.pop()]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
-    if done < len(waits):
-        yield f"{len(waits) - done} nodes wait for each other"
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        yield f"{len(error.args[1]) - 1} nodes wait for each other"
 
 
 def _node(node: Node, rank: int, num_ranks: int, groups: Groups) -> Iterator[str]:

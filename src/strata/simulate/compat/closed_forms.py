@@ -10,7 +10,8 @@ import heapq
 from typing import Final
 
 from strata.errors import UsageError
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.astra.discover import AstraBackend
+from strata.simulate.compat.network import Dimension, Topology
 from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Algorithm, Collective, System
 
 _EXACT_HOPS: Final = 1024
@@ -72,7 +73,7 @@ def _direct_ns(
 def _exchange_ns(dimension: Dimension, message_bytes: int) -> int:
     """Return until the last of n (n - 1) messages sent at once has arrived."""
     n = dimension.npus
-    if dimension.backend is Backend.UNAWARE:
+    if dimension.backend is AstraBackend.UNAWARE:
         return dimension.send_ns(message_bytes, hops=n // 2 if dimension.topology is Topology.RING else 1)
     if dimension.topology is Topology.SWITCH:
         # The n - 1 messages of a rank follow each other on its uplink; the switch is store-and-forward.

@@ -8,8 +8,9 @@ from itertools import accumulate, pairwise
 from math import prod
 
 from strata.errors import UsageError
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.closed_forms import alone_ns, ring_reductions_ns, ring_steps
-from strata.simulate.compat.network import Backend, Dimension, Link, Path, Topology
+from strata.simulate.compat.network import Dimension, Link, Path, Topology
 from strata.simulate.compat.system import GROUP_ENDPOINT_DELAY_NS, Algorithm, Collective, System
 
 
@@ -37,7 +38,7 @@ def send_ns(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimens
 def path(source: int, dest: int, size_bytes: int, dimensions: Sequence[Dimension]) -> Path:
     """Return the links a message takes; unaware, one of its own that is never busy."""
     dimension = dimensions[0]
-    if dimension.backend is Backend.UNAWARE:
+    if dimension.backend is AstraBackend.UNAWARE:
         return (Link((source, dest), 0, send_ns(source, dest, size_bytes, dimensions)),)
     ends: list[str | int] = [source, dest]
     if dimension.topology is Topology.SWITCH:

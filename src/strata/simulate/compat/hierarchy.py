@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strata.errors import UsageError
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.compat.closed_forms import alone_ns
-from strata.simulate.compat.network import Backend, Dimension, Topology
+from strata.simulate.compat.network import Dimension, Topology
 from strata.simulate.compat.system import Algorithm, Collective, System
 
 Half = Literal["first", "last", "any"]
@@ -44,7 +45,7 @@ def collective_ns(
     """
     chunk, count = chunks(collective, size_bytes, math.prod(d.npus for d in dimensions), system)
     duration_ns = _flow_shop_ns(_phases(collective, algorithms, chunk, dimensions, system), count, system)
-    if count == 1 or system.chunks_at_once == 1 or dimensions[0].backend is Backend.UNAWARE:
+    if count == 1 or system.chunks_at_once == 1 or dimensions[0].backend is AstraBackend.UNAWARE:
         return duration_ns
     known = (Collective.ALL_REDUCE, Algorithm.RING, Topology.RING, 1)
     if (collective, algorithms[0], dimensions[0].topology, system.queues) != known:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from strata.simulate.astra.discover import AstraBackend
+
 Wire = tuple[str | int, ...]
 
 
@@ -32,22 +34,18 @@ class Topology(StrEnum):
     FULLY_CONNECTED = "FullyConnected"
 
 
-class Backend(StrEnum):
-    """The two analytical binaries: links as FIFO servers, or every message alone in the network."""
-
-    AWARE = "aware"
-    UNAWARE = "unaware"
-
-
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """`npus` ranks on one building block; bandwidth as network.yml writes it (1 = 2^30 B/s), latency per hop."""
+    """`npus` ranks on one building block; bandwidth as network.yml writes it (1 = 2^30 B/s), latency per hop.
+
+    backend: aware has links as FIFO servers, unaware every message alone in the network.
+    """
 
     topology: Topology
     npus: int
     bandwidth_gib_per_s: float
     latency_ns: float
-    backend: Backend
+    backend: AstraBackend
 
     @property
     def bytes_per_ns(self) -> float:
@@ -68,7 +66,7 @@ class Dimension:
         Aware is store-and-forward of whole messages; unaware pays the latency of every hop and the bytes once.
         """
         links = 2 if self.topology is Topology.SWITCH else hops
-        if self.backend is Backend.AWARE:
+        if self.backend is AstraBackend.AWARE:
             return links * self.link_ns(size_bytes)
         return int(links * self.latency_ns + size_bytes / self.bytes_per_ns)
 

@@ -8,11 +8,12 @@ from functools import cache
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra import chakra
 from strata.simulate.astra.chakra import Node
+from strata.simulate.astra.discover import AstraBackend
 from strata.simulate.astra.files import ENDPOINT_DELAY_NS, GIB, Scenario
 from strata.simulate.astra.lower import Aggregation, Lowered, lower
 from strata.simulate.compat.groups import group_ns, path
 from strata.simulate.compat.hierarchy import collective_ns
-from strata.simulate.compat.network import Backend, Dimension, Path, Topology
+from strata.simulate.compat.network import Dimension, Path, Topology
 from strata.simulate.compat.slots import play
 from strata.simulate.compat.system import Algorithm, Collective, System
 from strata.workload.plan import TrainingPlan
@@ -20,7 +21,7 @@ from strata.workload.plan import TrainingPlan
 
 def astra_compatible_plan(
     model: StepModel, plan: TrainingPlan, *, aggregation: Aggregation | None = None
-) -> tuple[float, Lowered]:
+) -> tuple[float, Lowered[Scenario]]:
     """Return the seconds ASTRA-sim would report for one step of a plan, and the plan as it would see it.
 
     Ranks, dimensions, traces and refusals are those of the ASTRA-sim backend (`simulate.astra.lower:lower`). A
@@ -28,10 +29,10 @@ def astra_compatible_plan(
     congestion-aware link, ASTRA-sim takes longer. Raises Refused, UsageError.
     """
     lowered = lower(model, plan, aggregation=aggregation)
-    return max(finish_ns(lowered.scenario, Backend(lowered.backend.value))) * 1e-9, lowered
+    return max(finish_ns(lowered.scenario, lowered.backend)) * 1e-9, lowered
 
 
-def finish_ns(scenario: Scenario, backend: Backend) -> tuple[int, ...]:
+def finish_ns(scenario: Scenario, backend: AstraBackend) -> tuple[int, ...]:
     """Return when each rank of a scenario finishes [ns]."""
     dimensions = tuple(
         Dimension(

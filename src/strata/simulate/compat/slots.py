@@ -11,6 +11,7 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from strata.errors import UsageError
@@ -26,8 +27,8 @@ CollectiveNs = Callable[[Node, Sequence[int]], int]
 
 @dataclass(slots=True)
 class _Rank:
-    unmet: dict[int, int]
-    followers: dict[int, list[Node]]
+    nodes: dict[int, Node]
+    order: TopologicalSorter[int]
     computes: list[tuple[int, Node]] = field(default_factory=list)
     messages: list[tuple[int, Node]] = field(default_factory=list)
     is_computing: bool = False
@@ -54,7 +55,7 @@ class _Player:
         groups: Sequence[Sequence[int]],
         collective_ns: CollectiveNs,
     ) -> None:
-        self.traces, self.path, self.collective_ns = traces, path, collective_ns
+        self.path, self.collective_ns = path, collective_ns
         self.groups = {str(number): ranks for number, ranks in enumerate(groups, 1)}
         self.ranks = [_rank(nodes) for nodes in traces]
         self.clock = EventClock(0)  # [ns]
@@ -64,14 +65,11 @@ class _Player:
         self.joined: dict[tuple[str, int], list[tuple[int, Node]]] = defaultdict(list)
 
     def run(self) -> tuple[int, ...]:
-        for rank, nodes in enumerate(self.traces):
-            for node in nodes:
-                if not self.ranks[rank].unmet[node.id]:
-                    self._ready(rank, node)
+        for rank in range(len(self.ranks)):
             self._issue(rank)
         while self.clock.step():
             pass
-        stuck = [rank for rank, state in enumerate(self.ranks) if state.unmet]
+        stuck = [rank for rank, state in enumerate(self.ranks) if state.order.is_active()]
         if stuck:
             raise UsageError(f"ranks {stuck} wait for each other for ever; ASTRA-sim would end in silence (rc 0)")
         return tuple(state.finish_ns for state in self.ranks)
@@ -89,7 +87,10 @@ class _Player:
             self.posted[key].append((rank, node))
 
     def _issue(self, rank: int) -> None:
+        """Start what may start now."""
         state = self.ranks[rank]
+        for node_id in sorted(state.order.get_ready()):
+            self._ready(rank, state.nodes[node_id])
         if state.messages and not state.is_communicating:  # first: a send has a lower id than what follows it
             state.is_communicating = True
             _, node = heapq.heappop(state.messages)
@@ -139,23 +140,14 @@ class _Player:
         elif node.type is not NodeType.COMM_RECV:
             state.is_communicating = False
         state.finish_ns = self.clock.now
-        del state.unmet[node.id]
-        for follower in state.followers[node.id]:
-            state.unmet[follower.id] -= 1
-            if not state.unmet[follower.id]:
-                self._ready(rank, follower)
+        state.order.done(node.id)
         self._issue(rank)
 
 
 def _rank(nodes: Sequence[Node]) -> _Rank:
-    followers: dict[int, list[Node]] = {node.id: [] for node in nodes}
-    unmet = {}
-    for node in nodes:
-        waits = {*node.data_deps, *node.ctrl_deps}
-        unmet[node.id] = len(waits)
-        for each in waits:
-            followers[each].append(node)
-    return _Rank(unmet, followers)
+    order = TopologicalSorter({node.id: {*node.data_deps, *node.ctrl_deps} for node in nodes})
+    order.prepare()
+    return _Rank({node.id: node for node in nodes}, order)
 
 
 def _match(node: Node) -> tuple[int, int, int, int]:

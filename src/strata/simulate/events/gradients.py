@@ -6,17 +6,19 @@ after its last byte left, as `collective` prices it; a star's messages arrive on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
 from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.fleet.fleet import Link, Pair
+from strata.simulate.analytic import exchanged, shares
 from strata.simulate.collective import AllReduce
 from strata.simulate.events.pipeline import Sender, Steps, World, answers
 from strata.simulate.timeline import SpanKind
-from strata.workload.plan import Pipeline, TrainingPlan
+from strata.workload.plan import TrainingPlan
 
 Wires = dict[tuple[int, int], dict[Pair, float]]
 """Per two members, the links between them with the share of their gradients that crosses each."""
@@ -24,23 +26,11 @@ Wires = dict[tuple[int, int], dict[Pair, float]]
 
 def wires(plan: TrainingPlan, params_before: Floats) -> Wires:
     """Return the links between the pipelines of a plan: each layer is exchanged between those that hold it."""
-    wires: Wires = {}
-    for r, source in enumerate(plan.pipelines):
-        for q, dest in enumerate(plan.pipelines):
-            shares = wires.setdefault((r, q), {})
-            for a, first, last in _held(source, params_before):
-                for b, low, high in _held(dest, params_before):
-                    share = min(last, high) - max(first, low)
-                    if r != q and share > 0:
-                        shares[a, b] = shares.get((a, b), 0.0) + share
+    wires: Wires = defaultdict(lambda: defaultdict(float))
+    held = [shares(pipeline, params_before) for pipeline in plan.pipelines]
+    for r, q, pair, share in exchanged(held):
+        wires[r, q][pair] += share
     return wires
-
-
-def _held(pipeline: Pipeline, before: Floats) -> Iterator[tuple[str, float, float]]:
-    """Yield each stage's domain and the fractions of the parameters between which it holds them."""
-    for stage in pipeline.stages:
-        first, end = stage.first_layer, stage.first_layer + stage.num_layers
-        yield stage.domain, float(before[first] / before[-1]), float(before[end] / before[-1])
 
 
 def rounds(across: AllReduce) -> list[tuple[int, Floats]]:

@@ -67,10 +67,13 @@ class _Wire:
 
 
 class Network:
-    """All wide-area links. Times are those of the SimPy environment."""
+    """All wide-area links. Times are those of the SimPy environment.
 
-    def __init__(self, env: simpy.Environment, pairs: Iterable[Pair]) -> None:
-        self.env = env
+    Where links are not shared every flow has its link to itself, as the analytic model takes it.
+    """
+
+    def __init__(self, env: simpy.Environment, pairs: Iterable[Pair], *, are_shared: bool = True) -> None:
+        self.env, self.are_shared = env, are_shared
         self._wires = {pair: _Wire() for pair in pairs}
 
     def send(
@@ -84,6 +87,8 @@ class Network:
         priority: int = 0,
     ) -> simpy.Event:
         """Start a flow of `work_s` seconds of the link; the event fires when its last byte has left [s]."""
+        if not self.are_shared:
+            return self.env.timeout(work_s / min(1.0, limit))
         flow = Flow(owner, work_s, weight, limit, priority, self.env.event())
         if work_s <= 0:
             flow.sent.succeed()

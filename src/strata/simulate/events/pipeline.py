@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -14,7 +14,6 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
-from strata.simulate.events.order import Work, in_turn, interleaved
 from strata.simulate.events.record import NOTHING, Record
 from strata.simulate.timeline import SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
@@ -55,6 +54,14 @@ class Traits:
     copies: int
     factors: Floats
     suffix: str = ""
+
+
+class Work(NamedTuple):
+    """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
+
+    kind: SpanKind
+    microbatch: int
+    chunk: int = 0
 
 
 class PipelineRun:
@@ -194,3 +201,30 @@ class PipelineRun:
                     where = f" (stage {i})" if crossings.count(pair) > 1 else ""
                     links[here, there] = record.lane(f"{prefix}link {pair[0]}>{pair[1]}{where}{suffix}")
         return stages, links
+
+
+def in_turn(warmup: int, microbatches: int) -> list[Work]:
+    """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    forwards = [Work(SpanKind.FORWARD, m) for m in range(microbatches)]
+    backwards = [Work(SpanKind.BACKWARD, m) for m in range(microbatches)]
+    return _merge(forwards, backwards, warmup)
+
+
+def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Work]:
+    """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
+
+    Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
+    starts with 2 (S - s - 1) + (v - 1) S forwards.
+    """
+    groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
+    forwards = [Work(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
+    backwards = [Work(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
+    return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+
+
+def _merge(forwards: list[Work], backwards: list[Work], warmup: int) -> list[Work]:
+    order = forwards[:warmup]
+    for m, backward in enumerate(backwards):
+        order += forwards[warmup + m : warmup + m + 1]
+        order.append(backward)
+    return order

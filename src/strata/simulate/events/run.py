@@ -34,15 +34,16 @@ def simulate(
     rng: np.random.Generator,
     steps: int = 1,
     conditions: Conditions = AS_PLANNED,
+    are_links_shared: bool = True,
 ) -> SimulatedJobs:
     """Run `steps` steps of each job, all from time 0 on; the names of the jobs must differ.
 
     A report's step time is the job's whole time over `steps`, failures included. Without conditions and
-    contention it is what `StepModel.reports` says, exactly.
+    contention it is what `StepModel.reports` says, exactly; without shared links there is no contention.
     """
     fleet = jobs[0].model.fleet
     env = _Counting()
-    world = World(env, fleet, Network(env, fleet.links), Record())
+    world = World(env, fleet, Network(env, fleet.links, are_shared=are_links_shared), Record())
     link_rng, *job_rngs = rng.spawn(1 + len(jobs))
     runs = [JobRun(world, job, conditions, steps=steps, rng=own) for job, own in zip(jobs, job_rngs, strict=True)]
     if conditions.link_variation is not None:

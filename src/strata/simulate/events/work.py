@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from strata import units
+from strata.errors import UsageError
 from strata.fleet.dynamics.process import Process
+from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
 from strata.workload.plan import TrainingPlan
 
@@ -70,3 +73,35 @@ class Conditions:
 
 
 AS_PLANNED: Final = Conditions()
+
+_HINT: Final = "device:DOMAIN@90s, or link:A-B@10s+5s (from 10 s on, for 5 s)"
+
+
+def parse_failure(text: str, fleet: Fleet) -> DeviceFailure | LinkFailure:
+    """Read one failure. Raises UsageError where it is not one, or names what the fleet does not have."""
+    kind, _, rest = text.partition(":")
+    what, _, when = rest.rpartition("@")
+    if kind == "device" and what and when:
+        if what not in {domain.name for domain in fleet.domains}:
+            raise UsageError(f"{text}: {fleet.name} has no domain {what!r}", hint=_known(fleet))
+        return DeviceFailure(what, _seconds(text, when))
+    at, _, duration = when.partition("+")
+    if kind == "link" and what and at and duration:
+        # A domain's name may hold a hyphen itself.
+        pairs = [(what[:i], what[i + 1 :]) for i, letter in enumerate(what) if letter == "-"]
+        matches = [pair for pair in pairs if pair in fleet.links or pair[::-1] in fleet.links]
+        if not matches:
+            raise UsageError(f"{text}: {fleet.name} has no link {what!r}", hint=_known(fleet))
+        return LinkFailure(*matches[0], _seconds(text, at), _seconds(text, duration))
+    raise UsageError(f"cannot read the failure {text!r}", hint=_HINT)
+
+
+def _seconds(text: str, time: str) -> float:
+    value = units.parse(time, "time")
+    if value < 0:
+        raise UsageError(f"{text}: {time} is negative", hint=_HINT)
+    return value
+
+
+def _known(fleet: Fleet) -> str:
+    return "one of " + ", ".join(domain.name for domain in fleet.domains)

@@ -10,7 +10,7 @@ from strata.errors import UsageError
 from strata.fleet.schema import load_dynamics
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.discover import NAMES, AstraBackend
-from strata.simulate.astra.files import encode_traces, options, scenario_files
+from strata.simulate.astra.files import encode_traces
 from strata.simulate.astra.lower import Aggregation, lower
 from strata.simulate.astra.validate import check_scenario
 from strata.training.plan.planfile import SavedPlan, reload_inputs
@@ -39,9 +39,9 @@ def render(saved: SavedPlan, *, aggregation: Aggregation | None = None) -> Chakr
         raise UsageError(f"{saved.name} no longer fits its files: {'; '.join(inputs.changes)}", hint=again)
     low = lower(StepModel(inputs.fleet, inputs.job), saved.plan, aggregation=aggregation)
     check_scenario(low.scenario, is_aware=low.backend is AstraBackend.AWARE)
-    command = " ".join([NAMES[low.backend], *options(has_groups=bool(low.scenario.groups))])
+    command = " ".join([NAMES[low.backend], *low.scenario.arguments()])
     files = {
-        **scenario_files(low.scenario),
+        **low.scenario.files(),
         "ranks.json": json.dumps({"backend": low.backend, "command": command, "ranks": low.labels}, indent=1)
         + "\n",
     }
