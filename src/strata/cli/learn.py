@@ -131,7 +131,7 @@ def evaluate(policy: str | None, domains: str, tables: int, instances: int, outp
     """
     import numpy as np
 
-    from strata.learning.evaluation import by_domains, on_tables
+    from strata.evaluation.replan_ladder import by_domains, on_tables
     from strata.training.hi_ppo.policy import load_policy
 
     sizes = _sizes(domains)

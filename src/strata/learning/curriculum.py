@@ -17,7 +17,7 @@ from strata.learning.tables.table import ReplanTable
 from strata.learning.tables.value_iteration import Solution, solve
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import Pool, make_pool
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options, joined

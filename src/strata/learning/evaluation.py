@@ -1,85 +1,33 @@
-"""How good a policy is: on tables and fleets that no training sees, and on fleets larger than any it learnt on.
-
-`Evaluation` scores a policy during training, after every round; `on_tables` and `by_domains` are the ladders of
-`strata learn evaluate`.
-"""
+"""How good a policy is on tables and fleets that no training sees: its score after every round of training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Self
 
 import numpy as np
 
 from strata.arrays import Floats, Ints
-from strata.learning.curriculum import EVALUATION, LADDER, random_tables, stream
-from strata.learning.tables.ladder import climb_all, gaps
-from strata.learning.tables.random_tables import random_table
+from strata.learning.curriculum import EVALUATION, random_tables, stream
 from strata.learning.tables.table import Choose, ReplanTable
 from strata.learning.tables.value_iteration import solve
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import Pool, make_pool
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.replan import rules
 from strata.training.replan.options import joined
 
-EPISODES: Final = 32
-STEPS: Final = 96
 
-
-def on_tables(
-    policy: Choose, count: int, *, seed: int = 0, advance: Callable[[int], None] = lambda _done: None
-) -> dict[str, Any]:
-    """Return the reward a step of every rung, and its mean and worst gap to the exact solution."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(LADDER,)))
-    tables = [random_table(rng, name=f"evaluation-{number}") for number in range(count)]
-    cases = [(table, table.chains.paths(EPISODES, STEPS, rng)) for table in tables]
-    climbs = climb_all(cases, rng=rng, policy=policy, advance=advance)
-    rungs = {}
-    for rung in climbs[0].reward:
-        mean, worst = gaps(climbs, rung)
-        reward = float(np.mean([climbed.reward[rung] for climbed in climbs]))
-        rungs[rung] = {"reward": reward, "mean_gap": mean, "worst_gap": worst}
-    return {"tables": count, "rungs": rungs}
-
-
-def by_domains(policy: Choose, domains: int, *, instances: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the reward a step of the rules and the policy on random fleets of a size, one job at a time each.
-
-    All see the same course of links. Tuned rules take the best of their settings with hindsight.
-    """
-    seed = int(rng.integers(2**31))
-    pool = make_pool(seed, instances=instances, domains=(domains, domains), shares=(1.0,))
-
-    def run(choose: Choose) -> float:
-        return _earned(pool, choose, seed)
-
-    return {
-        "domains": domains,
-        "instances": instances,
-        "rungs": {
-            "random": run(rules.random(rng)),
-            "static": run(rules.keep),
-            "myopic": run(rules.myopic),
-            "hysteresis": run(rules.hysteresis()),
-            "hysteresis_tuned": max(run(rules.hysteresis(margin)) for margin in rules.MARGINS),
-            "mpc": run(rules.mpc()),
-            "mpc_tuned": max(run(rules.mpc(steps)) for steps in rules.SPANS),
-            "hi_ppo": run(policy),
-        },
-    }
-
-
-def _earned(pool: Pool, choose: Choose, seed: int) -> float:
-    world = World(pool, EPISODES, settings=replace(PRESETS["regimes"], episode_steps=STEPS))
-    rng = np.random.default_rng(seed)
+def earned(world: World, choose: Choose, rng: np.random.Generator) -> float:
+    """Return the reward a step of a policy over one episode; links and arrivals only depend on `rng`."""
     world.reset(rng)
+    steps = world.settings.episode_steps
     total = 0.0
-    for _ in range(STEPS):
+    for _ in range(steps):
         total += float(world.step(choose(observe.options(world)), rng).scalar.mean())
-    return total / STEPS
+    return total / steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +61,9 @@ class WorldEvaluation:
 
     def earned(self, choose: Choose) -> float:
         """Return the reward a step of a policy; all see the same course of links and arrivals."""
-        world = World(self.pool, self.episodes, settings=replace(PRESETS[self.preset], episode_steps=self.steps))
-        rng = stream(0, EVALUATION, len(PRESETS))
-        world.reset(rng)
-        total = 0.0
-        for _ in range(self.steps):
-            total += float(world.step(choose(observe.options(world)), rng).scalar.mean())
-        return total / self.steps
+        settings = replace(PRESETS[self.preset], episode_steps=self.steps)
+        world = World(self.pool, self.episodes, settings=settings)
+        return earned(world, choose, stream(0, EVALUATION, len(PRESETS)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata.errors import UsageError
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
     """What one worker plays at once: `table_envs` episodes on `tables` random tables, and simulated worlds.
 
-    worlds: presets of `worlds/presets.py`, each with `world_envs` episodes on `world_instances` random fleets.
+    worlds: presets of `worlds/settings.py`, each with `world_envs` episodes on `world_instances` random fleets.
     """
 
     table_envs: int

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
 from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
-from strata.learning.tables.chain import LinkChains
+from strata.evaluation.replan_ladder import clairvoyant, climb, gaps
 from strata.learning.tables.environment import TableEnv
-from strata.learning.tables.ladder import climb, gaps
 from strata.learning.tables.random_tables import random_table
-from strata.learning.tables.table import ReplanTable
-from strata.learning.tables.value_iteration import clairvoyant, solve
+from strata.learning.tables.table import LinkChains, ReplanTable
+from strata.learning.tables.value_iteration import solve
 from strata.training.replan import rules
 from tests import SHARED
 
@@ -82,7 +81,7 @@ def _averages(tiny: ReplanTable):
 def test_nothing_beats_the_clairvoyant_on_its_own_path(seed):
     rng = np.random.default_rng(seed)
     drawn = random_table(rng)
-    climbed = climb(drawn, drawn.chains.paths(4, 30, rng), rng=rng)
+    climbed = climb(drawn, drawn.chains.paths(4, 30, rng), rules.keep, rng=rng)
     assert all(reward <= climbed.reward["clairvoyant"] + 1e-9 for reward in climbed.reward.values())
 
 
@@ -145,7 +144,10 @@ def test_the_environment_earns_what_the_table_says():
 @pytest.mark.skipif(not SCENARIOS.exists(), reason="the shared scenario file is not here")
 def test_all_fixed_rungs_equal_the_reference_averages():
     reference = [entry["reference"] for entry in json.loads(SCENARIOS.read_text())["scenarios"]]
-    climbs = [climb(item.table, item.states, rng=np.random.default_rng(0)) for item in read_scenarios(SCENARIOS)]
+    climbs = [
+        climb(item.table, item.states, rules.keep, rng=np.random.default_rng(0))
+        for item in read_scenarios(SCENARIOS)
+    ]
     for climbed, wanted in zip(climbs, reference, strict=True):
         for rung in ("static", "myopic", "hysteresis", "mpc", "vi", "clairvoyant"):
             assert climbed.reward[rung] == pytest.approx(wanted[rung], abs=1.1e-5), (climbed.name, rung)

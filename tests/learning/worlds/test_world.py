@@ -7,8 +7,7 @@ import pytest
 
 from strata.errors import UsageError
 from strata.learning.worlds.observe import options
-from strata.learning.worlds.presets import PRESETS
-from strata.learning.worlds.settings import WorldSettings
+from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
 from tests.learning.worlds.worlds import CALM, pool, some, world
 

@@ -14,7 +14,7 @@ from strata.learning.settings import PpoSettings
 from strata.learning.tables.environment import TableEnv
 from strata.learning.tables.random_tables import random_table
 from strata.learning.worlds.observe import options, state
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.hi_ppo.features import features
 from strata.training.replan import arrays

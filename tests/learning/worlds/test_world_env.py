@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode
 
 from strata.errors import UsageError
 from strata.learning.worlds import WAN_REPLAN, register
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from tests.learning.worlds.worlds import pool
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from strata.learning.worlds.links import GRADES, Chains
 from strata.learning.worlds.observe import options, state
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.training.replan.options import HORIZONS
 from strata.training.replan.response import pair_numbers
 from tests.learning.worlds.worlds import world

@@ -17,7 +17,7 @@ from strata.learning.draws import draws
 from strata.learning.network import Scorer
 from strata.learning.settings import Curriculum, PpoSettings
 from strata.learning.worlds.pool import make_pool
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 
 _EPOCHS: Final = 2

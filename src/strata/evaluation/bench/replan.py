@@ -10,7 +10,7 @@ import numpy as np
 
 from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
-from strata.learning.tables.ladder import Climb, climb_all, gaps
+from strata.evaluation.replan_ladder import RUNGS, Climb, climb_all, gaps
 from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 
 
@@ -20,7 +20,7 @@ def measure(
     """Run `policy` on every scenario of a file, beside the rungs of the ladder; then the policies in `others`."""
     tables = [(scenario.table, scenario.states) for scenario in read_scenarios(path)]
     with progress("scenarios", total=len(tables)) as advance:
-        climbs = climb_all(tables, rng=np.random.default_rng(0), policy=policy.choose, advance=advance)
+        climbs = climb_all(tables, policy.choose, rng=np.random.default_rng(0), advance=advance)
     rest = []
     if others:
         with progress("other training seeds", total=len(others)) as advance:
@@ -28,26 +28,19 @@ def measure(
                 rest.append(_other(load_policy(file), tables, climbs))
                 advance(done + 1)
     return {
-        "scenarios": [_scenario(climb) for climb in climbs],
+        "scenarios": [
+            {"name": climb.name, "hi_ppo_plans": climb.plans.tolist(), **climb.reward} for climb in climbs
+        ],
         "gap_to_vi": {
-            rung: dict(zip(("mean", "worst"), gaps(climbs, rung), strict=True))
-            for rung in climbs[0].reward
-            if rung != "vi"
+            rung: dict(zip(("mean", "worst"), gaps(climbs, rung), strict=True)) for rung in RUNGS if rung != "vi"
         },
-        "below_hysteresis": {"worst": _below(climbs)},
+        # Of the fixed hysteresis, what the policy misses where it misses most; negative: it never does.
+        "below_hysteresis": {
+            "worst": max(1 - climb.reward["hi_ppo"] / climb.reward["hysteresis"] for climb in climbs)
+        },
         "policy": {"file": policy.file, "seed": policy.record.get("seed")},
         "other_seeds": rest,
     }
-
-
-def _scenario(climb: Climb) -> dict[str, Any]:
-    plans = climb.plans.tolist() if climb.plans is not None else None
-    return {"name": climb.name, "hi_ppo_plans": plans, **climb.reward}
-
-
-def _below(climbs: list[Climb]) -> float:
-    """Return how much of the fixed hysteresis the policy misses where it misses most; negative: it never does."""
-    return max(1 - climb.reward["hi_ppo"] / climb.reward["hysteresis"] for climb in climbs)
 
 
 def _other(policy: HiPpoPolicy, tables: list[Any], climbs: list[Climb]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from strata.arrays import Ints
 from strata.errors import BadFile
 from strata.evaluation.published_benchmarks.replan_schema import ScenarioEntry, ScenarioFile, faults
 from strata.files import read_document
-from strata.learning.tables.chain import LinkChains
-from strata.learning.tables.table import ReplanTable
+from strata.learning.tables.table import LinkChains, ReplanTable
 
 
 @dataclass(frozen=True, eq=False)

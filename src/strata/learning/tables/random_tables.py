@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.learning.tables.chain import LinkChains
-from strata.learning.tables.table import ReplanTable
+from strata.learning.tables.table import LinkChains, ReplanTable
 from strata.simulate.collective import eta
 
 MOST_STATES: Final = 4096

@@ -1,7 +1,6 @@
-"""The best any policy can do on a table, and the best of one who knew the future.
+"""The best any policy can do on a table: relative value iteration (Puterman 1994, §8.5.5).
 
-Relative value iteration (Puterman 1994, §8.5.5) for the average reward of the chain over (state, plan in
-use); the clairvoyant bound is the best sequence of plans along a given path (Viterbi).
+It is exact for the average reward of the chain over (state, plan in use).
 """
 
 from __future__ import annotations
@@ -66,13 +65,3 @@ def solve(table: ReplanTable, *, tolerance: float = 1e-7) -> Solution:
         f"{table.name}: value iteration does not settle after {MOST_SWEEPS} sweeps",
         hint="a link that never stays in its level makes a periodic chain; give it some chance to stay",
     )
-
-
-def clairvoyant(table: ReplanTable, states: Ints) -> float:
-    """Return the mean reward a step of the best plans along each path of states [T, E], the future known."""
-    value = np.zeros((states.shape[1], table.reward.shape[1]))
-    for now in states[::-1]:
-        reward = table.reward[now]
-        switched = (reward * (1 - table.switch_share) + value).max(axis=1, keepdims=True)
-        value = np.maximum(reward + value, switched)
-    return float(value[:, table.start_plan].mean()) / len(states)

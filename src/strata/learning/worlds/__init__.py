@@ -1,7 +1,7 @@
 """The simulated world of re-planning: thousands of fleets at once, on the host or on a device.
 
 `instance` draws a fleet and its jobs with their candidate plans; `pool` stacks instances into arrays; `world`
-steps them: links (`links`) and jobs (`jobs`) change under `settings`, of which `presets` has the named ones.
+steps them: links (`links`) and jobs (`jobs`) change under `settings`, some of which are named presets.
 `observe` shows the state as the `Options` that rules and policies decide on; `environment` is the same for
 Gymnasium.
 """

@@ -19,7 +19,7 @@ from strata.arrays import Floats
 from strata.errors import UsageError
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import Pool, make_pool
-from strata.learning.worlds.presets import PRESETS
+from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
 from strata.training.replan.arrays import Bools
 from strata.training.replan.options import HORIZONS, LINK_FEATURES, Options
@@ -41,7 +41,7 @@ class WanReplanEnv(VectorEnv[Singles, Any, Any]):  # type: ignore[misc]
     · (efficiency, utilisation, -communication cost). `info` holds `reward_vector` [N, 3], `action_mask` [N, P] and
     `reset` [N] (the step only began an episode; `reset()` itself has no reward).
 
-    preset: a name of `presets.py`; settings: what of it to change. pool: instances, or None to make some.
+    preset: a name of `PRESETS`; settings: what of it to change. pool: instances, or None to make some.
     Raises UsageError for a preset that does not exist.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from strata.errors import UsageError
 from strata.workload.arrivals import TRACES
@@ -65,3 +66,17 @@ class WorldSettings:
             raise UsageError("a world needs at least one slot, one step and a positive interval")
         if self.jobs_per_hour == 0 and self.slots > 1:
             raise UsageError("more than one slot needs jobs that arrive", hint="jobs_per_hour=1")
+
+
+PRESETS: Final = {
+    # The seeds: bandwidth ±30 % and latency ±20 %, drawn anew at every step.
+    "seed30": WorldSettings(regimes=False, noise_sigma=0.0, bandwidth_half_width=0.3, latency_half_width=0.2),
+    "load20": WorldSettings(regimes=False, noise_sigma=0.0, load_half_width=0.2),
+    "regimes": WorldSettings(),
+    "precursor": WorldSettings(precursor_share=0.75),
+    "diurnal": WorldSettings(diurnal_amplitude=0.4),
+    "stale": WorldSettings(observed_sigma=0.25, stale_steps=1, missing_share=0.02),
+    "outage": WorldSettings(outages_per_day=1.0),
+    "multijob": WorldSettings(slots=4, jobs_per_hour=0.5, background_share=0.15, load_half_width=0.1),
+}
+"""Named worlds: the seeds' noise, and the dynamics under which keeping or switching really matters."""
