@@ -203,32 +203,34 @@ def _copy_tables_s(part: Part, placements: Sequence[StageTimes]) -> list[Floats]
 
 
 def _shares(table_s: Floats, total: int) -> Ints:
-    """Share `total` microbatches by a table of `_copy_tables_s`, at least 1 for each copy.
+    """Share `total` microbatches by a table of `_copy_tables_s`: the earliest ends first, at least 1 a copy.
 
-    The earliest common end is found by bisection; what rounding leaves goes where it ends first.
+    On the straight lines that the tables end in the common end is a division; no copy takes less time than its
+    line. So by then no more than `total` are done, and the few that are left go where they end first.
     """
     copies, until = table_s.shape
+    if total < copies:
+        return equal_shares(total, copies)
     more_s = table_s[:, -1] - table_s[:, -2]  # for each microbatch beyond the table
-
-    def done_by(limit_s: float) -> Ints:
-        beyond = np.floor((limit_s - table_s[:, -1]) / more_s).astype(np.int64)
-        return np.asarray(np.maximum(1, np.where(beyond >= 0, until + beyond, (table_s <= limit_s).sum(axis=1))))
-
-    def ends_s(counts: Ints) -> Floats:
-        inside = table_s[np.arange(copies), np.minimum(counts, until) - 1]
-        return np.asarray(inside + np.maximum(0, counts - until) * more_s)
-
-    low, high = 0.0, float(ends_s(np.full(copies, total)).max())
-    for _ in range(50):
-        middle = (low + high) / 2
-        if done_by(middle).sum() >= total:
-            high = middle
-        else:
-            low = middle
-    counts = done_by(low)
-    while counts.sum() < total:
-        counts[np.argmin(ends_s(counts + 1))] += 1
-    return counts if counts.sum() == total else equal_shares(total, copies)
+    begin = until - table_s[:, -1] / more_s  # microbatches of the line at time 0
+    shares = np.ones(copies, dtype=bool)
+    while True:
+        end_s = (total - (~shares).sum() - begin[shares].sum()) / (1 / more_s[shares]).sum()
+        late = shares & (begin + end_s / more_s < 1)  # so slow a copy has its one microbatch, whenever that ends
+        if not late.any() or not (shares & ~late).any():
+            break
+        shares &= ~late
+    beyond = np.floor((end_s - table_s[:, -1]) / more_s).astype(np.int64)
+    counts = np.maximum(1, np.where(beyond >= 0, until + beyond, (table_s <= end_s).sum(axis=1)))
+    left = total - int(counts.sum())
+    if left <= 0:
+        return counts if left == 0 else equal_shares(total, copies)
+    ahead = counts + np.arange(1, left + 1)[:, None]  # [left, R]
+    copy = np.broadcast_to(np.arange(copies), ahead.shape)
+    inside_s = table_s[copy, np.minimum(ahead, until) - 1]
+    ends_s = inside_s + np.maximum(0, ahead - until) * more_s
+    first = np.lexsort((copy.ravel(), ends_s.ravel()))[:left]
+    return np.asarray(counts + np.bincount(first % copies, minlength=copies))
 
 
 def _filled(part: Part) -> int:

@@ -14,7 +14,7 @@ from strata.arrays import Bools, Floats, Ints
 from strata.training.hi_ppo.assignment import Degrees, Part
 from strata.training.hi_ppo.binding import NOBODY, Binding, balanced, equal_shares, group_speed, holds
 from strata.training.hi_ppo.domain_state import DomainState
-from strata.training.hi_ppo.placement import fresh, gathered, swap
+from strata.training.hi_ppo.placement import fresh, gathered, node_groups, swap
 
 RESTART_S = 20.0
 """Assumed: to stop at a step's end and connect the processes anew when a device changes its place."""
@@ -112,11 +112,10 @@ def _narrower(part: Part, domain_state: DomainState) -> Iterator[tuple[str, Ints
         degrees = tuple(ranks // divisor for ranks in assignment.degrees)
         most = min(divisor * planned, assignment.microbatches) if assignment.is_whole else planned
         usable = _usable(part, domain_state, degrees, most)
-        for copies in range(most, planned - 1, -1):
-            placed = fresh(domain_state, usable, degrees, copies=copies, is_tight=False)
-            if placed is not None:
-                yield f"tensor-parallel-{max(degrees)}", placed
-                break
+        copies = min(most, len(node_groups(domain_state, usable, max(degrees))) // len(degrees))
+        placed = fresh(domain_state, usable, degrees, copies=copies, is_tight=False)
+        if copies >= planned and placed is not None:
+            yield f"tensor-parallel-{max(degrees)}", placed
 
 
 def _usable(part: Part, domain_state: DomainState, degrees: Degrees, copies: int) -> Bools:

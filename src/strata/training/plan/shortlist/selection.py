@@ -6,8 +6,9 @@ some preference could want, or that are the best of their domains. What is built
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -91,13 +92,13 @@ class _Choice:
     def _best_of_sets(self) -> Ints:
         """Return the fastest and the cheapest branch of every domain alone, and of the best sets of several."""
         branches, domains = self.branches, len(self.problem.fleet.domains)
-        chain = branches.config >= 0
+        is_chain = branches.config >= 0
         groups = max(1, len(self.builder.shards.groups))
         picked: list[int] = []
         for rows, names, counts, tries in (
             (branches.single, branches.item, (domains, domains), max(1, TRIES // domains)),
-            (chain & ~branches.single, branches.item, (SETS, SETS), 1),
-            (~chain, branches.item % groups, (FASTEST, SETS), 1),
+            (is_chain & ~branches.single, branches.item, (SETS, SETS), 1),
+            (~is_chain, branches.item % groups, (FASTEST, SETS), 1),
         ):
             inside = np.flatnonzero(rows & branches.likely)
             for column, count in zip((0, 2), counts, strict=True):
@@ -120,8 +121,9 @@ class _Choice:
             rows = np.flatnonzero((single if alone else ~single) & ~self.built & (times * OFF < best))
             nearest = rows[np.argsort(times[rows], kind="stable")][:LOOKED_AT]
             # Those that do not fit, often the fastest if they did, must not use up the places of those that do.
-            fitting = islice((row for row in nearest.tolist() if self.builder.plans(row)), CHECKED)
-            self._build(np.array(list(fitting), dtype=np.int64), below_s=best)
+            built = ((row, self.builder.plans(row)) for row in nearest.tolist())
+            fitting = dict(islice(((row, plans) for row, plans in built if plans), CHECKED))
+            self._evaluate(np.array(list(fitting), dtype=np.int64), chain(*fitting.values()), below_s=best)
         rows = np.flatnonzero(~self.built)
         for row in rows[np.argsort(times[rows], kind="stable")] if not self.items else ():
             self._build(np.array([row]))
@@ -170,11 +172,13 @@ class _Choice:
             picked.append(int(np.argmin(np.maximum(np.maximum(a, b), c) + 1e-3 * (a + b + c))))
         return rows[list(dict.fromkeys(picked))]
 
-    def _build(self, picked: Ints, *, below_s: float = np.inf) -> None:
-        """Build and evaluate branches; those whose own bound is not below `below_s` are not evaluated."""
+    def _build(self, picked: Ints) -> None:
+        self._evaluate(picked, (plan for row in picked.tolist() for plan in self.builder.plans(row)))
+
+    def _evaluate(self, picked: Ints, built: Iterable[TrainingPlan], *, below_s: float = np.inf) -> None:
+        """Evaluate the plans of some branches; those whose own bound is not below `below_s` are not."""
         self.alive[picked], self.built[picked] = False, True
-        plans = [plan for row in picked.tolist() for plan in self.builder.plans(row)]
-        plans = [plan for plan in dict.fromkeys(plans) if plan not in self.items]
+        plans = [plan for plan in dict.fromkeys(built) if plan not in self.items]
         model = self.problem.model
         if below_s < np.inf:
             bounds = model.bounds(plans)
