@@ -256,13 +256,13 @@ def _findings(report: TraceReport) -> Iterator[str]:
         )
 
 
-def _threads(report: TraceReport, *, most: int = 20) -> str:
+def _threads(report: TraceReport) -> str:
     rows = [
         "<table><tr><th>thread</th><th>tid</th><th>waits</th><th>total ms</th><th>mean ms</th><th>p99 ms</th>",
         "<th>on the CPU meanwhile [ms]</th></tr>",
     ]
     waited = [thread for thread in report.threads if thread.waits or thread.is_critical]
-    for thread in waited[:most]:
+    for thread in waited[:20]:
         had = ", ".join(f"{name} {ms:,.1f}" for name, ms in list(thread.culprits.items())[:3])
         rows.append(
             f"<tr><td>{escape(thread.comm)}</td><td>{thread.tid}</td><td>{thread.waits:,}</td><td>{thread.wait_ms_total:,.1f}</td>"

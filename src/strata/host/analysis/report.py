@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -12,24 +12,7 @@ from numpy.typing import NDArray
 
 from strata.arrays import Floats
 from strata.decision import Reason
-from strata.host.analysis.findings import (
-    chains,
-    delay,
-    forks,
-    frequency,
-    gaps,
-    gpu_idle,
-    idle,
-    irq_time,
-    moves,
-    oversubscription,
-    preempted,
-    starved,
-    stolen,
-    stragglers,
-    throttled,
-    yields,
-)
+from strata.host.analysis.findings import cpu_time, crowds, gaps, gpu_idle, peers, placement, waits
 from strata.host.analysis.findings.finding import (
     WARNING_SHARE,
     Finding,
@@ -43,23 +26,23 @@ from strata.host.analysis.findings.gpu_idle import idleness
 from strata.host.analysis.run_queue_delays import switch_outs
 from strata.host.analysis.view import View
 
-DETECTORS: Final = (
-    delay,
-    gpu_idle,
-    preempted,
-    irq_time,
-    stolen,
-    throttled,
-    moves,
-    yields,
-    oversubscription,
-    forks,
-    idle,
-    frequency,
-    stragglers,
-    chains,
-    starved,
-    gaps,
+DETECTORS: Final[tuple[Callable[[View], Iterator[Finding]], ...]] = (
+    waits.delayed,
+    gpu_idle.find,
+    waits.preempted,
+    cpu_time.interrupted,
+    cpu_time.stolen,
+    cpu_time.throttled,
+    placement.moved,
+    waits.yielding,
+    crowds.oversubscribed,
+    crowds.fork_storms,
+    placement.beside_idle_cpus,
+    cpu_time.slowed,
+    peers.straggling,
+    peers.woken_late,
+    waits.starved,
+    gaps.find,
 )
 """In this order where findings matter alike."""
 
@@ -69,7 +52,7 @@ def findings_of(view: View) -> tuple[Finding, ...]:
 
     So one thief of 300 ms comes before 400 ms that many others had between them.
     """
-    findings = [finding for detector in DETECTORS for finding in detector.find(view)]
+    findings = [finding for find in DETECTORS for finding in find(view)]
     return tuple(
         sorted(
             findings,

@@ -34,7 +34,6 @@ class Kernel:
     memory_nodes: NUMA nodes with memory. resctrl_domains: cache or memory ids whose bandwidth can be capped to
     a share; none where caps are absolute (AMD: 1/8 GB/s; mba_MBps: MB/s).
     has_bandwidth_monitor: whether resctrl counts memory traffic. irqs: movable interrupts and where they may land.
-    scx: the state of sched_ext, "" where the kernel has none.
     """
 
     cgroup_root: str = ""
@@ -44,7 +43,6 @@ class Kernel:
     resctrl_domains: tuple[int, ...] = ()
     has_bandwidth_monitor: bool = False
     irqs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    scx: str = ""
     has_nvidia: bool = False
 
 
@@ -65,7 +63,6 @@ def probe(root: Path = Path("/")) -> Kernel:
             for folder in sorted((root / "proc/irq").glob("[0-9]*"))
             if (cpus := cpu_list(read_attribute(folder / "smp_affinity_list")))
         },
-        read_attribute(root / "sys/kernel/sched_ext/state"),
         (root / "proc/driver/nvidia").exists(),
     )
 

@@ -8,22 +8,7 @@ import pytest
 
 from strata.host.analysis import cpu_attribution
 from strata.host.analysis import intervals as spans
-from strata.host.analysis.findings import (
-    chains,
-    delay,
-    forks,
-    frequency,
-    gaps,
-    idle,
-    moves,
-    preempted,
-    starved,
-    stragglers,
-    throttled,
-    yields,
-)
-from strata.host.analysis.findings import irq_time as theft
-from strata.host.analysis.findings import oversubscription as pools
+from strata.host.analysis.findings import cpu_time, crowds, gaps, peers, placement, waits
 from strata.host.analysis.findings.finding import Finding, Severity
 from strata.host.analysis.report import DETECTORS, findings_of, report_of
 from strata.host.analysis.view import View, view_of
@@ -62,7 +47,7 @@ def test_a_quiet_trainer_raises_nothing(tmp_path):
 
 
 def test_a_trainer_that_waits_is_found_with_who_had_the_cpu(tmp_path):
-    found = one(list(delay.find(view(quiet(wait_ms=2, rival=HOG), tmp_path))), "cpu-wait")
+    found = one(list(waits.delayed(view(quiet(wait_ms=2, rival=HOG), tmp_path))), "cpu-wait")
     assert (found.thread, found.tid, found.culprit, found.severity) == (
         "trainer_main",
         11,
@@ -80,17 +65,17 @@ def test_a_preempted_trainer_names_who_stayed_and_who_came_first(tmp_path):
         now = 10.0 * step
         text.switch(now, 0, IDLE if step == 0 else HOG, T, "R")
         text.switch(now + 5, 0, T, PEER, "R+").switch(now + 5.01, 0, PEER, HOG)
-    found = one(list(preempted.find(view(text, tmp_path))), "cpu-preempted")
+    found = one(list(waits.preempted(view(text, tmp_path))), "cpu-preempted")
     assert found.culprit == "hog"
     assert "most often by peer (50 times)" in found.evidence
-    assert list(preempted.find(view(quiet(), tmp_path))) == []
+    assert list(waits.preempted(view(quiet(), tmp_path))) == []
 
 
 def test_interrupts_that_take_a_trainer_s_time_are_found(tmp_path):
     text = Text().switch(0, 0, IDLE, T)
     for step in range(100):
         text.softirq(10 * step + 1, 10 * step + 2, 0)
-    found = one(list(theft.find(view(text.switch(1000, 0, T, IDLE), tmp_path))), "irq-time")
+    found = one(list(cpu_time.interrupted(view(text.switch(1000, 0, T, IDLE), tmp_path))), "irq-time")
     assert (found.culprit, found.severity) == ("softirq NET_RX", Severity.WARNING)
     assert found.cost_ms == pytest.approx(100)
 
@@ -112,13 +97,13 @@ def test_a_trainer_kept_off_an_idle_cpu_is_throttled(tmp_path):
 
 
 def test_an_idle_cpu_that_wakes_up_throttles_no_one(tmp_path):
-    assert list(throttled.find(view(held(1), tmp_path))) == []
+    assert list(cpu_time.throttled(view(held(1), tmp_path))) == []
     late = Text()  # as where a hypervisor does not run the CPU at once
     for step in range(20):
         late.wake(10.0 * step, 0, T).switch(10.0 * step + 4, 0, IDLE, T).switch(10.0 * step + 8, 0, T, IDLE)
-    assert list(throttled.find(view(late, tmp_path))) == []
+    assert list(cpu_time.throttled(view(late, tmp_path))) == []
     busy = Text().switch(0, 0, IDLE, HOG).wake(1, 0, T, by=HOG).switch(90, 0, HOG, T, "R").switch(99, 0, T, IDLE)
-    assert list(throttled.find(view(busy, tmp_path))) == []
+    assert list(cpu_time.throttled(view(busy, tmp_path))) == []
 
 
 def test_threads_of_like_names_are_one_culprit(tmp_path):
@@ -128,7 +113,7 @@ def test_threads_of_like_names_are_one_culprit(tmp_path):
         worker = ("cron", 99) if step % 3 == 0 else worker
         text.switch(now, 0, on, T).switch(now + 5, 0, T, worker, "R")
         on = worker
-    found = one(list(delay.find(view(text.switch(600, 0, on, T), tmp_path))), "cpu-wait")
+    found = one(list(waits.delayed(view(text.switch(600, 0, on, T), tmp_path))), "cpu-wait")
     assert found.culprit == "kworker"
     assert found.culprit_share == pytest.approx(2 / 3, abs=0.01)
     assert str(found.reason).endswith("kworker held the CPU for 67% of that")
@@ -138,7 +123,7 @@ def test_interrupts_of_others_are_no_theft(tmp_path):
     text = Text().switch(0, 0, IDLE, T).switch(1, 0, T, HOG)
     for step in range(100):
         text.softirq(10 * step + 2, 10 * step + 3, 0)
-    assert list(theft.find(view(text.switch(1100, 0, HOG, T).switch(1101, 0, T, IDLE), tmp_path))) == []
+    assert list(cpu_time.interrupted(view(text.switch(1100, 0, HOG, T).switch(1101, 0, T, IDLE), tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +133,7 @@ def test_moves_across_nodes_need_a_topology_and_two_nodes(tmp_path, cpus, token)
     text = Text()
     for step in range(100):
         text.switch(2 * step, step % 2, IDLE, T).switch(2 * step + 1, step % 2, T, IDLE)
-    found = list(moves.find(view(text, tmp_path, cpus=cpus)))
+    found = list(placement.moved(view(text, tmp_path, cpus=cpus)))
     assert [finding.token for finding in found] == ([token] if token else [])
     if token:
         assert "99 times" in str(found[0].reason)
@@ -162,7 +147,7 @@ def test_a_trainer_that_yields_its_cpu_away_is_found(tmp_path):
         text.switch(now, 0, IDLE if step == 0 else HOG, T, "R").yields(now + 4.9, 0, T).switch(
             now + 5, 0, T, HOG, "R"
         )
-    found = list(yields.find(view(text, tmp_path)))
+    found = list(waits.yielding(view(text, tmp_path)))
     assert one(found, "yields-away").culprit == "trainer_main"
     assert [finding.token for finding in found] == ["yields-away"]
 
@@ -171,8 +156,8 @@ def test_a_storm_of_yields_beside_the_trainer_is_found(tmp_path):
     text = quiet(wait_ms=3, rival=HOG, text=Text().switch(0, 1, IDLE, ("hog", 22)))
     for call in range(2000):
         text.yields(0.25 * call, 1, HOG)
-    assert one(list(yields.find(view(text, tmp_path))), "yield-storm").culprit == "hog"
-    assert list(yields.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
+    assert one(list(waits.yielding(view(text, tmp_path))), "yield-storm").culprit == "hog"
+    assert list(waits.yielding(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
 def test_a_pool_of_more_threads_than_cpus_is_found(tmp_path):
@@ -182,10 +167,10 @@ def test_a_pool_of_more_threads_than_cpus_is_found(tmp_path):
     for worker in range(1, 6):
         text.switch(10 * worker, 0, (f"omp-{worker - 1}", 99 + worker), (f"omp-{worker}", 100 + worker), "R")
     text.switch(60, 0, ("omp-5", 105), T, "R").switch(70, 0, T, IDLE)
-    found = one(list(pools.find(view(text, tmp_path))), "oversubscription")
+    found = one(list(crowds.oversubscribed(view(text, tmp_path))), "oversubscription")
     assert found.culprit == "omp"
     assert found.reason.data["threads"] == 6
-    assert list(pools.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
+    assert list(crowds.oversubscribed(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
 def test_a_pool_of_one_name_is_called_by_it(tmp_path):
@@ -195,7 +180,7 @@ def test_a_pool_of_one_name_is_called_by_it(tmp_path):
     for worker in range(1, 6):
         text.switch(10 * worker, 0, ("cc1", 99 + worker), ("cc1", 100 + worker), "R")
     text.switch(60, 0, ("cc1", 105), T, "R").switch(70, 0, T, IDLE)
-    assert one(list(pools.find(view(text, tmp_path))), "oversubscription").culprit == "cc1"
+    assert one(list(crowds.oversubscribed(view(text, tmp_path))), "oversubscription").culprit == "cc1"
 
 
 def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
@@ -204,7 +189,7 @@ def test_runs_of_no_length_are_nobody_s_peak(tmp_path):
         text.switch(5, 0, on, (f"omp-{worker}", 100 + worker), "R")
         on = (f"omp-{worker}", 100 + worker)
     text.switch(5, 0, on, HOG, "R").switch(9, 0, HOG, T).switch(10, 0, T, IDLE)
-    assert [found.culprit for found in pools.find(view(text, tmp_path))] == []
+    assert [found.culprit for found in crowds.oversubscribed(view(text, tmp_path))] == []
 
 
 def test_a_storm_of_forks_is_found_by_its_parent(tmp_path):
@@ -216,10 +201,10 @@ def test_a_storm_of_forks_is_found_by_its_parent(tmp_path):
         )
         text.wake(now + 1.3, 0, T, by=child).switch(now + 4, 0, child, T, "R").switch(now + 4.5, 0, T, HOG)
         on = HOG
-    found = one(list(forks.find(view(text, tmp_path))), "fork-storm")
+    found = one(list(crowds.fork_storms(view(text, tmp_path))), "fork-storm")
     assert found.culprit == "hog"
     assert "child" in found.evidence
-    assert list(forks.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
+    assert list(crowds.fork_storms(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
 def test_waiting_beside_an_idle_cpu_is_found(tmp_path):
@@ -228,7 +213,7 @@ def test_waiting_beside_an_idle_cpu_is_found(tmp_path):
         now = 10.0 * step + 2
         text.wake(now, 0, T, by=HOG).switch(now + 4, 0, HOG, T, "R").switch(now + 5, 0, T, HOG)
     text.switch(200, 1, IDLE, T).switch(201, 1, T, IDLE)
-    found = one(list(idle.find(view(text, tmp_path))), "idle-cpu-beside")
+    found = one(list(placement.beside_idle_cpus(view(text, tmp_path))), "idle-cpu-beside")
     assert found.cost_ms == pytest.approx(40)
     assert found.culprit == "hog"
 
@@ -236,14 +221,14 @@ def test_waiting_beside_an_idle_cpu_is_found(tmp_path):
 def test_two_threads_pinned_to_one_cpu_are_a_conflict(tmp_path):
     text = quiet(wait_ms=2, rival=HOG)
     text.switch(0.5, 1, PEER, IDLE).switch(900, 1, IDLE, PEER).switch(901, 1, PEER, IDLE)
-    found = one(list(idle.find(view(text, tmp_path))), "pin-conflict")
+    found = one(list(placement.beside_idle_cpus(view(text, tmp_path))), "pin-conflict")
     assert (found.culprit, found.reason.data["cpu"]) == ("hog", 0)
-    assert list(idle.find(view(quiet(wait_ms=2, rival=HOG), tmp_path))) == []
+    assert list(placement.beside_idle_cpus(view(quiet(wait_ms=2, rival=HOG), tmp_path))) == []
 
 
 def test_where_all_cpus_are_busy_no_pin_is_seen_in_who_stays_where_it_is(tmp_path):
     text = quiet(wait_ms=2, rival=HOG, text=Text().switch(0, 1, IDLE, PEER))
-    assert list(idle.find(view(text.switch(900, 1, PEER, IDLE), tmp_path))) == []
+    assert list(placement.beside_idle_cpus(view(text.switch(900, 1, PEER, IDLE), tmp_path))) == []
 
 
 def test_a_slow_clock_under_the_trainer_is_found(tmp_path):
@@ -251,10 +236,10 @@ def test_a_slow_clock_under_the_trainer_is_found(tmp_path):
         Text().frequency(0, 0, 3_000_000).switch(1, 0, IDLE, T).switch(11, 0, T, IDLE).frequency(12, 0, 1_500_000)
     )
     text.switch(20, 0, IDLE, T).switch(110, 0, T, IDLE)
-    found = one(list(frequency.find(view(text, tmp_path))), "frequency-drop")
+    found = one(list(cpu_time.slowed(view(text, tmp_path))), "frequency-drop")
     assert found.cost_ms == pytest.approx(45)
     steady = Text().frequency(0, 0, 3_000_000).switch(1, 0, IDLE, T).switch(100, 0, T, IDLE)
-    assert list(frequency.find(view(steady, tmp_path))) == []
+    assert list(cpu_time.slowed(view(steady, tmp_path))) == []
 
 
 def test_the_rank_that_waits_beyond_its_like_is_the_straggler(tmp_path):
@@ -263,9 +248,9 @@ def test_the_rank_that_waits_beyond_its_like_is_the_straggler(tmp_path):
         text.switch(0, rank, IDLE, ("trainer_main", 20 + rank)).switch(
             500, rank, ("trainer_main", 20 + rank), IDLE
         )
-    found = one(list(stragglers.find(view(text, tmp_path))), "straggler")
+    found = one(list(peers.straggling(view(text, tmp_path))), "straggler")
     assert (found.tid, found.culprit) == (11, "hog")
-    assert list(stragglers.find(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
+    assert list(peers.straggling(view(quiet(wait_ms=3, rival=HOG), tmp_path))) == []
 
 
 def chained(loader_wait_ms: float) -> Text:
@@ -282,10 +267,10 @@ def chained(loader_wait_ms: float) -> Text:
 
 
 def test_what_a_waker_waited_for_is_handed_on(tmp_path):
-    found = one(list(chains.find(view(chained(4), tmp_path))), "waker-waits")
+    found = one(list(peers.woken_late(view(chained(4), tmp_path))), "waker-waits")
     assert found.cost_ms == pytest.approx(50 * 4.02, rel=0.03)
     assert (found.culprit, found.reason.data["waker"]) == ("hog", "loader")
-    assert list(chains.find(view(chained(0), tmp_path))) == []
+    assert list(peers.woken_late(view(chained(0), tmp_path))) == []
 
 
 def test_a_timer_s_wakeup_is_not_blamed_on_who_ran_then(tmp_path):
@@ -294,14 +279,14 @@ def test_a_timer_s_wakeup_is_not_blamed_on_who_ran_then(tmp_path):
         now = 10.0 * step
         text.switch(now + 1, 0, T, HOG).switch(now + 2, 0, HOG, PEER, "R").switch(now + 4, 0, PEER, HOG)
         text.wake(now + 5, 0, T, by=HOG).switch(now + 5.01, 0, HOG, T, "R")
-    assert list(chains.find(view(text, tmp_path))) == []
+    assert list(peers.woken_late(view(text, tmp_path))) == []
 
 
 def test_a_starved_trainer_is_an_error_and_another_thread_a_remark(tmp_path):
     text = Text().switch(0, 0, IDLE, HOG).wake(1, 0, T, by=HOG).wake(2, 0, PEER, by=HOG).switch(1500, 0, HOG, IDLE)
-    found = {finding.thread: finding.severity for finding in starved.find(view(text, tmp_path))}
+    found = {finding.thread: finding.severity for finding in waits.starved(view(text, tmp_path))}
     assert found == {"trainer_main": Severity.ERROR, "peer": Severity.INFO}
-    assert list(starved.find(view(quiet(), tmp_path))) == []
+    assert list(waits.starved(view(quiet(), tmp_path))) == []
 
 
 def test_what_a_trace_cannot_tell_is_said(tmp_path):
@@ -309,7 +294,7 @@ def test_what_a_trace_cannot_tell_is_said(tmp_path):
     text.lines += ["CPU:0 [LOST 500 EVENTS]", "garbage", "garbage", "garbage"]
     of = view(text, tmp_path)
     assert {finding.token for finding in gaps.find(of)} == {"trace-lost", "trace-damaged"}
-    (unsure,), (sure,) = delay.find(of), delay.find(view(quiet(wait_ms=2, rival=HOG), tmp_path))
+    (unsure,), (sure,) = waits.delayed(of), waits.delayed(view(quiet(wait_ms=2, rival=HOG), tmp_path))
     assert unsure.confidence < sure.confidence
 
 
@@ -369,9 +354,9 @@ def test_one_thief_comes_before_many_who_took_more_between_them(tmp_path):
     assert max(one.cost_ms for one in rest if one.severity is Severity.WARNING) > first.cost_ms
 
 
-@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: f"{detector.__module__}.{detector.__name__}")
 def test_no_detector_stumbles_over_a_trace_of_one_event(detector, tmp_path):
-    list(detector.find(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))
+    list(detector(view(Text().switch(0, 0, IDLE, T), tmp_path, cpus=simple(1))))
 
 
 def crowd(count: int, *, name: str = "w", step_ms: float = 1.0) -> Text:
@@ -405,6 +390,6 @@ def test_no_host_has_more_critical_threads_than_are_looked_at(tmp_path):
 
 
 def test_of_a_crowd_that_starves_those_that_waited_longest_are_told(tmp_path):
-    found = list(starved.find(view(crowd(60, step_ms=100), tmp_path)))
+    found = list(waits.starved(view(crowd(60, step_ms=100), tmp_path)))
     assert len(found) == 20
     assert found[0].thread == "w59"

@@ -1,1 +1,1 @@
-"""What is wrong on a host, one detector a file; each is a pure function of a `View`."""
+"""What is wrong on a host, one function a detector, each pure: a `View` in, findings out."""

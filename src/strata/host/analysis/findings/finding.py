@@ -135,9 +135,9 @@ def worst_span(view: View, waits: Any) -> tuple[int, int] | None:
     return int(view.delays.start_ns[longest]), int(view.delays.end_ns[longest])
 
 
-def listed(culprits: Mapping[str, float], *, most: int = 3) -> str:
+def listed(culprits: Mapping[str, float]) -> str:
     """Return the worst culprits in words: `python 12.1 ms, cc1plus 3.0 ms`."""
-    return ", ".join(f"{name} {ms:,.1f} ms" for name, ms in list(culprits.items())[:most])
+    return ", ".join(f"{name} {ms:,.1f} ms" for name, ms in list(culprits.items())[:3])
 
 
 def main_culprit(culprits: Mapping[str, float]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from strata.host.machine.cpus import show
 from strata.host.policy.policy import Confined, Grouped, Layer, LayerKind, Match, Open
@@ -37,48 +37,44 @@ def who(layer: Layer, *, is_first: bool = False) -> str:
     return f"Threads where {'; or '.join(blocks)}{before}{each}."
 
 
-def _quoted(text: str) -> Callable[[Any], str]:
-    return lambda value: text.format(repr(value))
-
-
-def _flagged(yes: str, no: str) -> Callable[[Any], str]:
-    return lambda value: yes if value else no
-
-
-_WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "CgroupPrefix": _quoted("the cgroup's path begins with {}"),
-    "CgroupSuffix": _quoted("the cgroup's path ends with {}"),
-    "CgroupContains": _quoted("the cgroup's path contains {}"),
-    "CgroupRegex": _quoted("the cgroup's path fits {}"),
-    "CommPrefix": _quoted("the thread's name begins with {}"),
-    "CommPrefixExclude": _quoted("the thread's name does not begin with {}"),
-    "PcommPrefix": _quoted("the process's name begins with {}"),
-    "PcommPrefixExclude": _quoted("the process's name does not begin with {}"),
-    "NiceAbove": _quoted("the nice value is above {}"),
-    "NiceBelow": _quoted("the nice value is below {}"),
-    "NiceEquals": _quoted("the nice value is {}"),
-    "UIDEquals": _quoted("the user id is {}"),
-    "GIDEquals": _quoted("the group id is {}"),
-    "PIDEquals": _quoted("the thread is number {}"),
-    "PPIDEquals": _quoted("the parent is process {}"),
-    "TGIDEquals": _quoted("the process is number {}"),
-    "NSPIDEquals": lambda value: f"it is number {value[1]} in pid namespace {value[0]}",
-    "NSEquals": _quoted("the pid namespace is {}"),
-    "CmdJoin": _quoted("the thread labelled itself {}"),
-    "IsGroupLeader": _flagged("it is its process's first thread", "it is not its process's first thread"),
-    "IsKthread": lambda _: "it is a kernel thread",  # whatever the value: finding kthread-inverted
-    "UsedGpuTid": _flagged("the thread used a GPU", "the thread used no GPU"),
-    "UsedGpuPid": _flagged("its process used a GPU", "its process used no GPU"),
-    "AvgRuntime": lambda value: f"it runs {value[0]} to {value[1]} us at a time on average",
-    "HintEquals": _quoted("the thread's hint is {}"),
-    "SystemCpuUtilBelow": lambda value: f"less than {value:.0%} of the machine is busy",
-    "DsqInsertBelow": lambda value: f"less than {value:.0%} of the layer's threads had to queue",
-    "NumaNode": _quoted("it is pinned to NUMA node {}"),
+_WORDS: Final[Mapping[str, str | tuple[str, str]]] = {
+    "CgroupPrefix": "the cgroup's path begins with {!r}",
+    "CgroupSuffix": "the cgroup's path ends with {!r}",
+    "CgroupContains": "the cgroup's path contains {!r}",
+    "CgroupRegex": "the cgroup's path fits {!r}",
+    "CommPrefix": "the thread's name begins with {!r}",
+    "CommPrefixExclude": "the thread's name does not begin with {!r}",
+    "PcommPrefix": "the process's name begins with {!r}",
+    "PcommPrefixExclude": "the process's name does not begin with {!r}",
+    "NiceAbove": "the nice value is above {!r}",
+    "NiceBelow": "the nice value is below {!r}",
+    "NiceEquals": "the nice value is {!r}",
+    "UIDEquals": "the user id is {!r}",
+    "GIDEquals": "the group id is {!r}",
+    "PIDEquals": "the thread is number {!r}",
+    "PPIDEquals": "the parent is process {!r}",
+    "TGIDEquals": "the process is number {!r}",
+    "NSPIDEquals": "it is number {1} in pid namespace {0}",
+    "NSEquals": "the pid namespace is {!r}",
+    "CmdJoin": "the thread labelled itself {!r}",
+    "IsGroupLeader": ("it is its process's first thread", "it is not its process's first thread"),
+    "IsKthread": "it is a kernel thread",  # whatever the value: finding kthread-inverted
+    "UsedGpuTid": ("the thread used a GPU", "the thread used no GPU"),
+    "UsedGpuPid": ("its process used a GPU", "its process used no GPU"),
+    "AvgRuntime": "it runs {0} to {1} us at a time on average",
+    "HintEquals": "the thread's hint is {!r}",
+    "SystemCpuUtilBelow": "less than {:.0%} of the machine is busy",
+    "DsqInsertBelow": "less than {:.0%} of the layer's threads had to queue",
+    "NumaNode": "it is pinned to NUMA node {!r}",
 }
+"""What a condition says of its value; of a flag, what it says where that is true, and where it is false."""
 
 
 def _sentence(match: Match) -> str:
-    return _WORDS[match.kind](match.value)
+    words = _WORDS[match.kind]
+    if isinstance(words, tuple):
+        return words[0] if match.value else words[1]
+    return words.format(*(match.value if isinstance(match.value, tuple) else (match.value,)))
 
 
 def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
@@ -91,14 +87,12 @@ def _blocks(matches: Sequence[tuple[Match, ...]]) -> Iterator[str]:
         if len(block) != 1:
             yield " and ".join(_sentence(match) for match in block) or "anything"
         elif some := alone.pop(block[0].kind, None):
-            first, *more = (_sentence(match) for match in some)
-            # What is said alike up to the value differs in its last word only.
-            start = first[: len(first) - len(repr(some[0].value))]
-            if start + repr(some[0].value) == first and more:
+            words = _WORDS[block[0].kind]
+            if len(some) > 1 and isinstance(words, str) and words.endswith("{!r}"):
                 values = [repr(match.value) for match in some]
-                yield f"{start}{', '.join(values[:-1])} or {values[-1]}"
+                yield f"{words.removesuffix('{!r}')}{', '.join(values[:-1])} or {values[-1]}"
             else:
-                yield "; or ".join([first, *more])
+                yield "; or ".join(map(_sentence, some))
 
 
 def _how(kind: LayerKind) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Threads that wake critical ones and wait for a CPU themselves: the delay is handed on (GIL, data loaders)."""
+"""Threads that a critical one waits for: other ranks of its job, and those that wake it (GIL, data loaders)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,47 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.host.analysis.findings.finding import WORTH_SHARE, Finding, listed, main_culprit, of_thread
+from strata.host.analysis.findings.finding import (
+    WARNING_SHARE,
+    WORTH_SHARE,
+    Finding,
+    listed,
+    main_culprit,
+    of_thread,
+)
 from strata.host.analysis.run_queue_delays import Cause
 from strata.host.analysis.view import View
 from strata.host.threads.pools import stem
+
+
+def straggling(view: View) -> Iterator[Finding]:
+    """Find the rank that waited longest beyond the median of its like, where that is much."""
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for task in view.critical_tasks:
+        ranks[stem(view.name(task))].append(task)
+    for name, tasks in ranks.items():
+        if len(tasks) < 2:
+            continue
+        shares = view.waited_ns[tasks] / view.lived_ns[tasks]
+        typical = float(np.median(shares)) if len(tasks) > 2 else float(shares.min())
+        worst = tasks[int(shares.argmax())]
+        beyond = float(shares.max()) - typical
+        if beyond < WARNING_SHARE / 2:
+            continue
+        waits = view.waits_by(worst)
+        culprits = view.culprits(waits)
+        yield of_thread(
+            view,
+            worst,
+            "straggler",
+            {"ranks": len(tasks), "pool": name, "beyond": beyond},
+            cost_ms=beyond * float(view.lived_ns[worst]) / 1e6,
+            evidence=f"waited {shares.max():.1%} of the time, its peers {typical:.1%}; "
+            f"on its CPU: {listed(culprits)}",
+            confidence=0.8,
+            culprits=culprits,
+        )
+
 
 OFTEN: Final = 0.3
 """Of a pool's wakeups: fewer come by chance from who ran when a timer fired (assumed)."""
@@ -20,7 +57,7 @@ DEPTH: Final = 3
 """Links of a chain that are followed: transforms, loaders, trainer."""
 
 
-def find(view: View) -> Iterator[Finding]:
+def woken_late(view: View) -> Iterator[Finding]:
     """Find waits of a critical thread's wakers that lay within its sleep, and so made it longer.
 
     A timer's wakeup looks as if it came from whoever ran then, so a waker counts only where
