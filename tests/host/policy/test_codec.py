@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
-from strata.host.policy import forms
-from strata.host.policy.codec import LAYER_KEYS, dump, read
-from strata.host.policy.policy import GROWTH, KINDS, MATCHERS, PLACEMENT
+from strata.host.policy.codec import LAYER_KEYS, TYPES, dump, read
+from strata.host.policy.policy import I32, KINDS, MATCHERS, GrowthAlgorithm, Placement
+from strata.host.policy.policy import U32 as RUST_U32
+from strata.host.policy.policy import U64 as RUST_U64
 from tests.host.policy.layers_of import parse
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -26,21 +27,21 @@ JSON = st.recursive(
 )
 FEW = settings(max_examples=40, deadline=None)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    forms.flag: st.booleans(),
-    forms.text: TEXT,
-    forms.real: REAL,
-    forms.U32: U32,
-    forms.U64: U64,
-    forms.I32: st.integers(-(2**31), 2**31 - 1),
-    forms.REALS: st.tuples(REAL, REAL).map(list),
+    bool: st.booleans(),
+    str: TEXT,
+    float: REAL,
+    RUST_U32: U32,
+    RUST_U64: U64,
+    I32: st.integers(-(2**31), 2**31 - 1),
+    tuple[float, float]: st.tuples(REAL, REAL).map(list),
 }
 OTHERS = {
     "allow_node_aligned": st.booleans(),
     "idle_smt": st.booleans(),
     "disallow_open_after_us": U64,
     "disallow_preempt_after_us": U64,
-    "growth_algo": st.sampled_from(GROWTH),
-    "placement": st.sampled_from(PLACEMENT),
+    "growth_algo": st.sampled_from(get_args(GrowthAlgorithm)),
+    "placement": st.sampled_from(get_args(Placement)),
     "idle_resume_us": U32,
     "nodes": st.lists(U64, max_size=3),
     "llcs": st.lists(U64, max_size=3),
@@ -50,7 +51,7 @@ OTHERS = {
     "NSPIDEquals": st.tuples(U64, U32).map(list),
     "AvgRuntime": st.tuples(U64, U64).map(list),
 }
-FIELDS = {name: [one for one in fields(kind) if "form" in one.metadata] for name, kind in KINDS.items()}
+FIELDS = {name: [key for key in fields(kind) if key.name != "unknown"] for name, kind in KINDS.items()}
 MATCHES = st.one_of(
     *(
         st.fixed_dictionaries({kind: OTHERS[kind] if kind in OTHERS else VALUES[form]})
@@ -64,7 +65,7 @@ def value(name, form):
 
 
 def bodies(name):
-    known = {one.name: value(one.name, one.metadata["form"]) for one in FIELDS[name]}
+    known = {key: value(key, form) for key, form in TYPES[name].items()}
     must = {one.name: known.pop(one.name) for one in FIELDS[name] if one.default is MISSING}
     return st.fixed_dictionaries(must, optional=known)
 
@@ -143,6 +144,6 @@ def test_all_that_cannot_be_read_is_told_at_once():
     assert str(refused.value).splitlines() == [
         "[0].name: should be text",
         "[0].matches[0][0].CommPrfix: no such condition (did you mean 'CommPrefix'?)",
-        "[0].kind.Grouped.weight: should be a whole number from 0 to 4294967295",
+        "[0].kind.Grouped.weight: should be greater than or equal to 0",
         "[0].kind.Grouped.util_range: required key is missing",
     ]

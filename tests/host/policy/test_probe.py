@@ -56,7 +56,6 @@ def test_what_the_kernel_offers_is_read_from_its_files(tmp_path):
     write(tmp_path, "sys/devices/system/node/has_memory", "0-1")
     write(tmp_path, "proc/irq/24/smp_affinity_list", "0-3")
     write(tmp_path, "proc/irq/default_smp_affinity", "f")
-    write(tmp_path, "sys/kernel/sched_ext/state", "disabled")
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     assert strata.host.machine.kernel.probe(tmp_path) == Kernel(
         "/sys/fs/cgroup",
@@ -66,7 +65,6 @@ def test_what_the_kernel_offers_is_read_from_its_files(tmp_path):
         (0, 1),
         True,
         {24: (0, 1, 2, 3)},
-        "disabled",
         True,
     )
     assert strata.host.machine.kernel.probe(tmp_path / "nothing") == Kernel()

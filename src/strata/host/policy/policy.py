@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from strata.host.policy import forms
-from strata.host.policy.forms import I32, REALS, U32, U64, Form
+from pydantic import Field
 
 MAX_LAYERS: Final = 16
 MAX_ORS: Final = 32
@@ -29,15 +28,20 @@ MAX_PERF: Final = 1024
 JOIN_BYTES: Final = 13
 """Room for the name in a CmdJoin command, its end included."""
 
-MATCHERS: Final[Mapping[str, Form]] = {
-    "CgroupPrefix": forms.text,
-    "CgroupSuffix": forms.text,
-    "CgroupContains": forms.text,
-    "CgroupRegex": forms.text,
-    "CommPrefix": forms.text,
-    "CommPrefixExclude": forms.text,
-    "PcommPrefix": forms.text,
-    "PcommPrefixExclude": forms.text,
+U32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
+U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+I32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+"""Integers of Rust."""
+
+MATCHERS: Final[Mapping[str, Any]] = {
+    "CgroupPrefix": str,
+    "CgroupSuffix": str,
+    "CgroupContains": str,
+    "CgroupRegex": str,
+    "CommPrefix": str,
+    "CommPrefixExclude": str,
+    "PcommPrefix": str,
+    "PcommPrefixExclude": str,
     "NiceAbove": I32,
     "NiceBelow": I32,
     "NiceEquals": I32,
@@ -46,27 +50,27 @@ MATCHERS: Final[Mapping[str, Form]] = {
     "PIDEquals": U32,
     "PPIDEquals": U32,
     "TGIDEquals": U32,
-    "NSPIDEquals": forms.pair(U64, U32),
+    "NSPIDEquals": tuple[U64, U32],
     "NSEquals": U32,
-    "CmdJoin": forms.text,
-    "IsGroupLeader": forms.flag,
-    "IsKthread": forms.flag,
-    "UsedGpuTid": forms.flag,
-    "UsedGpuPid": forms.flag,
-    "AvgRuntime": forms.pair(U64, U64),
+    "CmdJoin": str,
+    "IsGroupLeader": bool,
+    "IsKthread": bool,
+    "UsedGpuTid": bool,
+    "UsedGpuPid": bool,
+    "AvgRuntime": tuple[U64, U64],
     "HintEquals": U64,
-    "SystemCpuUtilBelow": forms.real,
-    "DsqInsertBelow": forms.real,
+    "SystemCpuUtilBelow": float,
+    "DsqInsertBelow": float,
     "NumaNode": U32,
 }
 """Each matcher and the value it takes."""
 
-GROWTH: Final = (
+GrowthAlgorithm = Literal[
     "Sticky", "Linear", "Reverse", "Random", "Topo", "RoundRobin", "BigLittle", "LittleBig", "NodeSpread",
     "NodeSpreadReverse", "NodeSpreadRandom", "CpuSetSpread", "CpuSetSpreadReverse", "CpuSetSpreadRandom",
     "RandomTopo", "StickyDynamic",
-)  # fmt: skip
-PLACEMENT: Final = ("Standard", "Sticky", "Floating")
+]  # fmt: skip
+Placement = Literal["Standard", "Sticky", "Floating"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +81,35 @@ class Match:
     value: Any
 
 
-def _field(form: Form, default: Any) -> Any:
-    return field(default=default, metadata={"form": form})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
     """What a layer of any kind may say. `unknown`: keys scx_layered drops, kept as they were read."""
 
-    min_exec_us: int = _field(U64, 0)
-    yield_ignore: float = _field(forms.real, 0.0)
-    slice_us: int = _field(U64, 0)
-    fifo: bool = _field(forms.flag, False)
-    preempt: bool = _field(forms.flag, False)
-    preempt_first: bool = _field(forms.flag, False)
-    exclusive: bool = _field(forms.flag, False)
-    allow_node_aligned: bool | None = _field(forms.optional(forms.flag), None)
-    skip_remote_node: bool = _field(forms.flag, False)
-    prev_over_idle_core: bool = _field(forms.flag, False)
-    weight: int = _field(U32, 0)
-    disallow_open_after_us: int | None = _field(forms.optional(U64), None)
-    disallow_preempt_after_us: int | None = _field(forms.optional(U64), None)
-    xllc_mig_min_us: float = _field(forms.real, 0.0)
-    idle_smt: bool | None = _field(forms.optional(forms.flag), None)
-    growth_algo: str = _field(forms.one_of(*GROWTH), "Sticky")
-    util_peak_half_life_ms: int = _field(U64, 0)
-    perf: int = _field(U64, 0)
-    idle_resume_us: int | None = _field(forms.optional(U32), None)
-    nodes: tuple[int, ...] = _field(forms.many(U64), ())
-    llcs: tuple[int, ...] = _field(forms.many(U64), ())
-    placement: str = _field(forms.one_of(*PLACEMENT), "Standard")
-    member_expire_ms: int = _field(U64, 0)
-    xnuma_threshold: tuple[float, float] = _field(REALS, (0.6, 0.7))
-    xnuma_threshold_delta: tuple[float, float] = _field(REALS, (0.2, 0.3))
+    min_exec_us: U64 = 0
+    yield_ignore: float = 0.0
+    slice_us: U64 = 0
+    fifo: bool = False
+    preempt: bool = False
+    preempt_first: bool = False
+    exclusive: bool = False
+    allow_node_aligned: bool | None = None
+    skip_remote_node: bool = False
+    prev_over_idle_core: bool = False
+    weight: U32 = 0
+    disallow_open_after_us: U64 | None = None
+    disallow_preempt_after_us: U64 | None = None
+    xllc_mig_min_us: float = 0.0
+    idle_smt: bool | None = None
+    growth_algo: GrowthAlgorithm = "Sticky"
+    util_peak_half_life_ms: U64 = 0
+    perf: U64 = 0
+    idle_resume_us: U32 | None = None
+    nodes: tuple[U64, ...] = ()
+    llcs: tuple[U64, ...] = ()
+    placement: Placement = "Standard"
+    member_expire_ms: U64 = 0
+    xnuma_threshold: tuple[float, float] = (0.6, 0.7)
+    xnuma_threshold_delta: tuple[float, float] = (0.2, 0.3)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -117,11 +117,11 @@ class Common:
 class Sized(Common):
     """What a layer that owns CPUs may say; `util_range` it must. `membw_gb` is in GiB/s."""
 
-    util_range: tuple[float, float] = field(metadata={"form": REALS})
-    cpus_range: tuple[int, int] | None = _field(forms.optional(forms.pair(U64, U64)), None)
-    cpus_range_frac: tuple[float, float] | None = _field(forms.optional(REALS), None)
-    membw_gb: float | None = _field(forms.optional(forms.real), None)
-    protected: bool = _field(forms.flag, False)
+    util_range: tuple[float, float]
+    cpus_range: tuple[U64, U64] | None = None
+    cpus_range_frac: tuple[float, float] | None = None
+    membw_gb: float | None = None
+    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +133,8 @@ class Confined(Sized):
 class Grouped(Sized):
     """Its threads prefer the layer's own CPUs, and take idle ones outside."""
 
-    util_includes_open_cputime: bool = _field(forms.flag, False)
-    idle_confined: bool = _field(forms.flag, False)
+    util_includes_open_cputime: bool = False
+    idle_confined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +143,7 @@ class Open(Common):
 
 
 LayerKind = Confined | Grouped | Open
-KindName = Literal["Confined", "Grouped", "Open"]
-KINDS: Final[Mapping[str, type[Confined | Grouped | Open]]] = {
+KINDS: Final[Mapping[str, type[LayerKind]]] = {
     "Confined": Confined,
     "Grouped": Grouped,
     "Open": Open,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import fields
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -12,12 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.cli.main import cli
-from strata.host.policy import forms
-from strata.host.policy.codec import read
+from strata.host.policy.codec import TYPES, read
 from strata.host.policy.lint.explain import explain
 from strata.host.policy.lint.finding import SEVERITY
 from strata.host.policy.lint.policy import lint
-from strata.host.policy.policy import GROWTH, KINDS
+from strata.host.policy.policy import U32, U64, GrowthAlgorithm
 from strata.reasons import REASONS
 from tests.host.policy.layers_of import parse
 from tests.host.policy.lint.wrong_policies import REST, RIGHT, WRONG, grouped, layer
@@ -150,11 +149,11 @@ def test_explain_says_in_words_what_each_layer_does(tmp_path):
 
 
 VALUES = {
-    forms.flag: True,
-    forms.real: 0.5,
-    forms.REALS: [0.1, 0.2],
-    forms.U32: 7,
-    forms.U64: 7,
+    bool: True,
+    float: 0.5,
+    tuple[float, float]: [0.1, 0.2],
+    U32: 7,
+    U64: 7,
 }
 OTHERS = {
     "membw_gb": 0.5,
@@ -170,18 +169,17 @@ OTHERS = {
     "idle_smt": True,
     "allow_node_aligned": True,
 }
-FIELDS = [(kind, one) for kind, made in KINDS.items() for one in fields(made) if "form" in one.metadata]
+FIELDS = [(kind, key) for kind, types in TYPES.items() for key in types]
 SILENT = {"idle_smt", "allow_node_aligned"} | {("Open", "growth_algo"), ("Open", "util_peak_half_life_ms")}
 """Keys that do nothing, anywhere or in a kind."""
 
 
-@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda one: getattr(one, "name", one))
-def test_explain_has_words_for_every_field_that_does_something(kind, field):
-    key = field.name
+@pytest.mark.parametrize(("kind", "key"), FIELDS)
+def test_explain_has_words_for_every_field_that_does_something(kind, key):
     base = {} if kind == "Open" else {"util_range": [0.4, 0.8]}
     if key == "preempt_first":
         base["preempt"] = True
-    value = OTHERS[key] if key in OTHERS else VALUES[field.metadata["form"]]
+    value = OTHERS[key] if key in OTHERS else VALUES[TYPES[kind][key]]
     usual, other = (
         explain(parse([{"name": "a", "matches": [[]], "kind": {kind: body}}]))
         for body in (base, {**base, key: value})
@@ -189,7 +187,7 @@ def test_explain_has_words_for_every_field_that_does_something(kind, field):
     assert (usual != other) == (key not in SILENT and (kind, key) not in SILENT)
 
 
-@pytest.mark.parametrize("growth", GROWTH[1:])
+@pytest.mark.parametrize("growth", get_args(GrowthAlgorithm)[1:])
 def test_explain_has_words_for_every_order_of_growth(growth):
     (said,) = explain(parse([layer([[]], grouped(growth_algo=growth))]))
     assert any(sentence.startswith("Takes CPUs ") for sentence in said.how)

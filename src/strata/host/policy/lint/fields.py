@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from typing import Any, Final
 
-from strata.host.policy.codec import LAYER_KEYS, UnknownKey
+from strata.host.policy.codec import LAYER_KEYS, TYPES, UnknownKey
 from strata.host.policy.lint.finding import LintFinding, Place, finding_at
-from strata.host.policy.policy import KINDS, MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, LayerKind, Open, Sized
+from strata.host.policy.policy import MAX_NAME, MAX_PERF, MAX_WEIGHT, Grouped, LayerKind, Open, Sized
 from strata.names import closest
 
 LONG_SLICE_US: Final = 1_000_000
@@ -17,8 +16,7 @@ PERCENT_FROM: Final = 2.0
 """A layer that shrinks until its CPUs are this busy is not meant; 40 is 40 %, not 4000 %."""
 TEMPLATE_BYTES: Final = 64
 """What a template adds to a layer's name: the end of its cgroup's path."""
-_OF: Final = {name: {field.name for field in fields(kind)} - {"unknown"} for name, kind in KINDS.items()}
-_ANYWHERE: Final = set().union(*_OF.values())
+_ANYWHERE: Final = set().union(*TYPES.values())
 
 
 def keys(layers: Sequence[Place]) -> Iterator[LintFinding]:
@@ -47,9 +45,9 @@ def dropped(unknown: Sequence[UnknownKey]) -> Iterator[LintFinding]:
             where = "kind" if misplaced.key in _ANYWHERE else ""
             yield from _dropped(misplaced.path, misplaced.key, LAYER_KEYS, where=where)
             continue
-        others = [kind for kind, known in _OF.items() if misplaced.key in known]
+        others = [kind for kind, known in TYPES.items() if misplaced.key in known]
         where = " and ".join(others) if others else "the layer itself" if misplaced.key in LAYER_KEYS else ""
-        yield from _dropped(misplaced.path, misplaced.key, sorted(_OF[misplaced.kind]), where=where)
+        yield from _dropped(misplaced.path, misplaced.key, sorted(TYPES[misplaced.kind]), where=where)
 
 
 def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterator[LintFinding]:
