@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from strata.cli.main import cli
-from strata.cli.output import rows, show
+from strata.cli.output import show
+from strata.tables import rows
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from strata.cli.kube import kube
+from strata.cli.groups import kube
 from strata.cli.main import cli
 from strata.cluster.admission import keeper
 from strata.cluster.admission.server import WebhookMetrics, make_frame

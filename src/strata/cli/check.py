@@ -15,8 +15,9 @@ from typing import Final, Literal
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, rows, terminal_width
+from strata.cli.output import emit, output_option, terminal_width
 from strata.errors import MissingPart, StrataError, install
+from strata.tables import Shown, rows
 
 State = Literal["ok", "missing", "optional-missing"]
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import click
 
-from strata.cli.output import Shown, emit, output_option
+from strata.cli.output import emit, output_option
 from strata.errors import INTERRUPTED
+from strata.tables import Shown
 from strata.units import show_time
 
 SCENES: Final = (

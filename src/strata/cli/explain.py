@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import UsageError
 from strata.names import closest
+from strata.tables import Shown, rows
 from strata.units import show_bytes, show_time
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import BadFile, UsageError
 from strata.files import write_bytes
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import FIGURES, REACHED, AcuVector, Cards, Figure, Need, acu, parse_need, rank
 from strata.fleet.catalogue import accelerator, accelerators
+from strata.tables import Line, Shown, rows
 
 _KEYS: Final[dict[Figure, str]] = {
     "fp16": "fp16_flops",

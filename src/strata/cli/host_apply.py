@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import Infeasible, MissingPart, StrataError
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import UsageError
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.policy.generate import LayeredPolicy

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option
+from strata.cli.output import emit, output_option
 from strata.errors import GoalMissed
+from strata.tables import Line, Shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

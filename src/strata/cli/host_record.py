@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Line, Shown, rows, show
+from strata.cli.output import show
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import MissingPart, UsageError
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.record.quick import Quick

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import GoalMissed
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.analysis.report import TraceReport

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.cli.parameters import Finite, OutputFile
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.rollout.report import RolloutReport

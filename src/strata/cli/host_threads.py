@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Line, Shown, emit, output_option, rows
 from strata.cli.output import console as stdout
+from strata.cli.output import emit, output_option
 from strata.errors import UsageError
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.host.threads.classify import Classified

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, progress, rows
+from strata.cli.output import emit, output_option, progress
 from strata.errors import INTERRUPTED, GoalMissed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from strata.evaluation.kpi.kpi import Kpi
 
 
@@ -32,6 +30,7 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
     from strata.evaluation.kpi.kpi import NAMES
     from strata.evaluation.kpi.study import Study
     from strata.evaluation.kpi.table import answer, measure_all
+    from strata.evaluation.kpi.terminal import show
     from strata.training.hi_ppo.policy import load_policy
 
     unknown = [name for name in names if name not in NAMES]
@@ -41,60 +40,17 @@ def kpi(quick: bool, names: tuple[str, ...], file: str | None, fail_on_missed: b
     study = Study(load_policy(file), time.perf_counter, time.process_time, quick=quick)
     rows_done: list[Kpi] = []
     started, is_whole = time.perf_counter(), True
-    with progress("measuring", total=len(ordered)) as show:
+    with progress("measuring", total=len(ordered)) as advance:
         try:
             measured = measure_all(
-                study, names=ordered, advance=lambda name, share: show(ordered.index(name) + share)
+                study, names=ordered, advance=lambda name, share: advance(ordered.index(name) + share)
             )
             rows_done.extend(measured)  # row by row: what came before an interrupt stays
         except KeyboardInterrupt:
             is_whole = False
     data = answer(rows_done, study, elapsed_s=time.perf_counter() - started, is_whole=is_whole)
-    emit(data, output, _show(data))
+    emit(data, output, show(data))
     if not is_whole:
         click.echo(f"interrupted: {len(rows_done)} of {len(ordered)} rows", err=True)
         return INTERRUPTED
     return GoalMissed.exit_code if fail_on_missed and not all(row.met for row in rows_done) else 0
-
-
-def _show(data: Mapping[str, Any]) -> Shown:
-    body = [
-        (
-            row["name"],
-            shown(row["value"], row["name"]),
-            f"{SIGNS[row['sense']]} {shown(row['target'], row['name'])}".strip(),
-            "yes" if row["met"] else "NO",
-            _interval(row),
-            str(row["instances"]),
-        )
-        for row in data["kpis"]
-    ]
-    yield rows(("row", "value", "target", "met", "95 % interval", "n"), body, right=(1, 2, 4, 5))
-    for row in data["kpis"]:
-        weak = row["guards"].get("passes_only_against")
-        if weak:
-            missed = ", ".join(row["guards"].get("misses_against", ())) or "stronger ones"
-            yield f"{row['name']}: met against {', '.join(weak)}; not against {missed}"
-    policy = data["policy"]["file"] or "none: the safe rule stands in"
-    yield f"policy {policy}; {data['elapsed_s']:.0f} s; guards of every row: -o json, docs/kpi.md"
-
-
-SIGNS = {"at least": ">=", "at most": "<=", "below": "<", "is": ""}
-
-
-def shown(value: float | str | None, name: str) -> str:
-    """Return a value as people read it: seconds for names in _s, else a share."""
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if name.endswith("_s"):
-        return f"{value:.3g} s"
-    return f"{100 * value:.1f}%"
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    low, high = row["ci95"]
-    if low is None and high is None:
-        return "-"
-    return f"{shown(low, row['name'])}..{shown(high, row['name'])}"

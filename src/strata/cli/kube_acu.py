@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.kube_source import look, source_options
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.decision import Trust
+from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
     from strata.cluster.cache.capacity import Part, Summary

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata import units
-from strata.cli.output import Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import UsageError, need
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.cluster.agent.sources import Collect

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.kube_source import look, source_options
-from strata.cli.output import Line, Shown, emit, output_option
+from strata.cli.output import emit, output_option
+from strata.tables import Line, Shown
 
 if TYPE_CHECKING:
     from strata.cluster.controller.why_query import Answer

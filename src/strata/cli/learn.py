@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strata.cli.output import Shown, console, emit, output_option, progress, rows
+from strata.cli.output import console, emit, output_option, progress
 from strata.cli.parameters import Finite, OutputFile
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.learning.checkpoint import Run

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 import click
 
 from strata.cli.kinds import KINDS, kind_named, kind_of
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import BadFile, Fault, UsageError
+from strata.tables import Line, Shown, rows
 
 
 @dataclass(frozen=True, slots=True)

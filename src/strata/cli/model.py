@@ -7,8 +7,9 @@ from typing import Any, Final
 import click
 
 from strata import units
-from strata.cli.output import Line, Shown, emit, output_option, rows
+from strata.cli.output import emit, output_option
 from strata.errors import UsageError
+from strata.tables import Line, Shown, rows
 from strata.workload.huggingface import model as read_model
 from strata.workload.huggingface import model_names
 from strata.workload.job import OPTIMIZER_BYTES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strata.cli.output import Shown, rows
 from strata.names import closest
+from strata.tables import Shown, rows
 from strata.units import show_count, show_time
 
 SHOWN: Final = 8

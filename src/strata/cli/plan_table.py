@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strata.cli.output import Shown, rows
+from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 LABELS: Final = {

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, progress, rows
+from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import Finite, OutputFile
 from strata.errors import Infeasible, UsageError
 from strata.names import closest
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.serving.live.config import SchedulerConfig

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, progress, rows
+from strata.cli.output import emit, output_option, progress
 from strata.cli.parameters import OutputFile
 from strata.errors import UsageError
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.cli.simulate_backends import Simulated

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Shown, console, emit, output_option, rows
+from strata.cli.output import console, emit, output_option
+from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.fleet.ledger import DeviceUse, Holder

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from strata.cli.output import emit, output_option, rows
-from strata.units import Dimension, parse, show_bandwidth, show_time
+from strata.cli.output import emit, output_option
+from strata.units import Dimension, parse
 
 
 @click.command()
@@ -42,7 +40,7 @@ def testbed(
     none). Nothing outside these namespaces is touched, and they are removed however the command ends.
     """
     from strata.evaluation.testbed.namespaces import LinkShape
-    from strata.evaluation.testbed.run import run
+    from strata.evaluation.testbed.run import run, show
 
     shape = LinkShape(
         _positive("--bandwidth", bandwidth, "bandwidth"), _positive("--latency", latency, "time", zero=True)
@@ -51,7 +49,7 @@ def testbed(
         plans or ("pp", "dp"), shape, domains=domains, steps=steps, is_calibrated=calibrate,
         time_limit_s=_positive("--time-limit", time_limit, "time")
     ).to_dict()  # fmt: skip
-    emit(data, output, [_table(data["rows"])])
+    emit(data, output, show(data["rows"]))
     if not calibrate:
         click.echo("the machine's speed is assumed: --calibrate measures it first", err=True)
 
@@ -61,20 +59,3 @@ def _positive(option: str, text: str, dimension: Dimension, *, zero: bool = Fals
     if value < 0 or (value == 0 and not zero):
         raise click.BadParameter(f"{text} is not above 0", param_hint=option)
     return value
-
-
-def _table(results: list[dict[str, Any]]) -> Any:
-    first = results[0]
-    bandwidth, latency = show_bandwidth(first["bandwidth_bytes_per_s"]), show_time(first["latency_s"])
-    return rows(
-        ("plan", "mostly", "measured", "spread", "predicted", "error", "backend"),
-        (
-            (
-                row["plan"], row["dominated_by"], show_time(row["measured_s"]), show_time(row["spread_s"]),
-                show_time(row["predicted_s"]), f"{row['error']:+.1%}", row["backend"]
-            )
-            for row in results
-        ),
-        right=range(2, 6),
-        title=f"links of {bandwidth}, {latency} one way; median step, quartile spread"
-    )  # fmt: skip

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from strata.cli.output import Shown, emit, output_option, progress, rows
+from strata.cli.output import emit, output_option, progress
 from strata.cli.planning import time_limit_s
 from strata.errors import OutOfTime
+from strata.tables import Shown, rows
 from strata.units import show_bytes, show_count, show_time, show_usd
 
 if TYPE_CHECKING:

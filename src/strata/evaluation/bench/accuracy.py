@@ -11,6 +11,7 @@ from strata.evaluation.published_benchmarks.accuracy import AccuracyRow, accurac
 from strata.evaluation.published_benchmarks.calibrate import fit_table
 from strata.evaluation.published_benchmarks.calibrated import CALIBRATION, FITTED_ON
 from strata.evaluation.published_benchmarks.case_file import read_cases
+from strata.tables import Shown, rows
 
 
 def measure(path: str | Path) -> dict[str, Any]:
@@ -62,3 +63,63 @@ def _means(runs: Sequence[AccuracyRow]) -> dict[str, Any]:
         }
         for name in ours
     }
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    yield rows(
+        ("run", "measured", "predicted", "error", "Sailor", ""),
+        [
+            (
+                row["id"],
+                _seconds(row["measured_s"]),
+                _seconds(row["predicted_s"]),
+                _percent(row["error"], signed=True),
+                _percent(row["sailor_error"], signed=True),
+                "?" if row["doubtful"] else "",
+            )
+            for row in data["rows"]
+        ],
+        right=range(1, 5),
+    )
+    sure = data["means_without_doubtful"]
+    yield ""
+    yield rows(
+        ("mean |error|", "rows", "ours", "Sailor", "run out", "set out", "ours*", "Sailor*"),
+        [
+            (
+                name,
+                str(means["rows"]),
+                _percent(means["ours"]),
+                _percent(means["sailor"]),
+                _percent(data["leave_one_out"][name]),
+                _percent(data["leave_one_set_out"][name]),
+                _percent(sure.get(name, {}).get("ours")),
+                _percent(sure.get(name, {}).get("sailor")),
+            )
+            for name, means in data["means"].items()
+        ],
+        right=range(1, 8),
+    )
+    yield "run out, set out: with constants fitted without the run, or without its set"
+    yield "*: without the doubtful rows (?)"
+    yield ""
+    for row in data["rows"]:
+        if row["reason"]:
+            yield f"{row['id']}: not predicted: {row['reason']}"
+        if row["note"]:
+            yield f"? {row['id']}: {row['note']}"
+    for constant in data["constants"]:
+        yield f"{constant['name']} = {constant['value']:g} {constant['unit']} (calibrated)"
+    if data["constants"]:
+        yield f"fitted on {data['constants'][0]['fitted_on']}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:+.1f}%" if signed else f"{100 * value:.1f}%"

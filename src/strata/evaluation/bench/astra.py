@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 from strata.evaluation.astra_reference.reference import SCALE_ONLY, answers, read_rows, score
+from strata.tables import Shown, rows
 
 
 def measure(path: str) -> dict[str, Any]:
@@ -41,3 +43,74 @@ def measure(path: str) -> dict[str, Any]:
             if run.error
         ],
     }
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    if not data["rows"]:
+        yield rows(
+            ("row", "scenario", "backend", "ours [ns]"),
+            [
+                (str(each["row"]), each["scenario"], each["backend"], _ns(each["ours_ns"]))
+                for each in data["answers"]
+            ],
+            right=(0, 3),
+        )
+        yield ""
+    scores = {**data["families"], "all": data}
+    yield rows(
+        ("family", "rows", "exact", "worst error"),
+        [
+            (
+                name + "*" * (name in data["not_counted"]),
+                str(each["rows"]),
+                str(each["exact"]),
+                _share(each["worst"] if each["rows"] else None),
+            )
+            for name, each in scores.items()
+        ],
+        right=range(1, 4),
+    )
+    if data["not_counted"]:
+        yield "* shows ASTRA-sim's scale; not in `all`"
+    if data["misses"]:
+        yield ""
+        yield rows(
+            ("miss", "backend", "ASTRA-sim [ns]", "ours [ns]"),
+            [
+                (each["scenario"], each["backend"], _ns(each["expected_ns"]), _ns(each["ours_ns"]))
+                for each in data["misses"]
+            ],
+            right=(2, 3),
+        )
+    pipelines = [each for each in data["answers"] if each["default_ns"] is not None]
+    if pipelines:
+        yield ""
+        yield rows(
+            ("pipeline", "topology", "backend", "ASTRA [ms]", "ours [ms]", "more"),
+            [
+                (
+                    each["scenario"],
+                    each["topology"],
+                    each["backend"],
+                    f"{each['ours_ns'] / 1e6:.3f}",
+                    f"{each['default_ns'] / 1e6:.3f}",
+                    f"{100 * (each['ours_ns'] / each['default_ns'] - 1):+.1f} %",
+                )
+                for each in pipelines
+            ],
+            right=range(3, 6),
+        )
+        yield "ASTRA: one communication slot a rank; ours: sends overlap (docs/fidelity.md)"
+    for title, key in (("no answer", "reason"), ("ASTRA-sim answers, but", "doubt")):
+        for text, count in Counter(each[key] for each in data["answers"] if each[key]).items():
+            yield ""
+            yield f"{title} ({count} row{'s' * (count > 1)}): {text}"
+
+
+def _ns(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}".replace(",", " ")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.4g} %"

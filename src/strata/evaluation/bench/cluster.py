@@ -18,6 +18,7 @@ from strata.evaluation.placement.loopback import round_trips
 from strata.evaluation.placement.quality import policies, replay
 from strata.evaluation.placement.rate import pace
 from strata.evaluation.placement.synthetic import synthetic_cluster, synthetic_trace
+from strata.tables import Shown, rows
 
 SIZES: Final = (500, 1000, 5000)
 BUSY: Final = 0.5
@@ -98,3 +99,48 @@ def _mean(outcomes: list[Any]) -> dict[str, Any]:
     keys = ("fragmentation", "bandwidth", "stranded_acu", "wait_s")
     means = {key: sum(getattr(outcome, key) for outcome in outcomes) / len(outcomes) for key in keys}
     return {**means, "trust": "assumed"}
+
+
+def _figures(row: dict[str, Any], *keys: str) -> list[str]:
+    return [f"{row[key]:,.2f}" if key.endswith("_ms") else str(row[key]) for key in keys]
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    yield "filter and prioritize for one pod, from JSON to JSON [ms]; gangs a second:"
+    body = [
+        [*_figures(row, "nodes", "p50_ms", "p99_ms", "wall_p50_ms", "wall_p99_ms"), f"{gangs:,.0f}"]
+        for row, gangs in zip(data["extender"], data["gangs_per_s"].values(), strict=True)
+    ]
+    yield rows(["nodes", "CPU p50", "p99", "wall p50", "p99", "gangs/s"], body, right=range(6))
+    if "http_p50_ms" in data["extender"][0]:
+        yield "over HTTP; and filter alone sent whole nodes, without HTTP and over it [ms]:"
+        body = [
+            [
+                *_figures(row, "nodes", "http_p50_ms", "http_p99_ms"),
+                f"{row['full_bytes'] / 1e6:,.1f}",
+                *_figures(row, "full_ms", "http_full_ms"),
+            ]
+            for row in data["extender"]
+        ]
+        heads = ["nodes", "names p50", "p99", "whole MB", "decided", "over HTTP"]
+        yield rows(heads, body, right=range(6))
+    for key, title in (("quality", "half full"), ("quality_overloaded", "overloaded")):
+        yield f"{TRACES} traces of {TRACE_GANGS} gangs on {TRACE_NODES} nodes, {title}:"
+        body = [
+            [
+                name,
+                f"{quality['fragmentation']:.3f}",
+                f"{quality['bandwidth']:.3f}",
+                f"{quality['stranded_acu']:,.0f}",
+                f"{quality['wait_s']:.1f}",
+            ]
+            for name, quality in data[key].items()
+        ]
+        heads = ["policy", "fragmentation", "bandwidth", "stranded ACU", "wait s"]
+        yield rows(heads, body, right=[1, 2, 3, 4])
+    peers = data["peers"]
+    yield (
+        f"peers: {peers['extender_full_nodes_5000_ms']:.0f} ms to parse 5000 full nodes in an HTTP extender; "
+        f"{peers['extender_pods_per_s_at_500']:.0f} pods/s with an extender at 500 nodes"
+    )

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from strata.errors import need
 from strata.evaluation.bench.progress import Progress, silent
+from strata.tables import Shown, rows
 from strata.training.hi_ppo.policy import load_policy
+from strata.units import show_time
 from strata.workload.presets import job_names
 from strata.workload.schema import load_job
 
@@ -56,3 +58,37 @@ def measure(*, seconds: float, fleets: int, seed: int, progress: Progress = sile
         "heads": [{"name": name, **asdict(heads.row(outcomes, name))} for name in HEADS] if outcomes else [],
         "trust": "analytic",
     }
+
+
+LABELS: Final = {
+    "dirichlet_untrained": "ratios, untrained",
+    "dirichlet": "ratios, trained",
+    "proportional": "by devices",
+    "exact_ratios": "exact plan's ratios",
+    "scorer": "candidate plans",
+    "exact": "exact search",
+}
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [
+        [
+            LABELS[item["name"]],
+            f"{item['regret_mean']:.1%}",
+            f"{item['regret_p95']:.1%}",
+            f"{item['optimal']:.0%}",
+            f"{item['r_eff_mean']:.1%}",
+            str(item["no_plan"]),
+            show_time(item["decision_p50_s"]),
+            show_time(item["decision_p99_s"]),
+        ]
+        for item in data["heads"]
+    ]
+    headers = ["head", "regret", "p95", "within 1 %", "R_eff", "no plan", "p50", "p99"]
+    yield rows(headers, body, right=range(1, 8))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in data["exact_plans"].items())
+    yield f"{data['fleets']} fleets ({data['left_out']} left out: no domain alone can run the job)"
+    yield f"exact plans: {kinds}; {data['exact_subsets']} of them leave domains out"
+    done = data["training"]
+    yield f"trained on {done['decisions']} decisions in {done['updates']} updates, seed {done['seed']}"

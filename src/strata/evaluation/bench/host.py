@@ -8,6 +8,7 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from strata.host.signals import stoppable
 from strata.host.trace.events import Names
 from strata.host.trace.lines import read_line
 from strata.host.trace.read import read_trace
+from strata.tables import Shown, rows
 
 SEED: Final = 1
 ROUNDS: Final = 3
@@ -120,3 +122,92 @@ def _kernel(rounds: int, patience: Patience, *, gains: bool, progress: Progress)
                 won = measure_gains(rounds, patience=patience, advance=advance)
             data["gain"] = [gain.to_dict() for gain in won]
     return data
+
+
+def show(data: Mapping[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [
+        ["read", f"{data['parse_events_per_s']:,.0f} events/s"],
+        ["read, line by line", f"{data['plain_parse_events_per_s']:,.0f} events/s"],
+        ["waits, and who had the CPU", f"{data['explain_events_per_s']:,.0f} events/s"],
+        ["detectors and table", f"{data['report_s']:.2f} s"],
+        ["trace", f"{data['events']:,} events, {data['bytes'] / 1e6:,.0f} MB, {data['waits']:,} waits"],
+        ["most memory", f"{data['peak_memory_bytes'] / 2**20:,.0f} MiB"],
+    ]
+    yield rows(["", "CPU time, one thread"], body)
+    trials = data["diagnosis"]
+    disturbed = f", {trials['disturbed']} more were disturbed by others" if trials["disturbed"] else ""
+    yield ""
+    rates = f"precision {trials['precision']:.0%}, recall {trials['recall']:.0%}" if trials["runs"] else "nothing"
+    yield f"culprits named, {trials['kernel']} kernel: {rates} in {trials['runs']} trials{disturbed}"
+    for trial in trials["skipped"]:
+        yield f"  {trial['fault']} cannot be made here: {trial['reason']}"
+    for trial in trials["missed"]:
+        was = " or ".join(trial["injected"]) or "nobody"
+        yield f"  {trial['fault']}, seed {trial['seed']}: it was {was}, named {trial['named'] or 'nobody'}"
+    yield from _show_kernel(data)
+
+
+def _show_kernel(data: Mapping[str, Any]) -> Shown:
+    yield ""
+    for recorder in data["record"]:
+        yield f"recording by {recorder['how']}: {_cost(recorder)}"
+    measurements = [measured for measured in data["noisy_neighbour"] if measured["trials"]]
+    body = [
+        (
+            measured["policy"],
+            f"{measured['wait_ms_mean']:.3f}",
+            f"{measured['wait_ms_low']:.3f} - {measured['wait_ms_high']:.3f}",
+            _times(measured["ratio_to_quiet"]),
+        )
+        for measured in measurements
+    ]
+    if body:
+        yield ""
+        yield rows(("policy", "wait a round [ms]", "least - most", "to quiet"), body, right=range(1, 4))
+    for measured in data["noisy_neighbour"]:
+        if measured["reason"]:
+            yield f"{measured['policy']}: {measured['reason']}"
+    for policy, floor in data["noise_floor"].items():
+        if floor:
+            ratio = f"{_times(floor['ratio'])} ({_times(floor['low'])} to {_times(floor['high'])})"
+            yield f"equal runs differ (A/A), {policy}: {ratio}"
+    if data["others_share"] is not None:
+        busy = f"load average {data['load_average']:.1f}"
+        yield f"others had {data['others_share']:.0%} of the CPU time meanwhile; {busy} at the start"
+    yield from _show_gains(data.get("gain", []))
+
+
+def _show_gains(gains: list[Mapping[str, Any]]) -> Shown:
+    if not gains:
+        return
+    body = [
+        (
+            gain["fault"],
+            gain["policy"],
+            _percent(gain["predicted"]),
+            _percent(gain["achieved"]),
+            f"{_percent(gain['achieved_low'])} - {_percent(gain['achieved_high'])}",
+            gain["reason"],
+        )
+        for gain in gains
+    ]
+    yield ""
+    yield rows(("fault", "policy", "at most", "achieved", "least - most", ""), body, right=range(2, 5))
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    if cost["cpu_s_per_mevents"] is None:
+        return str(cost["reason"])
+    return (
+        f"{cost['cpu_s_per_mevents']:.1f} CPU s a million events ({cost['recorder_cpu_s_per_mevents']:.1f} the "
+        f"recorder, {cost['slowdown_cpu_s_per_mevents']:.1f} the work), {cost['once_cpu_s']:.2f} s once"
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:,.2f}x"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:+.0%}"

@@ -19,6 +19,7 @@ from strata.learning.settings import Curriculum, PpoSettings
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
+from strata.tables import Shown, rows
 
 _EPOCHS: Final = 2
 _MINIBATCHES: Final = 4
@@ -145,3 +146,16 @@ def _peer(envs: int, updates: int, device: str, *, own: bool) -> float:
     began = clock()
     model.learn(envs * _STEPS * updates)
     return envs * _STEPS * updates / (clock() - began)
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [(row["name"], row["device"], f"{row['steps_per_s']:,.0f}") for row in data["rows"]]
+    title = f"{data['envs']} episodes at once, {data['weights']:,} weights"
+    yield rows(("what", "device", "steps/s"), body, right=[2], title=title)
+    for name, ratio in data["ratios"].items():
+        yield f"{name}: {ratio:.2f}"
+    yield from data["notes"]
+    yield ""
+    body = [(item["name"], f"{item['steps_per_s']:,.0f}", item["source"]) for item in data["references"]]
+    yield rows(("published, other problems", "steps/s", "source"), body, right=[1])

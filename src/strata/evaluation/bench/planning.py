@@ -11,9 +11,11 @@ from strata.evaluation.bench.progress import Progress, silent
 from strata.fleet.catalogue import accelerator
 from strata.fleet.schema import load_fleet
 from strata.fleet.synthetic import random_fleet
+from strata.tables import Shown, rows
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.planner import plan_training
 from strata.training.plan.shortlist.selection import shortlist
+from strata.units import show_time
 from strata.workload.schema import load_job
 
 CANDIDATES: Final = 96
@@ -63,3 +65,23 @@ def measure(
     except KeyboardInterrupt:
         is_interrupted = True
     return {"job": job.name, "rows": plans}, is_interrupted
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [
+        [
+            row["fleet"],
+            str(row["domains"]),
+            show_time(row["search_s"]),
+            "-" if row["gap"] is None else f"{row['gap']:.2%}",
+            f"{row['branches']:,}",
+            str(row["evaluated"]),
+            "no plan" if row["step_time_s"] is None else show_time(row["step_time_s"]),
+            show_time(row["shortlist_s"]),
+            "-" if row["shortlist_regret"] is None else f"{row['shortlist_regret']:.2%}",
+        ]
+        for row in data["rows"]
+    ]
+    heads = ["fleet", "domains", "CPU", "gap", "branches", "evaluated", "step", "quick", "regret"]
+    yield rows(heads, body, right=range(1, 9))

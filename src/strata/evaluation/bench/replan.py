@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.replan_scenario import read_scenarios
 from strata.evaluation.replan_ladder import RUNGS, Climb, climb_all, gaps
+from strata.tables import Shown, rows
 from strata.training.hi_ppo.policy import HiPpoPolicy, load_policy
 
 
@@ -56,3 +57,24 @@ def _other(policy: HiPpoPolicy, tables: list[Any], climbs: list[Climb]) -> dict[
         "worst": max(missed),
         "below_hysteresis": max(below),
     }
+
+
+SHOWN: Final = ("static", "myopic", "hysteresis", "mpc", "mpc_tuned", "hi_ppo", "vi", "clairvoyant")
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [[item["name"], *(f"{item[rung]:.4f}" for rung in SHOWN)] for item in data["scenarios"]]
+    for label, key in (("mean gap to vi", "mean"), ("worst gap to vi", "worst")):
+        gap = data["gap_to_vi"]
+        body.append([label, *(f"{gap[rung][key]:.2%}" if rung in gap else "" for rung in SHOWN)])
+    headers = ["scenario", "static", "myopic", "hyst.5", "mpc 2", "mpc*", "hi-ppo", "vi", "clairv."]
+    yield rows(headers, body, right=range(1, 9))
+    yield "mpc*: the best number of steps per scenario, with hindsight"
+    worst = data["below_hysteresis"]["worst"]
+    yield f"hi-ppo against hysteresis .5, worst scenario: {-worst:+.2%}"
+    for item in data["other_seeds"]:
+        yield (
+            f"training seed {item['seed']}: gap to vi mean {item['mean']:.2%}, worst {item['worst']:.2%}, "
+            f"against hysteresis at worst {-item['below_hysteresis']:+.2%}"
+        )

@@ -11,6 +11,7 @@ from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.bench.routing_overload import overload
 from strata.evaluation.bench.routing_rate import decision_times, random_layout
 from strata.serving.routing.make import RoutingStrategy, make_router
+from strata.tables import Shown, rows
 from strata.workload.huggingface import model
 from strata.workload.inference import ModelInfo
 
@@ -54,3 +55,28 @@ def measure(*, decisions: int, horizon_s: float, seed: int, progress: Progress =
     rng = np.random.default_rng(seed)
     load = overload(ModelInfo.of(model(MODEL)), "auto", rate_per_s=OFFERED_PER_S, horizon_s=horizon_s, rng=rng)
     return {"rows": rates, "overload": {**load._asdict(), "strategy": "auto", "trust": "analytic"}, "peer": PEER}
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [
+        [
+            str(row["nodes"]),
+            str(row["replicas"]),
+            row["strategy"],
+            f"{row['decisions_per_s']:,.0f}",
+            f"{row['p50_us']:.0f}",
+            f"{row['p99_us']:.0f}",
+        ]
+        for row in data["rows"]
+    ]
+    heads = ["nodes", "replicas", "router", "decisions/s", "p50 us", "p99 us"]
+    yield rows(heads, body, right=[0, 1, 3, 4, 5])
+    load, peer = data["overload"], data["peer"]
+    low, high = peer["decision_ms_at_256_nodes"]
+    rate = peer["decisions_per_s_over_http"]
+    yield f"peer: {low:.0f}-{high:.0f} ms a decision at 256 nodes, {rate:.0f}/s over HTTP"
+    yield (
+        f"load: {load['served_per_s']:.1f}/s served of {load['offered_per_s']:.1f}/s, p99 waits "
+        f"{load['p99_wait_s']:.2f} s (peer: {peer['served_per_s']}/s, {peer['p99_wait_s']:.0f} s)"
+    )

@@ -15,6 +15,7 @@ from strata.simulate.events.run import simulate as run
 from strata.simulate.events.work import Conditions, Job
 from strata.simulate.pipeline import StageTimes, classic_warmup, recurrence_s
 from strata.simulate.screening import one_f_one_b_s
+from strata.tables import Shown, rows
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from strata.workload.schema import load_job
 
@@ -104,3 +105,40 @@ def _events(name: str, *, jitter: float) -> dict[str, Any]:
 
     num_events, wall_s = work(), _seconds(work, time.perf_counter)
     return {"name": name, "events_per_s": num_events / wall_s, "wall_s": wall_s, "peer_s": _ASTRA_STEP_S}
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    yield _rates_table(data["rows"])
+    yield ""
+    yield _events_table(data["events"])
+
+
+def _rates_table(rates: list[dict[str, Any]]) -> Any:
+    return rows(
+        ("form", "backend", "S", "M", "plans/s", "peer", "ratio"),
+        (
+            (
+                row["name"], row["backend"], str(row["stages"]), str(row["microbatches"]),
+                f"{row['plans_per_s']:,.0f}", f"{row['peer_plans_per_s']:,.0f}", f"{row['ratio']:.2f}"
+            )
+            for row in rates
+        ),
+        right=range(2, 7)
+    )  # fmt: skip
+
+
+def _events_table(events: list[dict[str, Any]]) -> Any:
+    return rows(
+        ("events backend", "events/s", "wall", "ASTRA-sim"),
+        (
+            (
+                row["name"],
+                f"{row['events_per_s']:,.0f}",
+                f"{row['wall_s'] * 1e3:.1f}ms",
+                f"{row['peer_s'] * 1e3:.0f}ms",
+            )
+            for row in events
+        ),
+        right=range(1, 4),
+    )

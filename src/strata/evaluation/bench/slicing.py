@@ -18,6 +18,7 @@ from strata.errors import StrataError
 from strata.evaluation.bench.progress import Progress, silent
 from strata.fleet.slices import PRELOAD, Slice, slice_environment
 from strata.slicing.build import compiler, library
+from strata.tables import Shown, rows
 
 SOURCES: Final = Path(__file__).parent / "slicing_native"
 LIMIT_BYTES: Final = 64 * 2**30
@@ -137,3 +138,24 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> str:
     if done.returncode:
         raise StrataError(f"{Path(arguments[0]).name} ended with {done.returncode}: {done.stderr.strip()[:500]}")
     return done.stdout
+
+
+GOALS_NS: Final = {"alloc_free_ns": 60.0, "untouched_call_ns": 5.0}
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    alloc, untouched = data["alloc_free_ns"], data["untouched_call_ns"]
+    costs = (
+        ("allocation and free [ns]", alloc["without"], alloc["with"], f"{GOALS_NS['alloc_free_ns']:.0f}"),
+        ("untouched call [ns]", untouched["without"], untouched["with"], f"{GOALS_NS['untouched_call_ns']:.0f}"),
+        (f"{PROCESSES} processes started [ms]", data["startup_ms_200_without"], data["startup_ms_200"], "-"),
+    )
+    body = [
+        [name, f"{without:.1f}", f"{with_:.1f}", f"{with_ - without:.1f}", f"{with_ / without:.2f}", goal]
+        for name, without, with_, goal in costs
+    ]
+    yield rows(["", "without", "with", "added", "ratio", "added at most"], body, right=range(1, 6))
+    yield "\nshare of a device's time:"
+    body = [[f"{100 * share[key]:.1f}%" for key in ("asked", "kernels", "graphs")] for share in data["shares"]]
+    yield rows(["asked", "kernels got", "graphs got"], body, right=range(3))

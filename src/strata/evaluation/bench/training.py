@@ -10,6 +10,7 @@ from strata.evaluation.bench.progress import Progress, silent
 from strata.evaluation.published_benchmarks.case_file import CaseFile, CasePoint, TrainingCase, read_cases
 from strata.evaluation.published_benchmarks.formulas import FormulaScorer
 from strata.evaluation.published_benchmarks.search.point import search_point
+from strata.tables import Line, Shown, rows
 
 
 def measure(
@@ -48,3 +49,37 @@ def _planned(file: CaseFile, case: TrainingCase, point: CasePoint, reading_s: fl
     if result.reason:
         data["reason"] = result.reason
     return data
+
+
+def show(plans: list[dict[str, Any]], points: list[tuple[TrainingCase, CasePoint]]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = []
+    for plan, (case, point) in zip(plans, points, strict=True):
+        ours = plan[point.minimize]
+        sailor = point.peers.get("SAILOR", {}).get(point.minimize)
+        body.append(
+            (
+                f"{case.id} {point.id}",
+                "USD" if point.minimize == "cost_usd" else "s",
+                _figure(ours),
+                _figure(sailor),
+                _ratio(ours, sailor),
+                _figure(point.best_known),
+                _ratio(ours, point.best_known),
+                _ratio(ours, plan["lower_bound"]),
+                f"{plan['search_s']:.2f}",
+            )
+        )
+    headers = ("point", "in", "ours", "Sailor", "ratio", "best", "ratio", "/bound", "search s")
+    yield rows(headers, body, right=range(2, len(headers)))
+    for plan in plans:
+        if "reason" in plan:
+            yield Line(f"{plan['case']} {plan['point']}: {plan['reason']}", style="yellow")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _ratio(ours: float | None, other: float | None) -> str:
+    return "-" if ours is None or not other else f"{ours / other:.3f}"

@@ -13,6 +13,7 @@ from strata.learning.worlds import observe
 from strata.learning.worlds.pool import make_pool
 from strata.learning.worlds.settings import PRESETS
 from strata.learning.worlds.world import World
+from strata.tables import Shown, rows
 
 SIZES: Final = ((4, 8), (16, 16), (32, 32))
 """Fewest and most domains of a fleet."""
@@ -51,3 +52,18 @@ def _rates(world: World, steps: int, rng: np.random.Generator) -> dict[str, floa
             world.step(picks, rng)
         rates[f"{name}_steps_per_s"] = steps * world.num_envs / (time.process_time() - started)
     return rates
+
+
+def show(data: dict[str, Any]) -> Shown:
+    """Yield what is shown of the measurement to people."""
+    body = [
+        [
+            "-".join(map(str, dict.fromkeys(row["domains"]))),
+            str(row["slots"]),
+            str(row["options"]),
+            *(f"{row[f'{name}_steps_per_s']:,.0f}" for name in ("world", "raw_state", "with_options")),
+        ]
+        for row in data["rows"]
+    ]
+    headers = ["domains", "jobs at once", "options", "world", "with raw state", "with options"]
+    yield rows(headers, body, right=range(6), title="environment steps a CPU second, one core")

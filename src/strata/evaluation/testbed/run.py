@@ -17,6 +17,8 @@ from strata.evaluation.testbed.crew import Crew
 from strata.evaluation.testbed.namespaces import LinkShape, Namespaces, check_parts
 from strata.evaluation.testbed.plans import MODEL, build_plan
 from strata.evaluation.testbed.predict import predict
+from strata.tables import Shown, rows
+from strata.units import show_bandwidth, show_time
 from strata.workload.plan import TrainingPlan
 
 _WARMUP_STEPS: Final = 2
@@ -112,3 +114,21 @@ def compare(
         )
         for backend, report in reports.items()
     ]  # fmt: skip
+
+
+def show(results: list[dict[str, Any]]) -> Shown:
+    """Yield what was measured and predicted as a table for people."""
+    first = results[0]
+    bandwidth, latency = show_bandwidth(first["bandwidth_bytes_per_s"]), show_time(first["latency_s"])
+    yield rows(
+        ("plan", "mostly", "measured", "spread", "predicted", "error", "backend"),
+        (
+            (
+                row["plan"], row["dominated_by"], show_time(row["measured_s"]), show_time(row["spread_s"]),
+                show_time(row["predicted_s"]), f"{row['error']:+.1%}", row["backend"]
+            )
+            for row in results
+        ),
+        right=range(2, 6),
+        title=f"links of {bandwidth}, {latency} one way; median step, quartile spread"
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""The groups of commands below `strata`: tables, whose commands are each imported only when they run."""
+
+from __future__ import annotations
+
+import click
+
+from strata.cli.lazy import LazyGroup, Table
+
+
+def _group(name: str, text: str, table: Table) -> click.Group:
+    return LazyGroup(name, table=table, help=text)
+
+
+plan = _group(
+    "plan",
+    "Plan a job on a fleet: ranked, with the reasons.",
+    {
+        "train": ("strata.cli.plan_train:train", "Plan a training job: stages onto domains."),
+        "serve": ("strata.cli.plan_serve:serve", "Plan the serving of a model: layers onto nodes."),
+    },
+)
+serve = _group(
+    "serve",
+    "Serve requests on pipelines of nodes, or simulate it.",
+    {
+        "gateway": (
+            "strata.cli.serve_gateway:gateway",
+            "Route OpenAI-compatible requests onto the nodes that join.",
+        ),
+        "worker": ("strata.cli.serve_worker:worker", "Host a range of a real small transformer's layers."),
+        "simulate": ("strata.cli.serve_simulate:simulate", "Play arrivals and failures on a fleet; no GPU."),
+    },
+)
+kube = _group(
+    "kube",
+    "Place accelerator jobs on a Kubernetes cluster, whatever its vendors.",
+    {
+        "acu": ("strata.cli.kube_acu:acu", "What the cluster has, in use and free, of all vendors together."),
+        "agent": ("strata.cli.kube_agent:agent", "Find this node's accelerators, and publish how well they are."),
+        "controller": (
+            "strata.cli.kube_controller:controller",
+            "Route suspended jobs, and take broken nodes out.",
+        ),
+        "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
+        "extender": (
+            "strata.cli.kube_extender:extender",
+            "Answer schedulers that ask which nodes a pod may go to.",
+        ),
+        "flavors": ("strata.cli.kube_flavors:flavors", "Print what Kueue counts quota by, for kubectl apply."),
+        "library": ("strata.cli.kube_library:library", "Put the quota library into a folder of this node."),
+        "webhook": (
+            "strata.cli.kube_webhook:webhook",
+            "Inject runtimes into pods, and hold jobs back until routed.",
+        ),
+        "why": ("strata.cli.kube_why:why", "Where a job or a pod goes, or why it waits: every node's reason."),
+    },
+)
+host = _group(
+    "host",
+    "Explain why training loses CPU time on this machine, and give critical threads CPUs.",
+    {
+        "apply": ("strata.cli.host_apply:apply", "Apply the steps of a plain policy; each can be undone."),
+        "layers": ("strata.cli.host_layers:layers", "Generate a policy for the threads running here, any kernel."),
+        "lint": ("strata.cli.host_lint:lint", "Find what scx_layered silently accepts in a policy."),
+        "record": (
+            "strata.cli.host_record:record",
+            "Record the scheduler's events and a snapshot of the machine.",
+        ),
+        "report": ("strata.cli.host_report:report", "Why threads waited for a CPU, who held it, and what to do."),
+        "rollout": ("strata.cli.host_rollout:rollout", "Try a policy on attempts of jobs: A/A first, then A/B."),
+        "run-layered": ("strata.cli.host_run_layered:run_layered", "Run and supervise scx_layered, with metrics."),
+        "threads": (
+            "strata.cli.host_threads:threads",
+            "Classify live threads into pools and layers, with evidence.",
+        ),
+        "undo": ("strata.cli.host_apply:undo", "Restore the state before apply, also after a crash."),
+    },
+)
+bench = _group(
+    "bench",
+    "Measure strata against published figures and named peers.",
+    {
+        "training": ("strata.cli.benches:training", "Plan the points of a case file; score them neutrally."),
+        "serving": ("strata.cli.benches:serving", "Lay out the pools of a case file; score them neutrally."),
+        "routing": ("strata.cli.benches:routing", "Decisions a second of the routers, and a pool at its limit."),
+        "cluster": ("strata.cli.benches:cluster", "How fast pods and gangs are placed, and how well."),
+        "slicing": ("strata.cli.benches:slicing", "What the quota library adds to a driver's calls."),
+        "host": ("strata.cli.benches:host", "How fast traces of the scheduler are read and explained."),
+        "accuracy": ("strata.cli.benches:accuracy", "Predicted against measured step times of real runs."),
+        "planning": ("strata.cli.benches:planning", "How long exact planning takes, by number of domains."),
+        "simulate": ("strata.cli.benches:simulate", "How many plans a second the cost model answers."),
+        "replan": ("strata.cli.benches:replan", "Keep or switch under changing links: the ladder of rules."),
+        "learn": ("strata.cli.benches:learn", "PPO steps a second, beside Stable-Baselines3."),
+        "heads": ("strata.cli.benches:heads", "Allocation ratios against candidate plans, as agents' actions."),
+        "world": ("strata.cli.benches:world", "Steps a second of the simulated world of re-planning."),
+        "astra": ("strata.cli.benches:astra", "Our ASTRA-compatible mode against runs of ASTRA-sim."),
+    },
+)
