@@ -13,9 +13,8 @@ from strata.cluster.api.applier import Applier
 from strata.cluster.api.kinds import ObjectKind, meta
 from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import Change, Listed
-from strata.cluster.cache.cache import ClusterCache, job_placement
+from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
-from strata.cluster.controller.controller import Controller
 from strata.cluster.controller.healing import HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
@@ -117,7 +116,6 @@ class World:
             self.informer,
             applier,
             applier,
-            Controller(),
             is_leader=lambda: True,
             policy=HealingPolicy(),
             window=Window(),
@@ -147,7 +145,7 @@ class World:
         found = []
         for (kind, _), obj in self.server.objects.items():
             if kind in ("Job", "JobSet") and not jobs.is_suspended(obj) and not jobs.is_finished(obj):
-                placement = job_placement(obj)
+                placement = jobs.job_placement(obj)
                 assert placement is not None
                 found += [(pod.node, device) for pod in placement.pods for device in pod.devices]
         return found

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from strata.cluster.api.affinity import on_nodes, unmet, where_of
+from strata.cluster.api.affinity import on_nodes, where_of
+from strata.cluster.scheduling.eligibility import unmet
 
 LABELS = {"zone": "a", "disk": "ssd", "cores": "64", "kubernetes.io/hostname": "n1"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,8 @@ from strata.cluster.api.actions import Action, Apply, Delete, Event, Patch
 from strata.cluster.api.applier import Failure
 from strata.cluster.api.jobs import at
 from strata.cluster.api.kinds import annotations_of
-from strata.cluster.api.placement_annotation import CHECKPOINT, nodes_of
-from strata.cluster.cache.cache import ClusterCache, job_placement
+from strata.cluster.api.placement_annotation import CHECKPOINT
+from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.controller.controller import CHECKPOINT_DIR, Controller
 from strata.cluster.controller.release import OFFER
 from tests.cluster import objects
@@ -30,7 +29,9 @@ class Cluster:
     """A book, and a controller whose patches come true at once."""
 
     def __init__(self, **nodes: str) -> None:
-        self.cache, self.controller, self.now_s = ClusterCache(PROFILES), Controller(), 0.0
+        self.cache, self.now_s = ClusterCache(PROFILES), 0.0
+        self.done: list[Action] = []
+        self.controller = Controller(self.cache, self.apply)
         self.objects: dict[tuple[str, str], Any] = {}
         for name, model in nodes.items():
             self.put(kinds.NODE, objects.node(name, model))
@@ -42,27 +43,25 @@ class Cluster:
 
     def step(self, *, after_s: float = 1.0) -> list[Action]:
         self.now_s += after_s
-        done: list[Action] = []
+        self.done = []
+        self.controller.cycle(self.now_s, stamp=STAMP)
+        return self.done
 
-        def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
-            for action in actions:
-                done.append(action)
-                key = (action.ref.kind.kind, action.ref.name)
-                if isinstance(action, Patch) or (isinstance(action, Apply) and key in self.objects):
-                    self.put(action.ref.kind, merged(self.objects[key], action.body))
-                elif isinstance(action, Apply):
-                    self.put(action.ref.kind, copy.deepcopy(dict(action.body)))
-            return ()
-
-        self.controller.cycle(self.cache, self.now_s, apply=apply, stamp=STAMP)
-        return done
+    def apply(self, actions: Iterable[Action]) -> tuple[Failure, ...]:
+        for action in actions:
+            self.done.append(action)
+            ref = action.ref
+            if isinstance(action, Patch | Apply):
+                new = {"metadata": {"name": ref.name, "namespace": ref.namespace}}
+                self.put(ref.kind, merged(self.objects.get((ref.kind.kind, ref.name), new), action.body))
+        return ()
 
     def job(self, name: str) -> Any:
         return self.objects["Job", name]
 
     def nodes(self, name: str) -> tuple[str, ...]:
-        placement = job_placement(self.job(name))
-        return nodes_of(placement.pods) if placement else ()
+        placement = jobs.job_placement(self.job(name))
+        return placement.nodes if placement else ()
 
 
 def events(actions: list[Action]) -> list[str]:
@@ -141,7 +140,7 @@ def test_a_job_lands_on_ascend_when_nvidia_is_full() -> None:
     cluster.put(kinds.JOB, objects.job("second", devices=4, accelerator=A100, priority=-1))
     cluster.step()
     assert cluster.nodes("second") == ("a1",)
-    placement = job_placement(cluster.job("second"))
+    placement = jobs.job_placement(cluster.job("second"))
     assert placement is not None
     assert placement.profile == "pytorch-ascend"
 
@@ -341,7 +340,7 @@ def test_pods_of_a_gang_that_nothing_numbers_get_each_place_once() -> None:
     words = {"vram": "60Gi", "fractional": "true", "accelerator": A100}
     cluster.put(kinds.JOB, objects.job("sweep", pods=2, **words))
     cluster.step()
-    placement = job_placement(cluster.job("sweep"))
+    placement = jobs.job_placement(cluster.job("sweep"))
     assert placement is not None
     assert len(set(placement.pods)) == 2
     waits = replace(placement, pods=(replace(placement.pods[0], node="", devices=()),))

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 
+from strata.cluster.api.jobs import read_job
 from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode
 from strata.cluster.api.profile_schema import bundled_profiles
-from strata.cluster.controller.pending import pending_jobs
+from strata.cluster.controller.pending import pending_workloads
 from strata.cluster.kueue.flavors import flavor_name, flavors
 from strata.cluster.kueue.workload import activation, answer
 from strata.cluster.scheduling.index import Index
@@ -211,7 +212,8 @@ def test_our_check_becomes_active_once_and_others_are_left_alone():
 def test_jobs_with_a_queue_are_kueues_to_let_go():
     one, two = objects.job("ours", devices=1), objects.job("queued", devices=1)
     two["metadata"]["labels"] |= {"kueue.x-k8s.io/queue-name": "team"}
-    waiting = pending_jobs({"Job/default/ours": one, "Job/default/queued": two}, {})
+    jobs = {job.gang: job for job in map(read_job, (one, two))}
+    waiting = pending_workloads(jobs, {}, {}, {})
     assert [each.gang for each in waiting] == ["Job/default/ours"]
 
 

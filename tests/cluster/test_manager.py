@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from strata.cluster.api import kinds
-from strata.cluster.api.crd.compute_claim import pascal
+from strata.cluster.api.actions import pascal
 from strata.cluster.api.protocol import ApiFailed
 from tests.cluster import objects
 from tests.cluster.controlled_cluster import World, job

@@ -13,7 +13,6 @@ from strata.cluster.api.placement_annotation import (
     decode,
     encode,
     index_of,
-    nodes_of,
     place_of,
 )
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
@@ -109,4 +108,4 @@ def test_a_pod_has_the_place_of_its_number_or_the_only_one():
     assert place_of(pod(annotations={index: "3"}), gang) is None
     assert place_of(pod(), gang) is None
     assert place_of(pod(), placement()) == placement().pods[0]
-    assert nodes_of(gang.pods) == ("n1", "n2")
+    assert gang.nodes == ("n1", "n2")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.cluster.api.actions import pascal
 from strata.cluster.api.annotations import PREFIX, read_claim
-from strata.cluster.api.crd.compute_claim import claim_of, claim_status, pascal, spec_of
+from strata.cluster.api.crd.compute_claim import claim_of, claim_status, spec_of
 from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.placement_annotation import decode
 from strata.decision import Alternative, Reason

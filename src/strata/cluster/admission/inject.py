@@ -30,7 +30,6 @@ from strata.cluster.api.placement_annotation import (
     WAITING,
     decode,
     encode,
-    nodes_of,
     place_of,
 )  # fmt: skip
 from strata.cluster.api.pod_claims import devices_counted
@@ -88,9 +87,9 @@ def inject(pod: Object, placement: Placement, profile: RuntimeProfile, *, server
     there = spec.get("tolerations") or []
     if new := [dict(toleration) for toleration in profile.tolerations if toleration not in there]:
         spec["tolerations"] = [*there, *new]
-    all_nodes = [name for name in nodes_of(placement.pods) if name]
-    if nodes := [name for name in nodes_of([injection.own] if injection.own else placement.pods) if name]:
-        spec["affinity"] = on_nodes(spec, nodes, instead_of=all_nodes)
+    if placement.nodes:
+        nodes = (injection.own.node,) if injection.own else placement.nodes
+        spec["affinity"] = on_nodes(spec, nodes, instead_of=placement.nodes)
     annotations = {CONTAINER: injection.name, INJECTED: profile.name, **injection.counted()}
     if injection.own and injection.own.node:
         # Its own place alone: each pod of a thousand would carry a thousand, and all who watch would read them.

@@ -1,4 +1,4 @@
-"""What the controller wants done, as data: decided purely, done by `act.py`, compared in tests.
+"""What the controller wants done, as data: decided purely, done by `applier.py`, compared in tests.
 
 Every action may be done twice without harm: a patch says what should be, an event of the same things is counted.
 """
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.cluster.api.kinds import Object, ObjectKind, meta, name_of, namespace_of
+from strata.cluster.api.kinds import Object, ObjectKind, meta
+from strata.decision import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Ref:
 def ref_of(obj: Object, kind: ObjectKind) -> Ref:
     """Return an object's reference, in the version it was read in."""
     version = str(obj.get("apiVersion") or kind.api_version).rpartition("/")[2]
-    return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), str(meta(obj).get("uid") or ""))
+    name, namespace, uid = (str(meta(obj).get(key) or "") for key in ("name", "namespace", "uid"))
+    return Ref(replace(kind, version=version), name, namespace, uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,16 @@ class Event:
     reason: str
     message: str
     is_warning: bool = False
+
+
+def pascal(token: str) -> str:
+    """Return a reason's token as conditions and events write it: `gang-placed` is `GangPlaced`."""
+    return "".join(word.capitalize() for word in token.split("-"))
+
+
+def event(ref: Ref, reason: Reason, *, is_warning: bool = False) -> Event:
+    """Return the event that tells a reason."""
+    return Event(ref, pascal(reason.token), str(reason), is_warning)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,8 @@
-"""Node affinity: what a pod's own spec asks, and how it is narrowed, which is all the API server lets be changed.
-
-References
-----------
-core/v1 NodeSelectorTerm: its expressions must all hold, one that has none matches nothing; operators as of
-k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
-"""
+"""Node affinity: what a pod's own spec asks, and how it is narrowed, which the API server allows."""
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +10,6 @@ from strata.cluster.scheduling.claim import Where
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -58,39 +50,6 @@ def where_of(spec: Mapping[str, Any], *, placed_on: Sequence[str] = ()) -> Where
             break
         terms.append({**term, "matchExpressions": kept})
     return Where(dict(spec.get("nodeSelector") or {}), tuple(terms), tuple(spec.get("tolerations") or ()))
-
-
-def unmet(where: Where, name: str, labels: Mapping[str, str]) -> str:
-    """Return what of `where`'s labels a node does not have, empty where it may be gone to; taints are apart."""
-    for key, value in where.selector.items():
-        if labels.get(key) != value:
-            return f"{key}={value}"
-    if not where.terms or any(_holds(term, name, labels) for term in where.terms):
-        return ""
-    first = next(iter(where.terms[0].get("matchExpressions") or ()), {"key": "metadata.name", "operator": "In"})
-    values = ",".join(map(str, first.get("values") or ()))
-    return f"{first.get('key')} {first.get('operator')} {values}".strip()[:200]
-
-
-def _holds(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    return all(_is_met(expression, labels) for expression in expressions) and all(
-        _is_met(field, {"metadata.name": name}) for field in fields
-    )
-
-
-def _is_met(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    label, operator = labels.get(str(expression.get("key"))), expression.get("operator")
-    values: list[str] = [str(value) for value in expression.get("values") or ()]
-    if operator in ("Exists", "DoesNotExist"):
-        return (label is not None) is (operator == "Exists")
-    if operator in ("In", "NotIn"):
-        return (label in values) is (operator == "In")
-    if label is None or not _WHOLE.fullmatch(label) or len(values) != 1 or not _WHOLE.fullmatch(values[0]):
-        return False
-    return int(label) > int(values[0]) if operator == "Gt" else int(label) < int(values[0])
 
 
 def _on(nodes: Sequence[str]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from strata.cluster.api.actions import Action, Apply, Event, Evict, Patch, Ref
-from strata.cluster.api.kinds import EVENT
+from strata.cluster.api.kinds import EVENT, moment
 from strata.cluster.api.protocol import Api, ApiFailed
 
 SAME_S: Final = 600.0
@@ -50,12 +49,17 @@ class _EventSeries:
 
 @dataclass
 class Applier:
-    """clock: seconds since the epoch. new_id: a word no other event has. instance: which controller this is."""
+    """clock: seconds since the epoch. new_id: a word no other event has. instance: which controller this is.
+
+    may_act: asked before each action; once it says no, nothing more is done. failed: told of each failure.
+    """
 
     api: Api
     clock: Callable[[], float]
     new_id: Callable[[], str]
     instance: str
+    may_act: Callable[[], bool] = lambda: True
+    failed: Callable[[Failure], None] = lambda failure: None
     _events: OrderedDict[tuple[Any, ...], _EventSeries] = field(default_factory=OrderedDict)
     _tokens: float = EVENTS_AT_ONCE
     _filled_s: float = float("inf")
@@ -65,6 +69,8 @@ class Applier:
         failures: dict[Ref, Failure] = {}
         undone = []
         for action in actions:
+            if not self.may_act():
+                break
             failure = failures.get(action.ref)
             if failure is None:
                 try:
@@ -76,6 +82,7 @@ class Applier:
                     if not isinstance(action, Event):
                         failures[action.ref] = failure
             undone.append(Failure(action, failure.error, failure.what))
+            self.failed(undone[-1])
         return tuple(undone)
 
     def _perform(self, action: Action) -> None:
@@ -105,7 +112,7 @@ class Applier:
         key = (event.ref, event.reason, event.is_warning)
         same = self._events.get(key)
         if same is not None and now_s - same.last_s <= SAME_S:
-            series = {"series": {"count": same.count + 1, "lastObservedTime": _time(now_s)}}
+            series = {"series": {"count": same.count + 1, "lastObservedTime": moment(now_s, "microseconds")}}
             try:
                 self.api.patch(EVENT, same.name, _namespace(event.ref), body=series)
             except ApiFailed as error:
@@ -162,7 +169,7 @@ def _event_body(event: Event, *, name: str, instance: str, now_s: float) -> dict
             "name": ref.name[: _LONGEST_NAME - len(suffix)].rstrip(".-") + suffix,
             "namespace": _namespace(ref),
         },
-        "eventTime": _time(now_s),
+        "eventTime": moment(now_s, "microseconds"),
         "reportingController": _CONTROLLER,
         "reportingInstance": instance[:_LONGEST_WORD],
         "action": event.reason[:_LONGEST_WORD],
@@ -182,7 +189,3 @@ def _cut(message: str) -> str:
 def _namespace(ref: Ref) -> str:
     # Events about what has no namespace live here, as those of the kubelet about its node do.
     return ref.namespace or "default"
-
-
-def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

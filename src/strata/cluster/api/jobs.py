@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strata.cluster.api import kinds
-from strata.cluster.api.kinds import Object, ObjectKind, labels_of
-from strata.cluster.api.placement_annotation import MANAGED
+from strata.cluster.api.actions import Ref, ref_of
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, version_of
+from strata.cluster.api.placement_annotation import MANAGED, PLACEMENT, decode
+from strata.cluster.scheduling.snapshot import Placement
+from strata.errors import BadFile
 
 Path = tuple[str | int, ...]
 
@@ -41,6 +44,66 @@ class PodSet:
     first: int = 0
     per_job: int = 0
     has_devices: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the controller needs it, read once: when the API server tells of it.
+
+    gang: its key in the cache. version: of `obj`. is_queued: Kueue starts it, not we.
+    placement: as its templates have it; None where they have none, or `fault` says why it cannot be read.
+    """
+
+    gang: str
+    ref: Ref
+    obj: Object
+    version: str
+    is_managed: bool
+    is_queued: bool
+    is_suspended: bool
+    is_finished: bool
+    placement: Placement | None = None
+    fault: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is for us to start."""
+        return self.is_managed and not self.is_queued
+
+    @property
+    def runs(self) -> bool:
+        """Whether it holds the places of pods that are not there yet."""
+        return not self.is_suspended and not self.is_finished
+
+
+def read_job(obj: Object) -> Job:
+    """Return what a job of a kind with `suspend` says."""
+    placement, fault = None, ""
+    try:
+        placement = job_placement(obj)
+    except BadFile as error:
+        fault = str(error)
+    ref = ref_of(obj, _kind(obj))
+    return Job(
+        str(ref),
+        ref,
+        obj,
+        version_of(obj),
+        is_managed(obj),
+        is_queued(obj),
+        is_suspended(obj),
+        is_finished(obj),
+        placement,
+        fault,
+    )
+
+
+def job_placement(obj: Object) -> Placement | None:
+    """Return the placement a job's templates carry. Raises BadFile."""
+    for pod_set in pod_sets(obj):
+        if text := annotations_of(pod_set.template).get(PLACEMENT):
+            return decode(text, where=f"{obj.get('kind')} {kinds.namespace_of(obj)}/{kinds.name_of(obj)}")
+    return None
 
 
 def kind_of(obj: Object) -> ObjectKind | None:
@@ -76,11 +139,7 @@ def is_finished(obj: Object) -> bool:
         return True
     if str(status.get("jobStatus", "")) in ("SUCCEEDED", "FAILED", "STOPPED"):
         return True
-    over = {"Complete", "Completed", "Succeeded", "Failed"}
-    return any(
-        condition.get("type") in over and condition.get("status") == "True"
-        for condition in status.get("conditions") or ()
-    )
+    return kinds.is_true(obj, "Complete", "Completed", "Succeeded", "Failed")
 
 
 def start_reset(obj: Object) -> dict[str, Any] | None:

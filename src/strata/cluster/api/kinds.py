@@ -5,8 +5,9 @@ An object is the mapping the API server sends: nothing of it is copied into clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 Object = Mapping[str, Any]
@@ -87,6 +88,26 @@ def namespace_of(obj: Object) -> str:
 def labels_of(obj: Object) -> Mapping[str, str]:
     """Return an object's labels."""
     return meta(obj).get("labels") or {}
+
+
+def version_of(obj: Object) -> str:
+    """Return the resource version an object was read at: with it, a write over a newer one is refused."""
+    return str(meta(obj).get("resourceVersion") or "")
+
+
+def conditions_of(obj: Object) -> Sequence[Mapping[str, Any]]:
+    """Return the conditions in an object's status."""
+    return (obj.get("status") or {}).get("conditions") or ()
+
+
+def is_true(obj: Object, *types: str) -> bool:
+    """Return whether an object has a condition of one of these types that is True."""
+    return any(each.get("type") in types and each.get("status") == "True" for each in conditions_of(obj))
+
+
+def moment(at_s: float, timespec: str = "seconds") -> str:
+    """Return a time since the epoch as the API server writes it."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def annotations_of(obj: Object) -> Mapping[str, str]:

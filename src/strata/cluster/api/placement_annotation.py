@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -162,8 +162,3 @@ def place_of(pod: Object, placement: Placement) -> PodPlace | None:
         return placement.pods[0]
     number = index_of(pod)
     return placement.pods[number] if number is not None and number < len(placement.pods) else None
-
-
-def nodes_of(places: Sequence[PodPlace]) -> tuple[str, ...]:
-    """Return the nodes of some places, each once, in order of name."""
-    return tuple(sorted({place.node for place in places}))

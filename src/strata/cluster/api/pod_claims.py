@@ -23,7 +23,6 @@ from strata.cluster.api.placement_annotation import (
     PLACEMENT,
     WAITING,
     decode,
-    nodes_of,
 )  # fmt: skip
 from strata.cluster.api.pod_form import check_pod, where_of
 from strata.cluster.api.vendor_resources import counted
@@ -72,7 +71,7 @@ def allowed(pod: Object) -> Where:
     before: tuple[str, ...] = ()
     if text := annotations_of(pod).get(PLACEMENT):
         with suppress(BadFile):  # somebody's own writing: then nothing was narrowed by us
-            before = nodes_of(decode(text, where=where_of(pod)).pods)
+            before = decode(text, where=where_of(pod)).nodes
     return affinity.where_of(pod.get("spec") or {}, placed_on=before)
 
 

@@ -7,15 +7,18 @@ many of its vendor's devices as it asks for, and those are taken to be the first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.cluster.api.kinds import Object, annotations_of, name_of, namespace_of
+from strata.cluster.api.kinds import Object, meta
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, decode, place_of
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
+from strata.fleet.vendor_resources import vendor_of
 
 _OVER: Final = ("Succeeded", "Failed")
 
@@ -24,7 +27,7 @@ _OVER: Final = ("Succeeded", "Failed")
 class PodSeen:
     """A pod as far as devices go. node: empty until it is bound. place: its own, None where it may be any.
 
-    counts: of each extended resource. fault: why its placement cannot be read; it then counts as not ours.
+    counts: of each extended resource. One whose placement cannot be read counts as not ours.
     """
 
     key: str
@@ -34,7 +37,6 @@ class PodSeen:
     place: PodPlace | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     is_over: bool = False
-    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +51,20 @@ class Use:
 
 def pod_seen(pod: Object) -> PodSeen:
     """Return what a pod holds, or will once it is bound."""
-    key = f"{namespace_of(pod)}/{name_of(pod)}"
-    annotations, fault, placement = annotations_of(pod), "", None
+    about = meta(pod)
+    key = f"{about.get('namespace') or ''}/{about.get('name') or ''}"
+    annotations, placement = about.get("annotations") or {}, None
     if PLACEMENT in annotations:
-        try:
+        with suppress(BadFile):
             placement = decode(annotations[PLACEMENT], where=f"pod {key}")
-        except BadFile as error:
-            fault = str(error)
     return PodSeen(
         key,
         annotations.get(GANG) or f"Pod/{key}",
         str((pod.get("spec") or {}).get("nodeName") or ""),
         placement,
         None if placement is None else place_of(pod, placement),
-        dict(_counts(pod)),
+        _counts(pod),
         (pod.get("status") or {}).get("phase") in _OVER,
-        fault,
     )
 
 
@@ -79,16 +79,14 @@ def extended_resources(container: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _counts(pod: Object) -> Iterator[tuple[str, int]]:
+def _counts(pod: Object) -> Mapping[str, int]:
     spec = pod.get("spec") or {}
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for container in spec.get("containers") or ():
-        for name, amount in extended_resources(container).items():
-            total[name] = total.get(name, 0) + amount
+        total += Counter(extended_resources(container))
     for container in spec.get("initContainers") or ():
-        for name, amount in extended_resources(container).items():
-            total[name] = max(total.get(name, 0), amount)
-    yield from total.items()
+        total |= Counter(extended_resources(container))
+    return total
 
 
 def uses_of(
@@ -135,12 +133,16 @@ def _elsewhere(pod: PodSeen, share: float) -> Use:
 
 
 def free_of(
-    fingerprint: Fingerprint, uses: Sequence[Use], *, vendor_of: Callable[[str], str], offered: Mapping[str, int]
+    fingerprint: Fingerprint,
+    uses: Sequence[Use],
+    *,
+    vendors: Mapping[str, str],
+    allocatable: Mapping[str, Any],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return what is free of each device: bytes, and share of its cores.
 
-    vendor_of: whose devices a resource counts. offered: how many of a resource the node lets pods have; devices
-    beyond that are not free, since no pod that needs one could be bound.
+    vendors: by a resource that counts their devices, besides those everybody knows. allocatable: how many of a
+    resource the node lets pods have; devices beyond that are not free, since no pod that needs one could be bound.
     """
     devices = fingerprint.devices
     free_bytes, free_share = [device.memory_bytes for device in devices], [1.0] * len(devices)
@@ -151,17 +153,15 @@ def free_of(
             free_bytes[device] = 0.0 if is_whole else max(0.0, free_bytes[device] - (memory_bytes or 0.0))
             free_share[device] = 0.0 if is_whole else max(0.0, free_share[device] - share)
 
-    unnamed: dict[str, int] = {}
+    unnamed: Counter[str] = Counter()
     for use in uses:
         for device in use.devices:
             take(device, use.memory_bytes, use.cores_share)
         for resource, count in use.counts.items():
-            if vendor := vendor_of(resource):
-                unnamed[vendor] = unnamed.get(vendor, 0) + count
-    for resource, count in offered.items():
-        if vendor := vendor_of(resource):
-            there = sum(device.vendor == vendor for device in devices)
-            unnamed[vendor] = unnamed.get(vendor, 0) + max(0, there - count)
+            unnamed[vendors.get(resource) or vendor_of(resource)] += count
+    for resource, offered in allocatable.items():
+        if (vendor := vendors.get(resource) or vendor_of(resource)) and str(offered).isdigit():
+            unnamed[vendor] += max(0, sum(device.vendor == vendor for device in devices) - int(offered))
     for vendor, count in unnamed.items():
         vendor_devices = [i for i, device in enumerate(devices) if device.vendor == vendor]
         vendor_devices.sort(key=lambda i: (free_share[i] < 1.0 or free_bytes[i] < devices[i].memory_bytes, i))

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.cluster.api import jobs, kinds
+from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.runtime_profile import profile_of
-from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, meta, name_of, namespace_of
+from strata.cluster.api.jobs import Job, read_job
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
 from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, decode, encode
 from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
 from strata.cluster.scheduling.index import Index, has_room
@@ -23,7 +24,6 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
-from strata.fleet.vendor_resources import vendor_of
 
 RDMA_LABELS: Final = ("ai.compute/rdma-group", "network.topology.nvidia.com/leaf")
 RACK_LABELS: Final = ("ai.compute/rack", "network.topology.nvidia.com/spine")
@@ -37,7 +37,7 @@ WATCHED: Final = (
     kinds.POD,
     *kinds.SUSPENDABLE,
 )
-"""What the book is told of."""
+"""What the cache is told of."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Snapshot:
     index: Index
     grown: int
     profiles: tuple[RuntimeProfile, ...]
-    jobs: Mapping[str, Object]
+    jobs: Mapping[str, Job]
     gated: Mapping[str, Object]
     unbound: Mapping[str, Object]
     claims: Mapping[str, Object]
@@ -89,12 +89,17 @@ class ClusterCache:
     def __init__(self, profiles: Sequence[RuntimeProfile] = ()) -> None:
         self.faults: dict[str, str] = {}
         self.grown = 0
-        self.jobs: dict[str, Object] = {}
+        self.jobs: dict[str, Job] = {}
         self.gated: dict[str, Object] = {}
         self.unbound: dict[str, Object] = {}
         self.claims: dict[str, Object] = {}
         self.workloads: dict[str, Object] = {}
         self.checks: dict[str, Object] = {}
+        self._plain: Mapping[ObjectKind, dict[str, Object]] = {
+            kinds.COMPUTE_CLAIM: self.claims,
+            kinds.WORKLOAD: self.workloads,
+            kinds.ADMISSION_CHECK: self.checks,
+        }
         self.nodes: dict[str, Object] = {}
         self.compute_nodes: dict[str, Object] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
@@ -155,8 +160,9 @@ class ClusterCache:
         self._dirty.clear()
         return self._index
 
-    def snapshot(self) -> Snapshot:
-        """Return all that a scheduling cycle looks at, as it is now."""
+    def snapshot(self, now_s: float) -> Snapshot:
+        """Return all that a scheduling cycle looks at, without what was assumed for too long."""
+        self.expire(now_s)
         index = self.index  # first: it may change `grown`
         gated = {annotations_of(pod).get(GANG, "") for pod in self.gated.values()} & self._gangs.keys()
         unbound = {annotations_of(pod).get(GANG, "") for pod in self.unbound.values()}
@@ -200,11 +206,6 @@ class ClusterCache:
         entry.assumed, entry.assumed_until_s = decode(encode(placement), where=gang), until_s
         self._recount(gang)
 
-    def is_assumed(self, gang: str) -> bool:
-        """Return whether a gang's places are held that the API server does not show yet."""
-        entry = self._gangs.get(gang)
-        return entry is not None and entry.assumed is not None
-
     def forget(self, gang: str) -> None:
         """Take back what was assumed: it did not come about."""
         if entry := self._gangs.get(gang):
@@ -237,14 +238,10 @@ class ClusterCache:
             self._take_compute_node(key, obj)
         elif kind == kinds.RUNTIME_PROFILE:
             self._take_profile(key, obj)
-        elif kind == kinds.COMPUTE_CLAIM:
-            _put(self.claims, key, obj)
-        elif kind == kinds.WORKLOAD:
-            _put(self.workloads, key, obj)
-        elif kind == kinds.ADMISSION_CHECK:
-            _put(self.checks, key, obj)
+        elif kind in self._plain:
+            _put(self._plain[kind], key, obj)
         elif kind in kinds.SUSPENDABLE:
-            self._take_job(kind, key, obj)
+            self._take_job(f"{kind.kind}/{key}", obj)
 
     def _take_compute_node(self, name: str, obj: Object | None) -> None:
         fingerprint = self._read(kinds.COMPUTE_NODE, name, obj, fingerprint_of)
@@ -269,13 +266,13 @@ class ClusterCache:
         if (before is None or profile is None or before.resource != profile.resource) and before != profile:
             self._index = None  # whose devices a resource counts may have changed, on any node
 
-    def _take_job(self, kind: ObjectKind, key: str, obj: Object | None) -> None:
-        gang = f"{kind.kind}/{key}"
-        _put(self.jobs, gang, obj)
+    def _take_job(self, gang: str, obj: Object | None) -> None:
+        job = None if obj is None else read_job(obj)
+        _put(self.jobs, gang, job)
+        _put(self.faults, gang, (job and job.fault) or None)
         entry = self._gangs.setdefault(gang, _Gang())
-        entry.placement = None if obj is None else self._read(kind, key, obj, job_placement)
-        entry.is_reserved = obj is not None and not jobs.is_suspended(obj) and not jobs.is_finished(obj)
-        if obj is None or (entry.placement == entry.assumed and (entry.is_reserved or jobs.is_finished(obj))):
+        entry.placement, entry.is_reserved = (None, False) if job is None else (job.placement, job.runs)
+        if job is None or (entry.placement == entry.assumed and not (job.is_suspended and not job.is_finished)):
             entry.assumed = None
         self._recount(gang)
 
@@ -338,31 +335,24 @@ class ClusterCache:
             prefix = f"{kind.kind}/"
             return {key.removeprefix(prefix) for key in self.jobs if key.startswith(prefix)}
         of_kind: Mapping[ObjectKind, Mapping[str, Any]] = {
+            **self._plain,
             kinds.NODE: self.nodes,
             kinds.COMPUTE_NODE: self.compute_nodes,
             kinds.RUNTIME_PROFILE: self._own_profiles,
-            kinds.COMPUTE_CLAIM: self.claims,
             kinds.POD: self._gang_of_pod | self.gated,
-            kinds.WORKLOAD: self.workloads,
-            kinds.ADMISSION_CHECK: self.checks,
         }
         return set(of_kind[kind])
 
     def _state(self, name: str) -> NodeState:
         """Return a node as the router sees it."""
         node, fingerprint = self.nodes[name], self.fingerprints[name]
-        spec, status, labels = node.get("spec") or {}, node.get("status") or {}, labels_of(node)
+        spec, labels = node.get("spec") or {}, meta(node).get("labels") or {}
         uses = [
             use for gang in sorted(self._on_node.get(name, ())) for at, use in self._gangs[gang].uses if at == name
         ]
         vendors = {profile.resource: profile.vendor for profile in self.profiles}
-
-        def whose(resource: str) -> str:
-            return vendors.get(resource) or vendor_of(resource)
-
-        allocatable = status.get("allocatable") or {}
-        offered = {key: int(value) for key, value in allocatable.items() if whose(key) and str(value).isdigit()}
-        free_bytes, free_share = free_of(fingerprint, uses, vendor_of=whose, offered=offered)
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        free_bytes, free_share = free_of(fingerprint, uses, vendors=vendors, allocatable=allocatable)
         agent_status = (self.compute_nodes.get(name) or {}).get("status") or {}
         return NodeState(
             fingerprint,
@@ -370,18 +360,10 @@ class ClusterCache:
             free_share,
             labels=dict(labels),
             taints=tuple(_taint(taint) for taint in spec.get("taints") or ()),
-            is_schedulable=name not in self._closed and not spec.get("unschedulable") and _is_ready(status),
+            is_schedulable=name not in self._closed and not spec.get("unschedulable") and is_true(node, "Ready"),
             rdma_group=_first(labels, RDMA_LABELS) or str(agent_status.get("rdmaGroup") or ""),
             rack=_first(labels, RACK_LABELS) or str(agent_status.get("rack") or ""),
         )
-
-
-def job_placement(obj: Object) -> Placement | None:
-    """Return the placement a job's templates carry. Raises BadFile."""
-    for pod_set in jobs.pod_sets(obj):
-        if text := annotations_of(pod_set.template).get(PLACEMENT):
-            return decode(text, where=f"{obj.get('kind')} {_key(obj)}")
-    return None
 
 
 def _placement(gang: _Gang) -> Placement | None:
@@ -391,8 +373,8 @@ def _placement(gang: _Gang) -> Placement | None:
 
 
 def _key(obj: Object) -> str:
-    namespace = namespace_of(obj)
-    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+    about = meta(obj)
+    return "/".join(filter(None, (about.get("namespace"), about.get("name"))))
 
 
 def _put(into: dict[str, Any], key: str, value: Any) -> None:
@@ -410,10 +392,9 @@ def _is_gated(pod: Object) -> bool:
 def _is_unbound(pod: Object) -> bool:
     if not {PLACEMENT, GANG} <= annotations_of(pod).keys() or meta(pod).get("deletionTimestamp"):
         return False
-    conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(
         (condition.get("type"), condition.get("reason")) == ("PodScheduled", "Unschedulable")
-        for condition in conditions
+        for condition in conditions_of(pod)
     )
 
 
@@ -426,13 +407,6 @@ def _may_fit_more(before: NodeState, after: NodeState) -> bool:
 
     free = zip(before.free_bytes + before.free_share, after.free_bytes + after.free_share, strict=True)
     return any(is_now > was for was, is_now in free) or eligibility(before) != eligibility(after)
-
-
-def _is_ready(status: Mapping[str, Any]) -> bool:
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in status.get("conditions") or ()
-    )
 
 
 def _taint(taint: Mapping[str, Any]) -> str:

@@ -9,28 +9,24 @@
     6. explain   every node's reason, from the choice that was made, into its claim
 
 The lock is held for 1 and 4 alone. 2, 3 and what 6 writes are pure but for what is remembered of those who wait.
+Nothing here knows threads, clocks or an API server: `manager` brings them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from strata.cluster.api import jobs, kinds
-from strata.cluster.api.actions import Action, Event, Patch, ref_of
+from strata.cluster.api import jobs
+from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.applier import Failure
-from strata.cluster.api.crd.compute_claim import pascal
-from strata.cluster.api.kinds import annotations_of
-from strata.cluster.api.placement_annotation import (
-    GANG,
-    INJECTED,
-    nodes_of,
-)  # fmt: skip
+from strata.cluster.api.placement_annotation import GANG, INJECTED
 from strata.cluster.cache.cache import ClusterCache, Snapshot
-from strata.cluster.controller.pending import PendingWorkload, pending_jobs, pending_pods
+from strata.cluster.controller.pending import PendingWorkload, pending_workloads
 from strata.cluster.controller.release import OFFER, release_patch
 from strata.cluster.controller.reschedule import held_back, recreated
 from strata.cluster.controller.status_writer import claim_of_job, just, offer_of, says_routed
@@ -38,7 +34,6 @@ from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.evaluation import Choice, Evaluation, evaluate
 from strata.cluster.scheduling.explain import explain
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.decision import Decision, Reason
 from strata.errors import StrataError
@@ -111,19 +106,28 @@ class _Decisions:
 
 
 Apply = Callable[[Iterable[Action]], Sequence[Failure]]
-"""Does actions in order and returns those that were not done."""
+"""Does actions in order and returns those that were not done: `Applier.do`."""
 
 
 @dataclass
 class Controller:
-    """checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError.
+    """lock: of the cache. timer: how long a cycle has taken [s].
+
+    checkpoint_of: the newest complete checkpoint in a folder, empty where there is none; raises StrataError.
 
     promised: the places of gangs that gated pods of theirs got and do not show yet, by the pod, and until when.
     """
 
+    cache: ClusterCache
+    apply: Apply
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     policy: CyclePolicy = field(default_factory=CyclePolicy)
     checkpoint_of: Callable[[str], str] = lambda folder: ""
+    timer: Callable[[], float] = time.perf_counter
     promised: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
+    _now_s: float = 0.0
+    _stamp: str = ""
+    _begun_s: float = 0.0
     _notices: dict[str, _Notice] = field(default_factory=dict)
     _stuck: dict[str, float] = field(default_factory=dict)
     _known: dict[str, PendingWorkload] = field(default_factory=dict)
@@ -137,66 +141,47 @@ class Controller:
         """How many waited at the last cycle."""
         return len(self._notices)
 
-    def cycle(
-        self,
-        cache: ClusterCache,
-        now_s: float,
-        *,
-        apply: Apply,
-        stamp: str,
-        lock: AbstractContextManager[Any] | None = None,
-        spent_s: Callable[[], float] = lambda: 0.0,
-    ) -> bool:
-        """Run one cycle; return whether the next should follow at once.
-
-        stamp: the time as the API server writes it. lock: of the cache. spent_s: since the cycle was begun.
-        """
-        lock = lock or nullcontext()
+    def cycle(self, now_s: float, *, stamp: str) -> bool:
+        """Run one cycle; return whether the next should follow at once. stamp: `now_s` for the API server."""
+        self._now_s, self._stamp, self._begun_s = now_s, stamp, self.timer()
         # 1. Snapshot
-        with lock:
-            cache.expire(now_s)
-            snapshot = cache.snapshot()
+        with self.lock:
+            snapshot = self.cache.snapshot(now_s)
         # 2. Queue
-        queue = self._queue(snapshot, now_s)
+        queue = self._queue(snapshot)
         # 3. Decide
-        decisions = self._decide(snapshot, queue, now_s, spent_s)
+        decisions = self._decide(snapshot, queue)
         # 4. Assume
-        with lock:
-            assumed = self._assume(cache, snapshot, decisions.assignments, now_s)
+        with self.lock:
+            assumed = self._assume(snapshot, decisions.assignments)
         # 5. Apply
-        released = [
-            assignment for assignment in assumed if self._apply(cache, assignment, now_s, apply=apply, lock=lock)
-        ]
-        apply(decisions.resets)
+        released = [assignment for assignment in assumed if self._release(assignment)]
+        self.apply(decisions.resets)
         # 6. Explain
         for assignment in released:
             if assignment.evaluation is not None:
-                decision = explain(assignment.evaluation)
-                apply(self._report(snapshot, assignment.workload, decision, now_s, stamp))
+                self.apply(self._report(snapshot, assignment.workload, explain(assignment.evaluation)))
         for workload, reason in decisions.unreleasable:
-            apply(self._report(snapshot, workload, just(reason), now_s, stamp))
-        if not decisions.is_whole or not self._explain(
-            cache, snapshot, decisions, now_s, apply=apply, stamp=stamp, lock=lock, spent_s=spent_s
-        ):
+            self.apply(self._report(snapshot, workload, just(reason)))
+        if not (self._explain(snapshot, decisions) and decisions.is_whole):
             return True
-        apply(self._reschedule(snapshot, decisions.index, now_s))
-        apply(self._settle(snapshot, now_s, stamp))
+        self.apply(self._reschedule(snapshot, decisions.index))
+        self.apply(self._settle(snapshot))
         return False
 
-    def _queue(self, snapshot: Snapshot, now_s: float) -> list[PendingWorkload]:
+    def _queue(self, snapshot: Snapshot) -> list[PendingWorkload]:
         """Return what waits, in order, and forget those that do so no longer."""
-        jobs_ = pending_jobs(snapshot.jobs, snapshot.claims, self._known)
-        queue = sorted([*jobs_, *pending_pods(snapshot.gated, self._known)], key=lambda workload: workload.order)
+        queue = pending_workloads(snapshot.jobs, snapshot.gated, snapshot.claims, self._known)
         self._known = {workload.gang: workload for workload in queue}
         self.promised = {
-            gang: promise for gang, promise in self.promised.items() if gang in self._known and now_s < promise[2]
+            gang: promise
+            for gang, promise in self.promised.items()
+            if gang in self._known and self._now_s < promise[2]
         }
-        self._notices = {gang: self._notices.get(gang) or _Notice(now_s) for gang in self._known}
+        self._notices = {gang: self._notices.get(gang) or _Notice(self._now_s) for gang in self._known}
         return queue
 
-    def _decide(
-        self, snapshot: Snapshot, queue: Sequence[PendingWorkload], now_s: float, spent_s: Callable[[], float]
-    ) -> _Decisions:
+    def _decide(self, snapshot: Snapshot, queue: Sequence[PendingWorkload]) -> _Decisions:
         """Return where everything that waits goes, or why it goes nowhere."""
         if snapshot.grown != self._grown:
             self._grown = snapshot.grown
@@ -204,7 +189,7 @@ class Controller:
         made = _Decisions(snapshot.index)
         free_places = self._free_places(snapshot)
         for workload in queue:
-            if len(made.assignments) >= self.policy.most_released or spent_s() > self.policy.decide_s:
+            if len(made.assignments) >= self.policy.most_released or self._is_late(self.policy.decide_s):
                 made.is_whole = False
                 break
             if workload.gang in snapshot.assumed:
@@ -218,9 +203,9 @@ class Controller:
                 reason = Reason("release-refused", workload.ref.name, {"why": notice.refused})
                 made.unreleasable.append((workload, reason))
                 notice.refused = ""
-            if now_s < notice.again_s:
+            if self._now_s < notice.again_s:
                 continue
-            if workload.ref.kind != kinds.POD and (reset := jobs.start_reset(workload.obj)):
+            if not workload.is_pod and (reset := jobs.start_reset(workload.obj)):
                 if jobs.is_quiet(workload.obj):
                     made.resets.append(Patch(workload.ref, reset, "status"))
             elif workload.of:
@@ -230,7 +215,7 @@ class Controller:
                     placement = replace(snapshot.placements[workload.of], pods=(left.pop(0),))
                     made.assignments.append(Assignment(workload, placement))
             else:
-                evaluation = self._evaluate(made.index, workload, workload.claim, snapshot.profiles)
+                evaluation = self._evaluate(snapshot, made.index, workload, workload.claim)
                 placed = evaluation.choice.placement
                 if placed is None:
                     made.unplaced.append((workload, evaluation.choice))
@@ -238,6 +223,9 @@ class Controller:
                     made.assignments.append(Assignment(workload, placed, evaluation))
                     made.index = made.index.placed(placed)
         return made
+
+    def _is_late(self, limit_s: float) -> bool:
+        return self.timer() - self._begun_s > limit_s
 
     def _free_places(self, snapshot: Snapshot) -> dict[str, list[PodPlace]]:
         """Return the places of gangs that no pod has, and none was promised."""
@@ -247,196 +235,159 @@ class Controller:
                 left[gang].remove(place)
         return left
 
-    def _evaluate(
-        self, index: Index, workload: PendingWorkload, claim: Claim, profiles: Sequence[RuntimeProfile]
-    ) -> Evaluation:
+    def _evaluate(self, snapshot: Snapshot, index: Index, workload: PendingWorkload, claim: Claim) -> Evaluation:
         """Return the router's answer; who asks for the same as somebody who got nothing gets nothing.
 
         Room only shrinks until `grown` changes, but an offer is of one index.
         """
         known = self._unplaceable.get(workload.asks)
         if known is not None and (known[1].offer is None or known[0] is index):
-            choice = known[1]
-            return Evaluation(index, claim, profiles, choice.demands, choice.refusals, choice)
-        evaluation = evaluate(index, claim, profiles)
+            return evaluate(index, claim, snapshot.profiles, known=known[1])
+        evaluation = evaluate(index, claim, snapshot.profiles)
         if evaluation.choice.placement is None:
             self._unplaceable[workload.asks] = index, evaluation.choice
         return evaluation
 
-    def _assume(
-        self, cache: ClusterCache, snapshot: Snapshot, assignments: Sequence[Assignment], now_s: float
-    ) -> list[Assignment]:
+    def _assume(self, snapshot: Snapshot, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Hold the places of assignments; return those that still can be had, by those still as they were read."""
-        until_s = now_s + self.policy.assume_s
-        is_same = cache.index is snapshot.index
+        until_s = self._now_s + self.policy.assume_s
+        is_same = self.cache.index is snapshot.index
         held = []
         for assignment in assignments:
             workload, placement = assignment.workload, assignment.placement
-            if not _is_current(cache, workload):
+            if not self._is_current(workload):
                 continue
             if assignment.evaluation is None:
-                if placement.pods[0] in cache.free_places(workload.of):
+                if placement.pods[0] in self.cache.free_places(workload.of):
                     self.promised[workload.gang] = workload.of, placement.pods[0], until_s
                     held.append(assignment)
-            elif is_same or cache.has_room(placement):
-                cache.assume(workload.gang, placement, until_s=until_s)
-                self._released_s[workload.gang] = now_s
+            elif is_same or self.cache.has_room(placement):
+                self.cache.assume(workload.gang, placement, until_s=until_s)
+                self._released_s[workload.gang] = self._now_s
                 held.append(assignment)
         if len(held) < len(assignments):
             self._unplaceable.clear()  # who came later was refused room that nobody took
-        _ = cache.index  # so that `grown` tells when what is taken here comes back
+        _ = self.cache.index  # so that `grown` tells when what is taken here comes back
         return held
 
-    def _apply(
-        self,
-        cache: ClusterCache,
-        assignment: Assignment,
-        now_s: float,
-        *,
-        apply: Apply,
-        lock: AbstractContextManager[Any],
-    ) -> bool:
+    def _is_current(self, workload: PendingWorkload) -> bool:
+        """Return whether what waits is still as it was read. The caller holds the lock."""
+        if workload.is_pod:
+            return self.cache.gated.get(f"{workload.ref.namespace}/{workload.ref.name}") is workload.obj
+        job = self.cache.jobs.get(workload.gang)
+        return job is not None and job.obj is workload.obj
+
+    def _release(self, assignment: Assignment) -> bool:
         """Release what has a place; return whether it was. What is refused gives its places back."""
         workload = assignment.workload
         checkpoint, trouble = self._checkpoint(workload) if assignment.evaluation else ("", None)
-        failures = apply([release_patch(workload, assignment.placement, checkpoint)])
+        failures = self.apply([release_patch(workload, assignment.placement, checkpoint)])
         for failure in failures:
             # Without an answer it may have been done, or still be: its places are held until it shows.
             if 400 <= failure.error.status < 500:
-                with lock:
-                    cache.forget(workload.gang)
+                with self.lock:
+                    self.cache.forget(workload.gang)
                 self.promised.pop(workload.gang, None)
                 notice = self._notices.get(workload.gang)
                 if failure.what == "refused" and notice is not None:
-                    notice.refused, notice.again_s = str(failure.error), now_s + self.policy.again_s
+                    notice.refused, notice.again_s = str(failure.error), self._now_s + self.policy.again_s
         if trouble is not None and not failures:
-            apply([Event(workload.ref, pascal(trouble.token), str(trouble), is_warning=True)])
+            self.apply([event(workload.ref, trouble, is_warning=True)])
         return not failures
-
-    def _explain(
-        self,
-        cache: ClusterCache,
-        snapshot: Snapshot,
-        decisions: _Decisions,
-        now_s: float,
-        *,
-        apply: Apply,
-        stamp: str,
-        lock: AbstractContextManager[Any],
-        spent_s: Callable[[], float],
-    ) -> bool:
-        """Tell those that got no place why, where it is time to; return whether all were told that had to be."""
-        every_s = max(self.policy.explain_every_s, self.policy.explain_each_s * len(self._notices))
-        for workload, choice in decisions.unplaced:
-            if spent_s() > self.policy.explain_s:
-                return False
-            notice = self._notices[workload.gang]
-            is_new_offer = choice.offer is not None and notice.what[:1] != ("ask",)
-            if now_s - notice.at_s < every_s and not is_new_offer:
-                continue
-            with lock:
-                is_current = _is_current(cache, workload)
-            if is_current:
-                apply(self._unplaced(snapshot, decisions.index, workload, choice, now_s, stamp))
-        return True
-
-    def _unplaced(
-        self,
-        snapshot: Snapshot,
-        index: Index,
-        workload: PendingWorkload,
-        choice: Choice,
-        now_s: float,
-        stamp: str,
-    ) -> Iterator[Action]:
-        """Yield what tells one workload why it has no place, what it is offered, and who has to make it again."""
-        claim = workload.claim
-        assert claim is not None, "only what can be read is evaluated"
-        evaluation = Evaluation(index, claim, snapshot.profiles, choice.demands, choice.refusals, choice)
-        decision = explain(evaluation)
-        yield from self._report(snapshot, workload, decision, now_s, stamp)
-        offered, offer = annotations_of(workload.obj).get(OFFER, ""), offer_of(decision)
-        notice = self._notices[workload.gang]
-        if workload.ref.kind != kinds.POD:
-            if offer != offered:
-                yield Patch(workload.ref, {"metadata": {"annotations": {OFFER: offer or None}}})
-        elif now_s - notice.since_s >= self.policy.reschedule_after_s:
-            # What was injected into it cannot be changed: its owner makes one for another kind of card.
-            replaced = tuple(recreated(snapshot, index, workload.obj, claim.profile))
-            if replaced:
-                notice.since_s = now_s
-            yield from replaced
-
-    def _report(
-        self,
-        snapshot: Snapshot,
-        workload: PendingWorkload,
-        decision: Decision[Placement],
-        now_s: float,
-        stamp: str,
-    ) -> Iterator[Action]:
-        """Write a decision into the claim's status, and an event where the answer is another than before."""
-        notice, first = self._notices[workload.gang], decision.reasons[0]
-        notice.at_s = now_s
-        what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
-        if workload.ref.kind != kinds.POD:
-            yield from claim_of_job(snapshot.claims, workload, decision, stamp)
-        if what != notice.what:
-            notice.what = what
-            yield Event(workload.ref, pascal(first.token), str(first), is_warning=decision.choice is None)
-
-    def _reschedule(self, snapshot: Snapshot, index: Index, now_s: float) -> Iterator[Action]:
-        """Have one pod recreated, or one job routed again, that was placed where somebody else was quicker.
-
-        Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
-        devices, and leaves who came second where they are for ever.
-        """
-        self._stuck = {key: self._stuck.get(key, now_s) for key in snapshot.unbound}
-        for key, since_s in self._stuck.items():
-            if now_s - since_s >= self.policy.reschedule_after_s:
-                self._stuck[key] = now_s
-                annotations = annotations_of(pod := snapshot.unbound[key])
-                if annotations[GANG].startswith("Pod/"):
-                    actions = tuple(recreated(snapshot, index, pod, annotations.get(INJECTED, "")))
-                else:
-                    actions = tuple(held_back(snapshot, index, annotations[GANG]))
-                if actions:
-                    yield from actions
-                    return
-
-    def _settle(self, snapshot: Snapshot, now_s: float, stamp: str) -> Iterator[Action]:
-        """Have claims say so where their jobs run: who released them may have ended, or not been heard, before."""
-        if now_s - self._settled_s < self.policy.settle_every_s:
-            return
-        self._settled_s = now_s
-        self._released_s = {gang: at_s for gang, at_s in self._released_s.items() if gang in snapshot.jobs}
-        for gang, obj in snapshot.jobs.items():
-            is_recent = now_s - self._released_s.get(gang, float("-inf")) < self.policy.settle_every_s
-            if is_recent or not jobs.is_managed(obj) or jobs.is_suspended(obj) or jobs.is_finished(obj):
-                continue
-            kind, placement = jobs.kind_of(obj), snapshot.placements.get(gang)
-            assert kind is not None, "only kinds with suspend are kept"
-            if placement is not None and not says_routed(snapshot.claims, ref := ref_of(obj, kind)):
-                data = {"devices": placement.devices_per_pod, "model": placement.model}
-                data |= {"pods": len(placement.pods), "nodes": len(nodes_of(placement.pods))}
-                decision = just(Reason("gang-runs", ref.name, data), placement)
-                yield from claim_of_job(snapshot.claims, PendingWorkload(gang, ref, obj, None), decision, stamp)
 
     def _checkpoint(self, workload: PendingWorkload) -> tuple[str, Reason | None]:
         """Return what a job goes on from, empty where there is nothing, and what is wrong with its folder."""
-        folder = annotations_of(workload.obj).get(CHECKPOINT_DIR, "")
+        folder = workload.annotations.get(CHECKPOINT_DIR, "")
         try:
             return (self.checkpoint_of(folder) if folder else ""), None
         except StrataError as error:
             return "", Reason("checkpoint-unknown", folder[:200], {"what": str(error)[:500]})
 
+    def _explain(self, snapshot: Snapshot, decisions: _Decisions) -> bool:
+        """Tell those that got no place why, where it is time to; return whether all were told that had to be."""
+        if not decisions.is_whole:
+            return False
+        every_s = max(self.policy.explain_every_s, self.policy.explain_each_s * len(self._notices))
+        for workload, choice in decisions.unplaced:
+            if self._is_late(self.policy.explain_s):
+                return False
+            notice = self._notices[workload.gang]
+            is_new_offer = choice.offer is not None and notice.what[:1] != ("ask",)
+            if self._now_s - notice.at_s < every_s and not is_new_offer:
+                continue
+            with self.lock:
+                is_current = self._is_current(workload)
+            if is_current:
+                self.apply(self._unplaced(snapshot, decisions.index, workload, choice))
+        return True
 
-def _is_current(cache: ClusterCache, workload: PendingWorkload) -> bool:
-    """Return whether what waits is still as it was read."""
-    is_pod = workload.ref.kind.kind == "Pod"
-    now = (
-        cache.gated.get(f"{workload.ref.namespace}/{workload.ref.name}")
-        if is_pod
-        else cache.jobs.get(workload.gang)
-    )
-    return now is workload.obj
+    def _unplaced(
+        self, snapshot: Snapshot, index: Index, workload: PendingWorkload, choice: Choice
+    ) -> Sequence[Action]:
+        """Return what tells one workload why it has no place, what it is offered, and who has to make it again."""
+        assert workload.claim is not None, "only what can be read is evaluated"
+        decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice))
+        actions, notice = self._report(snapshot, workload, decision), self._notices[workload.gang]
+        if not workload.is_pod:
+            offer = offer_of(decision)
+            if offer != workload.annotations.get(OFFER, ""):
+                actions.append(Patch(workload.ref, {"metadata": {"annotations": {OFFER: offer or None}}}))
+        elif self._now_s - notice.since_s >= self.policy.reschedule_after_s:
+            # What was injected into it cannot be changed: its owner makes one for another kind of card.
+            replaced = recreated(snapshot, index, workload.obj, workload.claim.profile)
+            notice.since_s = self._now_s if replaced else notice.since_s
+            actions += replaced
+        return actions
+
+    def _report(
+        self, snapshot: Snapshot, workload: PendingWorkload, decision: Decision[Placement]
+    ) -> list[Action]:
+        """Return what writes a decision into the claim, and an event where the answer is another than before."""
+        notice, first = self._notices[workload.gang], decision.reasons[0]
+        notice.at_s = self._now_s
+        actions: list[Action] = []
+        if not workload.is_pod:
+            asked = None if workload.claim is None else workload.annotations
+            actions += claim_of_job(snapshot.claims, workload.ref, decision, self._stamp, asked=asked)
+        what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
+        if what != notice.what:
+            notice.what = what
+            actions.append(event(workload.ref, first, is_warning=decision.choice is None))
+        return actions
+
+    def _reschedule(self, snapshot: Snapshot, index: Index) -> Sequence[Action]:
+        """Have one pod recreated, or one job routed again, that was placed where somebody else was quicker.
+
+        Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
+        devices, and leaves who came second where they are for ever.
+        """
+        self._stuck = {key: self._stuck.get(key, self._now_s) for key in snapshot.unbound}
+        for key, since_s in self._stuck.items():
+            if self._now_s - since_s >= self.policy.reschedule_after_s:
+                self._stuck[key] = self._now_s
+                pod = snapshot.unbound[key]
+                annotations = pod["metadata"]["annotations"]
+                if annotations[GANG].startswith("Pod/"):
+                    actions = recreated(snapshot, index, pod, annotations.get(INJECTED, ""))
+                else:
+                    actions = held_back(snapshot, index, annotations[GANG])
+                if actions:
+                    return actions
+        return ()
+
+    def _settle(self, snapshot: Snapshot) -> Iterator[Action]:
+        """Have claims say so where their jobs run: who released them may have ended, or not been heard, before."""
+        if self._now_s - self._settled_s < self.policy.settle_every_s:
+            return
+        self._settled_s = self._now_s
+        self._released_s = {gang: at_s for gang, at_s in self._released_s.items() if gang in snapshot.jobs}
+        for gang, job in snapshot.jobs.items():
+            is_recent = self._now_s - self._released_s.get(gang, float("-inf")) < self.policy.settle_every_s
+            placement = snapshot.placements.get(gang)
+            if is_recent or placement is None or not (job.is_managed and job.runs):
+                continue
+            if not says_routed(snapshot.claims, job.ref):
+                data = {"devices": placement.devices_per_pod, "model": placement.model}
+                data |= {"pods": len(placement.pods), "nodes": len(placement.nodes)}
+                decision = just(Reason("gang-runs", job.ref.name, data), placement)
+                yield from claim_of_job(snapshot.claims, job.ref, decision, self._stamp)

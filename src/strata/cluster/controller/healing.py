@@ -24,12 +24,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from strata.cluster.api.actions import Action, Apply, Event, Patch, Ref
-from strata.cluster.api.crd.compute_claim import pascal
-from strata.cluster.api.kinds import COMPUTE_NODE, Object, annotations_of, meta
+from strata.cluster.api.actions import Action, Apply, Patch, Ref, event, pascal
+from strata.cluster.api.kinds import COMPUTE_NODE, Object, annotations_of, conditions_of, meta, moment, version_of
 from strata.cluster.controller.isolation_state import (
     HARD,
     SOFT,
@@ -203,10 +201,7 @@ def _is_touched(node: Object, compute_node: Object) -> bool:
     return (
         any(True for _ in our_taints(node))
         or STANDING in annotations_of(node)
-        or any(
-            condition.get("type") == ISOLATED
-            for condition in (compute_node.get("status") or {}).get("conditions") or ()
-        )
+        or any(condition.get("type") == ISOLATED for condition in conditions_of(compute_node))
     )
 
 
@@ -234,9 +229,9 @@ def _node_actions(
         value = next(iter(state.causes.values()), "unwell")
         new = [{"key": UNHEALTHY, "value": _value(value), "effect": wish}] if wish else []
         body["spec"] = {"taints": [*others, *new]}
-    yield Patch(node_ref(node), body, resource_version=str(meta(node).get("resourceVersion") or ""))
+    yield Patch(node_ref(node), body, resource_version=version_of(node))
     if not is_tainted_so:
-        yield Event(node_ref(node), pascal(reason.token), str(reason), is_warning=bool(wish))
+        yield event(node_ref(node), reason, is_warning=bool(wish))
 
 
 def _value(word: str) -> str:
@@ -245,7 +240,7 @@ def _value(word: str) -> str:
 
 
 def _condition(compute_node: Object, standing: MemberState, reason: Reason, now_s: float) -> Iterator[Action]:
-    conditions = (compute_node.get("status") or {}).get("conditions") or ()
+    conditions = conditions_of(compute_node)
     old = next((condition for condition in conditions if condition.get("type") == ISOLATED), None)
     status, token = str(standing.is_isolated), pascal(reason.token)
     if (old is None and token == pascal("node-released")) or (
@@ -253,21 +248,10 @@ def _condition(compute_node: Object, standing: MemberState, reason: Reason, now_
     ):
         return
     is_same = old is not None and old.get("status") == status
-    since = old["lastTransitionTime"] if old is not None and is_same else stamp(now_s)
+    since = old["lastTransitionTime"] if old is not None and is_same else moment(now_s)
     condition = {"type": ISOLATED, "status": status, "reason": token, "message": str(reason)}
-    name = str(meta(compute_node).get("name") or "")
-    body = {
-        "apiVersion": COMPUTE_NODE.api_version,
-        "kind": COMPUTE_NODE.kind,
-        "metadata": {"name": name},
-        "status": {"conditions": [{**condition, "lastTransitionTime": since}]},
-    }
-    yield Apply(Ref(COMPUTE_NODE, name), body, "status")
-
-
-def stamp(at_s: float) -> str:
-    """Return a time since the epoch as conditions write it."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {"status": {"conditions": [{**condition, "lastTransitionTime": since}]}}
+    yield Apply(Ref(COMPUTE_NODE, str(meta(compute_node).get("name") or "")), body, "status")
 
 
 def _moves(view: View, states: Mapping[str, IsolationState], drain: Drain) -> tuple[str, ...]:

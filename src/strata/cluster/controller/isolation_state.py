@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strata.cluster.api.actions import Event, Ref
+from strata.cluster.api.actions import Event, Ref, event
 from strata.cluster.api.annotations import PREFIX
-from strata.cluster.api.crd.compute_claim import pascal
 from strata.cluster.api.kinds import NODE, Object, annotations_of, meta
 from strata.decision import Reason
 from strata.fleet.isolation import FORGIVEN_S, MemberState
@@ -101,7 +100,7 @@ def states_of(nodes: Mapping[str, Object], now_s: float) -> tuple[dict[str, Isol
                 continue
             except ValueError as error:
                 reason = Reason("standing-unreadable", name, {"key": STANDING, "fault": str(error)[:80]})
-                events.append(Event(node_ref(node), pascal(reason.token), str(reason), is_warning=True))
+                events.append(event(node_ref(node), reason, is_warning=True))
         if any(taint.get("effect") == HARD for taint in our_taints(node)):
             states[name] = IsolationState(MemberState(is_isolated=True, since_s=now_s, times=1))
     return states, tuple(events)

@@ -7,23 +7,20 @@ that takes seconds to take one of them keeps a fault waiting.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from strata.cluster.api import jobs, kinds
-from strata.cluster.api.actions import Action, Event, Evict, Patch, Ref, ref_of
+from strata.cluster.api.actions import Action, Evict, Patch, Ref, event
 from strata.cluster.api.applier import Applier, Failure
-from strata.cluster.api.crd.compute_claim import pascal
-from strata.cluster.api.jobs import is_queued
-from strata.cluster.api.kinds import meta, name_of
+from strata.cluster.api.jobs import suspension
+from strata.cluster.api.kinds import POD, meta, moment
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer
 from strata.cluster.controller.controller import Controller
-from strata.cluster.controller.healing import HealingPolicy, View, heal, owned, stamp
+from strata.cluster.controller.healing import HealingPolicy, View, heal, owned
 from strata.cluster.controller.isolation_state import IsolationState, states_of
 from strata.cluster.controller.sub_health import SubHealthReport, Window
 from strata.cluster.kueue.admission_checks import AdmissionChecks
@@ -79,23 +76,28 @@ NOW: Final = {
 
 
 class Manager:
-    """is_leader: asked before every turn and every action. healer, placer: one for each thread."""
+    """is_leader: asked before every turn and every action. healer, placer: one for each thread.
+
+    checkpoint_of: as of the controller.
+    """
 
     def __init__(
         self,
         informer: Informer,
         healer: Applier,
         placer: Applier,
-        controller: Controller,
         *,
         is_leader: Callable[[], bool],
         policy: HealingPolicy,
         window: Window,
+        checkpoint_of: Callable[[str], str] = lambda folder: "",
         admission_checks: AdmissionChecks | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.informer, self.controller, self.is_leader = informer, controller, is_leader
-        self.healer, self.placer = healer, placer
+        self.informer, self.is_leader, self.healer, self.placer = informer, is_leader, healer, placer
+        self.controller = Controller(informer.cache, placer.do, informer.lock, checkpoint_of=checkpoint_of)
+        for applier in (healer, placer):
+            applier.may_act, applier.failed = is_leader, self._failed
         self.policy, self.admission_checks, self.clock = policy, admission_checks, clock
         self.meters = ControllerMetrics()
         self.stopped = threading.Event()
@@ -137,40 +139,26 @@ class Manager:
         with self.informer.lock:
             actions = self._healed(cache, now_s)
             self.meters.show(leads=1.0, placed_gangs=len(cache.placements), unreadable_objects=len(cache.faults))
-        self._done(self.healer, iter(actions))
+        self.healer.do(actions)
         self._healed_s = self.clock()
         self.meters.turns.labels("heal").observe(time.perf_counter() - begun)
 
     def place(self) -> bool:
         """Move what has to, and schedule what waits, once; return whether there is more to do at once."""
         now_s, begun = self.clock(), time.perf_counter()
-        cache, lock, text = self.informer.cache, self.informer.lock, stamp(now_s)
-
-        def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
-            return self._done(self.placer, actions)
-
-        def spent_s() -> float:
-            return time.perf_counter() - begun
-
+        cache, lock, stamp = self.informer.cache, self.informer.lock, moment(now_s)
         with lock:
-            moves = [action for gang in self._moves for action in self._moved(cache, gang, now_s)]
-        apply(moves)
+            moves = [action for gang in self._moves for action in self._moved(cache, gang, stamp)]
+        self.placer.do(moves)
         if self.admission_checks:
-            self.admission_checks.cycle(cache, now_s, apply=apply, stamp=text, lock=lock)
-        is_more = self.controller.cycle(cache, now_s, apply=apply, stamp=text, lock=lock, spent_s=spent_s)
+            self.admission_checks.cycle(cache, now_s, apply=self.placer.do, stamp=stamp, lock=lock)
+        is_more = self.controller.cycle(now_s, stamp=stamp)
         with lock:
             owners = tuple(owned(cache.nodes, cache.compute_nodes))
-        apply(owners)
+        self.placer.do(owners)
         self.meters.show(waiting_gangs=self.controller.waiting)
-        self.meters.turns.labels("place").observe(spent_s())
+        self.meters.turns.labels("place").observe(time.perf_counter() - begun)
         return is_more
-
-    def _done(self, applier: Applier, actions: Iterable[Action]) -> tuple[Failure, ...]:
-        """Do actions while this one leads, and count those that were not done."""
-        failures = applier.do(itertools.takewhile(lambda action: self.is_leader(), actions))
-        for failure in failures:
-            self._failed(failure)
-        return failures
 
     def _healed(self, cache: ClusterCache, now_s: float) -> list[Action]:
         uids = {name: str(meta(node).get("uid") or "") for name, node in cache.nodes.items()}
@@ -204,27 +192,24 @@ class Manager:
     def _may_act(self) -> bool:
         return not self.informer.unready() and self.is_leader()
 
-    def _moved(self, cache: ClusterCache, gang: str, now_s: float) -> Iterator[Action]:
+    def _moved(self, cache: ClusterCache, gang: str, stamp: str) -> Iterator[Action]:
         """Hold a gang back whose devices are broken: it is routed again once its pods are gone."""
         if cache.placement_of(gang) != self._moves[gang]:
             return  # it has another by now
-        obj = cache.jobs.get(gang)
-        if obj is None:
+        job = cache.jobs.get(gang)
+        if job is None:
             for key in cache.pods_of(gang):
                 namespace, _, name = key.partition("/")
-                yield Evict(Ref(kinds.POD, name, namespace))
+                yield Evict(Ref(POD, name, namespace))
             return
-        kind = jobs.kind_of(obj)
-        assert kind is not None, "only kinds with suspend are kept"
-        ref, reason = ref_of(obj, kind), Reason("gang-moved", name_of(obj), {})
-        if is_queued(obj) and self.admission_checks is not None:
+        reason = Reason("gang-moved", job.ref.name, {})
+        if job.is_queued and self.admission_checks is not None:
             # Kueue would only let it go again.
-            yield from self.admission_checks.moved(cache, gang, str(reason), stamp=stamp(now_s))
-        elif not jobs.is_suspended(obj) and not jobs.is_finished(obj):
+            yield from self.admission_checks.moved(cache, gang, str(reason), stamp=stamp)
+        elif job.runs:
             # With its version, so that it is done and told once, whatever the watch still has to say.
-            version = str(meta(obj).get("resourceVersion") or "")
-            yield Patch(ref, jobs.suspension(obj, wanted=True), resource_version=version)
-            yield Event(ref, pascal(reason.token), str(reason), is_warning=True)
+            yield Patch(job.ref, suspension(job.obj, wanted=True), resource_version=job.version)
+            yield event(job.ref, reason, is_warning=True)
 
     def _look(self) -> None:
         """Look for slow devices where it is time to.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from strata.cluster.api import jobs, kinds
 from strata.cluster.api.actions import Ref, ref_of
-from strata.cluster.api.jobs import is_managed, is_queued
-from strata.cluster.api.kinds import Object, annotations_of, meta, name_of, namespace_of
+from strata.cluster.api.jobs import Job, pod_sets
+from strata.cluster.api.kinds import POD, Object, annotations_of, meta, version_of
 from strata.cluster.api.placement_annotation import GANG
 from strata.cluster.api.pod_claims import CLAIM, claim_of_gated, job_claim
 from strata.cluster.scheduling.claim import Claim
+from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import BadFile
 
 
@@ -19,7 +19,8 @@ from strata.errors import BadFile
 class PendingWorkload:
     """One job or pod without a place. claim: None where it cannot be read; `fault` then says why.
 
-    gang: its key in the book. of: the gang whose places a gated pod may have, empty for one that came alone.
+    gang: its key in the cache. of: the gang whose places a gated pod may have, empty for one that came alone.
+    version: of `obj`. before: where a job was placed the last time. names_claim: a ComputeClaim says what it asks.
     since: when it was made, as the API server writes it, for the order.
     asks: the same for all that ask for the same, whoever they are.
     """
@@ -28,68 +29,65 @@ class PendingWorkload:
     ref: Ref
     obj: Object
     claim: Claim | None
+    annotations: Mapping[str, str]
+    version: str
     fault: str = ""
     since: str = ""
     asks: str = ""
     of: str = ""
+    before: Placement | None = None
+    names_claim: bool = False
 
     @property
-    def order(self) -> tuple[int, str, str]:
-        """Priority first, then age, then name, so that the order never depends on the API server's."""
-        return (-(self.claim.priority if self.claim else 0), self.since, self.gang)
+    def is_pod(self) -> bool:
+        """Whether it is a gated pod and not a job."""
+        return self.ref.kind == POD
 
 
-def pending_jobs(
-    all_jobs: Mapping[str, Object],
+def pending_workloads(
+    jobs: Mapping[str, Job],
+    gated: Mapping[str, Object],
     claims: Mapping[str, Object],
-    known: Mapping[str, PendingWorkload] | None = None,
-) -> Iterator[PendingWorkload]:
-    """Yield the jobs of ours that are suspended and not over, but those Kueue lets go.
+    known: Mapping[str, PendingWorkload],
+) -> list[PendingWorkload]:
+    """Return the jobs of ours that are suspended and not over, and the pods behind our gate, in their order.
 
-    known: of before, by gang; what has not changed is not read again.
+    Pods ask for what was injected, which cannot be changed any more. known: of before, by gang; what has not
+    changed is not read again.
     """
-    for gang, obj in all_jobs.items():
-        if is_managed(obj) and not is_queued(obj) and jobs.is_suspended(obj) and not jobs.is_finished(obj):
-            kind = jobs.kind_of(obj)
-            assert kind is not None, "only kinds with suspend are kept"
-            old = (known or {}).get(gang)
-            if old is not None and old.obj is obj and not _names_claim(obj):
-                yield old
-            else:
-                yield _waiting(gang, obj, kind, lambda job: job_claim(job, claims))
-
-
-def pending_pods(
-    gated: Mapping[str, Object], known: Mapping[str, PendingWorkload] | None = None
-) -> Iterator[PendingWorkload]:
-    """Yield the pods behind our gate, asking for what was injected: that can no longer be changed."""
+    workloads = []
+    for job in jobs.values():
+        if job.is_ours and job.is_suspended and not job.is_finished:
+            old = known.get(job.gang)
+            if old is None or old.obj is not job.obj or old.names_claim:  # the claim may be another by now
+                old = _workload(job.gang, job.ref, job.obj, lambda obj: job_claim(obj, claims))
+                objects = (job.obj, *(pod_set.template for pod_set in pod_sets(job.obj)))
+                names_claim = any(CLAIM in annotations_of(obj) for obj in objects)
+                old = replace(old, before=job.placement, names_claim=names_claim)
+            workloads.append(old)
     for pod in gated.values():
         gang = gang_of_gated(pod)
-        old = (known or {}).get(gang)
-        if old is not None and old.obj is pod:
-            yield old
-        else:
-            annotated_gang = annotations_of(pod).get(GANG) or gang
-            workload = _waiting(gang, pod, kinds.POD, claim_of_gated)
-            yield workload if annotated_gang == gang else replace(workload, of=annotated_gang)
+        old = known.get(gang)
+        if old is None or old.obj is not pod:
+            old = _workload(gang, ref_of(pod, POD), pod, claim_of_gated)
+            of = old.annotations.get(GANG) or gang
+            old = old if of == gang else replace(old, of=of)
+        workloads.append(old)
+    # Priority first, then age, then name, so that the order never depends on the API server's.
+    return sorted(workloads, key=lambda each: (-(each.claim.priority if each.claim else 0), each.since, each.gang))
 
 
 def gang_of_gated(pod: Object) -> str:
-    """Return what a gated pod is called in the book while it waits: by itself, whatever job made it."""
+    """Return what a gated pod is called in the cache while it waits: by itself, whatever job made it."""
     annotated_gang = annotations_of(pod).get(GANG, "")
-    return annotated_gang if annotated_gang.startswith("Pod/") else f"Pod/{namespace_of(pod)}/{name_of(pod)}"
+    return annotated_gang if annotated_gang.startswith("Pod/") else str(ref_of(pod, POD))
 
 
-def _waiting(gang: str, obj: Object, kind: kinds.ObjectKind, read: Callable[[Object], Claim]) -> PendingWorkload:
-    ref, since = ref_of(obj, kind), str(meta(obj).get("creationTimestamp") or "")
+def _workload(gang: str, ref: Ref, obj: Object, read: Callable[[Object], Claim]) -> PendingWorkload:
+    since = str(meta(obj).get("creationTimestamp") or "")
+    unread = PendingWorkload(gang, ref, obj, None, annotations_of(obj), version_of(obj), since=since)
     try:
         claim = read(obj)
     except BadFile as error:
-        return PendingWorkload(gang, ref, obj, None, str(error), since)
-    return PendingWorkload(
-        gang, ref, obj, claim, "", since, str(replace(claim, name="", namespace="", priority=0))
-    )
-
-
-def _names_claim(job: Object) -> bool:
-    return any(CLAIM in annotations_of(obj) for obj in (job, *(each.template for each in jobs.pod_sets(job))))
+        return replace(unread, fault=str(error))
+    return replace(unread, claim=claim, asks=str(replace(claim, name="", namespace="", priority=0)))

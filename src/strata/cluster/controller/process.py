@@ -25,7 +25,6 @@ from strata.cluster.api.protocol import Api
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
-from strata.cluster.controller.controller import Controller
 from strata.cluster.controller.healing import Drain, HealingPolicy
 from strata.cluster.controller.manager import Manager
 from strata.cluster.controller.sub_health import Window
@@ -85,10 +84,10 @@ def run(
         informer,
         applier(clients.healing),
         applier(clients.placing),
-        Controller(checkpoint_of=checkpoint_of),
         is_leader=lambda: elector.is_leader,
         policy=HealingPolicy(drain=drain, share=isolate_at_most),
         window=Window(slow_window),
+        checkpoint_of=checkpoint_of,
         admission_checks=AdmissionChecks() if kueue else None,
         clock=clock,
     )

@@ -11,7 +11,6 @@ from strata.cluster.api import jobs
 from strata.cluster.api.actions import Patch
 from strata.cluster.api.affinity import on_nodes
 from strata.cluster.api.annotations import PREFIX
-from strata.cluster.api.kinds import annotations_of, meta
 from strata.cluster.api.placement_annotation import (
     CHECKPOINT,
     FIRST,
@@ -20,15 +19,15 @@ from strata.cluster.api.placement_annotation import (
     PER_JOB,
     PLACEMENT,
     encode,
-    nodes_of,
 )
-from strata.cluster.cache.cache import job_placement
 from strata.cluster.controller.pending import PendingWorkload
 from strata.cluster.scheduling.snapshot import Placement
-from strata.errors import BadFile
 
 OFFER: Final = PREFIX + "offer"
 """Annotation of a job: what it could have instead of what it was written for, if it consents."""
+
+_OPTIONAL: Final = (FIRST, PER_JOB, CHECKPOINT)
+"""Annotations of a template that are absent where they are empty."""
 
 
 def release_patch(workload: PendingWorkload, placement: Placement, checkpoint: str) -> Patch:
@@ -36,58 +35,42 @@ def release_patch(workload: PendingWorkload, placement: Placement, checkpoint: s
 
     checkpoint: what a job goes on from, empty where there is nothing. It fails where the object has changed.
     """
-    version = str(meta(workload.obj).get("resourceVersion") or "")
-    if workload.ref.kind.kind == "Pod":
+    if workload.is_pod:
         body = jobs.merge_patch(workload.obj, release(workload.obj, placement))
-        return Patch(workload.ref, body, resource_version=version)
-    try:
-        before = job_placement(workload.obj)
-    except BadFile:  # somebody wrote into it; it is written anew
-        before = None
-    old = nodes_of(before.pods) if before else ()
+        return Patch(workload.ref, body, resource_version=workload.version)
+    nodes, old = placement.nodes, workload.before.nodes if workload.before else ()
+    of_all = {PLACEMENT: encode(placement), GANG: workload.gang, CHECKPOINT: checkpoint}
     templates = [
-        _template(workload, pods, placement, old=old, checkpoint=checkpoint) if pods.has_devices else pods.template
+        _template(workload, pods, of_all, nodes=nodes, old=old) if pods.has_devices else pods.template
         for pods in jobs.pod_sets(workload.obj)
     ]
     body = jobs.with_templates(workload.obj, templates)
     _merge(body, jobs.suspension(workload.obj, wanted=False))
-    if OFFER in annotations_of(workload.obj):
+    if OFFER in workload.annotations:
         _merge(body, {"metadata": {"annotations": {OFFER: None}}})
-    return Patch(workload.ref, body, resource_version=version)
+    return Patch(workload.ref, body, resource_version=workload.version)
 
 
 def _template(
     workload: PendingWorkload,
     pods: jobs.PodSet,
-    placement: Placement,
+    of_all: Mapping[str, str],
     *,
+    nodes: Sequence[str],
     old: Sequence[str],
-    checkpoint: str,
 ) -> dict[str, Any]:
     """Return a template with its way: only what the API server lets be changed while a job is suspended.
 
     The rest the webhook adds to each pod, by the annotation, and gives it up with the pod.
     """
     template: dict[str, Any] = copy.deepcopy(dict(pods.template))
-    metadata = template.setdefault("metadata", {})
-    labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
-    labels[MANAGED] = "true"
-    for key, value in annotations_of(workload.obj).items():
-        if key.startswith(PREFIX) and key != OFFER:
-            annotations.setdefault(key, value)
-    annotations |= {PLACEMENT: encode(placement), GANG: workload.gang}
-    optional_annotations: Mapping[str, str] = {
-        FIRST: str(pods.first) if pods.first else "",
-        PER_JOB: str(pods.per_job) if pods.per_job else "",
-        CHECKPOINT: checkpoint,
-    }
-    for key, value in optional_annotations.items():
-        annotations.pop(key, None)
-        if value:
-            annotations[key] = value
-    metadata["labels"], metadata["annotations"] = labels, annotations
-    spec = template.setdefault("spec", {})
-    spec["affinity"] = on_nodes(spec, nodes_of(placement.pods), instead_of=old)
+    metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
+    asked = {key: value for key, value in workload.annotations.items() if key.startswith(PREFIX) and key != OFFER}
+    of_set = {FIRST: str(pods.first or ""), PER_JOB: str(pods.per_job or "")}
+    annotations = {**asked, **(metadata.get("annotations") or {}), **of_all, **of_set}
+    metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED: "true"}
+    metadata["annotations"] = {key: value for key, value in annotations.items() if value or key not in _OPTIONAL}
+    spec["affinity"] = on_nodes(spec, nodes, instead_of=old)
     return template
 
 

@@ -7,36 +7,35 @@ from collections.abc import Iterator, Mapping
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import Action, Apply, Ref
 from strata.cluster.api.crd.compute_claim import ROUTED, claim_status, spec_of
-from strata.cluster.api.kinds import Object, annotations_of, meta
-from strata.cluster.controller.pending import PendingWorkload
+from strata.cluster.api.kinds import Object, is_true, meta
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Decision, Reason, Trust
 
 
 def claim_of_job(
-    claims: Mapping[str, Object], workload: PendingWorkload, decision: Decision[Placement], stamp: str
+    claims: Mapping[str, Object],
+    job: Ref,
+    decision: Decision[Placement],
+    stamp: str,
+    *,
+    asked: Mapping[str, str] | None = None,
 ) -> Iterator[Action]:
-    """Write what was decided about a job into a ComputeClaim of its own, which goes when the job goes."""
-    ref = Ref(kinds.COMPUTE_CLAIM, claim_name(workload.ref), workload.ref.namespace)
-    there = claims.get(f"{ref.namespace}/{ref.name}") or {}
-    annotations = annotations_of(workload.obj)
-    head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.kind}
-    owner = {
-        "apiVersion": workload.ref.kind.api_version,
-        "kind": workload.ref.kind.kind,
-        "name": workload.ref.name,
-    }
-    metadata = {"name": ref.name, "namespace": ref.namespace}
-    if workload.claim is not None and not there:
-        spec = spec_of(annotations)
-        owned = {**metadata, "ownerReferences": [{**owner, "uid": workload.ref.uid}]}
-        yield Apply(ref, {**head, "metadata": owned, "spec": spec})
-    if workload.claim is None and not there:
-        return  # what cannot be read cannot be written as a spec; the event says so
-    generation = int(meta(there).get("generation") or 1)
-    status = claim_status(decision, there.get("status"), now=stamp, generation=generation)
-    if status != there.get("status"):
-        yield Apply(ref, {**head, "metadata": metadata, "status": status}, "status")
+    """Yield what writes a decision about a job into a ComputeClaim of its own, which goes when the job goes.
+
+    asked: the job's annotations; without them no claim is made where there is none, since they are its spec.
+    """
+    ref = Ref(kinds.COMPUTE_CLAIM, claim_name(job), job.namespace)
+    there = claims.get(f"{ref.namespace}/{ref.name}")
+    if there is None:
+        if asked is None:
+            return
+        owner = {"apiVersion": job.kind.api_version, "kind": job.kind.kind, "name": job.name, "uid": job.uid}
+        yield Apply(ref, {"metadata": {"ownerReferences": [owner]}, "spec": spec_of(asked)})
+    before = (there or {}).get("status")
+    generation = int(meta(there or {}).get("generation") or 1)
+    status = claim_status(decision, before, now=stamp, generation=generation)
+    if status != before:
+        yield Apply(ref, {"status": status}, "status")
 
 
 def claim_name(job: Ref) -> str:
@@ -47,10 +46,7 @@ def claim_name(job: Ref) -> str:
 def says_routed(claims: Mapping[str, Object], job: Ref) -> bool:
     """Return whether a job's claim says that it has its places; where there is none, nothing is wrong."""
     claim = claims.get(f"{job.namespace}/{claim_name(job)}")
-    conditions = ((claim or {}).get("status") or {}).get("conditions") or ()
-    return claim is None or any(
-        (condition.get("type"), condition.get("status")) == (ROUTED, "True") for condition in conditions
-    )
+    return claim is None or is_true(claim, ROUTED)
 
 
 def just(reason: Reason, placement: Placement | None = None) -> Decision[Placement]:

@@ -16,7 +16,7 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.cluster.api.annotations import has_claim
 from strata.cluster.api.kinds import Object, annotations_of, meta, name_of, namespace_of
-from strata.cluster.api.placement_annotation import PLACEMENT, decode, nodes_of, place_of
+from strata.cluster.api.placement_annotation import PLACEMENT, decode, place_of
 from strata.cluster.api.pod_claims import claim_of_pod
 from strata.cluster.scheduling.evaluation import FITS, TOKENS, evaluate
 from strata.cluster.scheduling.index import Index
@@ -59,7 +59,7 @@ def judge(index: Index, pod: Object, profiles: Sequence[RuntimeProfile]) -> Verd
     if PLACEMENT in annotations:
         placement = decode(annotations[PLACEMENT], where=f"pod {namespace_of(pod)}/{name_of(pod)}")
         place = place_of(pod, placement)
-        nodes = nodes_of(placement.pods if place is None else [place])
+        nodes = placement.nodes if place is None else (place.node,)
         number = {node: position for position, node in enumerate(nodes)}
         return Verdict(np.array([*[_FITS] * len(nodes), _ELSEWHERE]), np.array([*[1.0] * len(nodes), 0.0]), number)
     if not has_claim(annotations):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from strata.cluster.api.actions import Action
 from strata.cluster.api.applier import Failure
-from strata.cluster.api.kinds import Object, meta, name_of, namespace_of
+from strata.cluster.api.kinds import Object, meta, name_of, namespace_of, version_of
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.kueue import workload as kueue
 from strata.errors import BadFile
@@ -50,20 +50,21 @@ class AdmissionChecks:
             queue = self._queue(cache, ours, now_s)
             for workload in queue:
                 cache.forget(kueue.gang_of(workload))
-            snapshot = cache.snapshot() if queue else None
+            snapshot = cache.snapshot(now_s) if queue else None
         apply([active for check in checks if (active := kueue.activation(check, stamp=stamp))])
         if snapshot is None:
             return
         # 2., 3. Decide about each, after those before it
         index, answers = snapshot.index, []
         for workload in queue:
+            job = snapshot.jobs.get(kueue.gang_of(workload))
             answer = kueue.answer(
                 workload,
                 index,
                 snapshot.profiles,
                 checks=ours,
                 stamp=stamp,
-                job=snapshot.jobs.get(kueue.gang_of(workload)),
+                job=None if job is None else job.obj,
                 claims=snapshot.claims,
             )
             if answer is not None:
@@ -97,7 +98,7 @@ class AdmissionChecks:
         waiting = []
         for key, workload in cache.workloads.items():
             version, at_s = self._answered.get(key, ("", 0.0))
-            is_again = version == str(meta(workload).get("resourceVersion") or "") and now_s - at_s < AGAIN_S
+            is_again = version == version_of(workload) and now_s - at_s < AGAIN_S
             if kueue.is_asked(workload, ours) and not (version and is_again):
                 waiting.append((str(meta(workload).get("creationTimestamp")), key, workload))
         return [workload for *_, workload in sorted(waiting, key=lambda entry: entry[:2])]
@@ -114,7 +115,7 @@ class AdmissionChecks:
                 return False
             cache.assume(answer.gang, answer.placement, until_s=now_s + HELD_S)
             self._holding.add(answer.gang)
-        self._answered[key] = str(meta(workload).get("resourceVersion") or ""), now_s
+        self._answered[key] = version_of(workload), now_s
         return True
 
     def _hold(self, cache: ClusterCache, now_s: float) -> None:

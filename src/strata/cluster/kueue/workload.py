@@ -20,18 +20,20 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from strata.cluster.api import jobs
-from strata.cluster.api.actions import Patch, Ref
+from strata.cluster.api.actions import Patch, ref_of
 from strata.cluster.api.annotations import has_claim
 from strata.cluster.api.jobs import is_managed
 from strata.cluster.api.kinds import (
     ADMISSION_CHECK,
     WORKLOAD,
     Object,
-    ObjectKind,
     annotations_of,
+    conditions_of,
+    is_true,
     meta,
     name_of,
     namespace_of,
+    version_of,
 )
 from strata.cluster.api.placement_annotation import FIRST, GANG, MANAGED, PER_JOB, PLACEMENT, decode, encode
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, named_claim
@@ -51,10 +53,7 @@ MOST_CHARACTERS: Final = 4000
 
 def activation(check: Object, *, stamp: str) -> Patch | None:
     """Return the status without which Kueue admits nothing by a check; None where it has it, or is not ours."""
-    conditions = (check.get("status") or {}).get("conditions") or ()
-    if not is_ours(check) or any(
-        condition.get("type") == "Active" and condition.get("status") == "True" for condition in conditions
-    ):
+    if not is_ours(check) or is_true(check, "Active"):
         return None
     active = {
         "type": "Active",
@@ -64,9 +63,9 @@ def activation(check: Object, *, stamp: str) -> Patch | None:
         "lastTransitionTime": stamp,
         "observedGeneration": meta(check).get("generation", 0),
     }
-    others = [condition for condition in conditions if condition.get("type") != "Active"]
+    others = [condition for condition in conditions_of(check) if condition.get("type") != "Active"]
     body = {"status": {"conditions": [*others, active]}}
-    return Patch(_ref(ADMISSION_CHECK, check), body, "status", str(meta(check).get("resourceVersion") or ""))
+    return Patch(ref_of(check, ADMISSION_CHECK), body, "status", version_of(check))
 
 
 def is_ours(check: Object) -> bool:
@@ -160,8 +159,8 @@ def _patch(workload: Object, checks: Collection[str], state: str, changes: Mappi
         else check
         for check in (workload.get("status") or {}).get("admissionChecks") or ()
     ]
-    version = str(meta(workload).get("resourceVersion") or "")
-    return Patch(_ref(WORKLOAD, workload), {"status": {"admissionChecks": after}}, "status", version)
+    body = {"status": {"admissionChecks": after}}
+    return Patch(ref_of(workload, WORKLOAD), body, "status", version_of(workload))
 
 
 def _routed(
@@ -190,9 +189,7 @@ def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_quota(workload: Object) -> bool:
     """Whether quota is reserved and the workload neither over nor on its way out."""
-    conditions = (workload.get("status") or {}).get("conditions") or ()
-    true = {condition.get("type") for condition in conditions if condition.get("status") == "True"}
-    return "QuotaReserved" in true and not true & {"Finished", "Evicted"}
+    return is_true(workload, "QuotaReserved") and not is_true(workload, "Finished", "Evicted")
 
 
 def _sets(workload: Object, job: Object | None) -> tuple[jobs.PodSet, ...]:
@@ -289,9 +286,3 @@ def _update(pod_set: jobs.PodSet, placement: Placement, profile: RuntimeProfile,
     if profile.tolerations:
         update["tolerations"] = each_once(dict(toleration) for toleration in profile.tolerations)[:MOST]
     return update
-
-
-def _ref(kind: ObjectKind, obj: Object) -> Ref:
-    version = str(obj.get("apiVersion") or kind.api_version).rpartition("/")[2]
-    uid = str(meta(obj).get("uid") or "")
-    return Ref(replace(kind, version=version), name_of(obj), namespace_of(obj), uid)

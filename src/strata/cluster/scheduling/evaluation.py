@@ -16,16 +16,21 @@ import numpy as np
 from strata.arrays import Bools, Floats, Ints
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import Demand, Refusal, demands
-from strata.cluster.scheduling.fraction import fraction_values
+from strata.cluster.scheduling.eligibility import open_rows
+from strata.cluster.scheduling.fraction import fraction_values, place_fractions
+from strata.cluster.scheduling.gang import split_gang
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import open_rows, place
-from strata.cluster.scheduling.scoring import W_FIT, W_NEAR, values
-from strata.cluster.scheduling.snapshot import Placement
+from strata.cluster.scheduling.scoring import LEVEL_BYTES_PER_S, NEARNESS, W_FIT, W_NEAR, values
+from strata.cluster.scheduling.shape import bits
+from strata.cluster.scheduling.snapshot import Placement, PodPlace
 
 FITS: Final = ""
 TOKENS: Final = (FITS, "devices-busy", "node-closed", "no-profile", "no-devices")
 """What a node is to one pod, the best first: of a node with several models the best counts."""
+
+
+_FARTHEST: Final = {"": "any", "node": "node", "rdma": "rdma", "rack": "rack"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Evaluation:
     profiles: Sequence[RuntimeProfile]
     demands: tuple[Demand, ...]
     refusals: tuple[Refusal, ...]
-    known: Choice | None = None
+    known: Choice | None
     _fits: dict[str, Fit] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -83,7 +88,7 @@ class Evaluation:
             for demand in self.demands:
                 if demand.is_substitute is not is_substitute:
                     continue
-                candidate = place(self.index, self.claim, demand)
+                candidate = _place(self.index, self.claim, demand)
                 if candidate is not None and (placement is None or candidate.score > placement.score + 1e-12):
                     placement, chosen = candidate, demand
             if placement is not None:
@@ -128,16 +133,16 @@ class Evaluation:
         return NodeScores(token, score)
 
 
-def evaluate(index: Index, claim: Claim, profiles: Sequence[RuntimeProfile]) -> Evaluation:
-    """Return what a claim comes to on an index."""
-    possible: list[Demand] = []
-    refusals: list[Refusal] = []
-    for answer in demands(index, claim, profiles):
-        if isinstance(answer, Refusal):
-            refusals.append(answer)
-        else:
-            possible.append(answer)
-    return Evaluation(index, claim, profiles, tuple(possible), tuple(refusals))
+def evaluate(
+    index: Index, claim: Claim, profiles: Sequence[RuntimeProfile], *, known: Choice | None = None
+) -> Evaluation:
+    """Return what a claim comes to on an index. known: the choice, where it was made before."""
+    if known is not None:
+        return Evaluation(index, claim, profiles, known.demands, known.refusals, known)
+    answers = list(demands(index, claim, profiles))
+    possible = tuple(answer for answer in answers if isinstance(answer, Demand))
+    refusals = tuple(answer for answer in answers if isinstance(answer, Refusal))
+    return Evaluation(index, claim, profiles, possible, refusals, None)
 
 
 def _fit(index: Index, claim: Claim, demand: Demand) -> Fit:
@@ -151,3 +156,68 @@ def _fit(index: Index, claim: Claim, demand: Demand) -> Fit:
         value = fraction_values(index, rows, memory_bytes=demand.memory_bytes, cores_share=share)  # [r, devices]
         pods, worth = np.isfinite(value).sum(axis=1), value.max(axis=1)
     return Fit(rows, pods, W_NEAR + worth + W_FIT * demand.fit, open_rows(index, rows, demand.profile, claim))
+
+
+def _place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
+    """Return the best placement on cards of one model, or None where the gang does not fit."""
+    rows = index.rows_of_model[demand.model]
+    rows = rows[open_rows(index, rows, demand.profile, claim)]
+    farthest, does_mind = _FARTHEST[claim.group_level], claim.topology != "none"
+    if demand.memory_bytes is not None:
+        return _fractions(index, rows, claim, demand, farthest=farthest)
+    split = split_gang(index, rows, count=demand.devices, pods=claim.pods, farthest=farthest, does_mind=does_mind)
+    if split is None:
+        return None
+    pods, slowest, can_p2p = [], float("inf"), True
+    for row, many in split.pods:
+        kind = index.kinds.kinds[index.kind[row]]
+        shape = index.kinds.shapes[kind.shape]
+        cut = shape.cut(kind.free, demand.devices, many)
+        assert cut is not None, "the split fits its rows"
+        devices = index.rows[row].devices
+        pods += [_pod_place(index, row, tuple(devices[i] for i in bits(subset))) for subset in cut.subsets]
+        slowest = min(slowest, shape.slowest(sum(cut.subsets)))
+        can_p2p = can_p2p and shape.can_p2p
+    level = index.level_of(row for row, _ in split.pods)
+    near = NEARNESS[level] if does_mind else 1.0
+    return Placement(
+        demand.profile.name,
+        tuple(pods),
+        demand.devices,
+        min(slowest, LEVEL_BYTES_PER_S.get(level, float("inf"))),
+        model=demand.model,
+        level=level,
+        can_p2p=can_p2p,
+        score=W_NEAR * near + split.value / claim.pods + W_FIT * demand.fit,
+    )
+
+
+def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthest: str) -> Placement | None:
+    assert demand.memory_bytes is not None, "only fractions come here"
+    share = demand.cores_share or 0.0
+    spots = place_fractions(
+        index, rows, memory_bytes=demand.memory_bytes, cores_share=share, pods=claim.pods, farthest=farthest
+    )
+    if spots is None:
+        return None
+    pods = [
+        _pod_place(index, spot.row, (index.rows[spot.row].devices[spot.device],), demand.memory_bytes)
+        for spot in spots.spots
+    ]
+    # Pods that share devices are not expected to talk: nearness is no part of the choice, so it counts in full.
+    return Placement(
+        demand.profile.name,
+        tuple(pods),
+        1,
+        float("inf"),
+        model=demand.model,
+        level=index.level_of(spot.row for spot in spots.spots),
+        cores_share=share,
+        score=W_NEAR + spots.value / claim.pods + W_FIT * demand.fit,
+    )
+
+
+def _pod_place(index: Index, row: int, devices: tuple[int, ...], memory_bytes: float | None = None) -> PodPlace:
+    node = index.nodes[index.rows[row].node]
+    numbers = tuple(node.fingerprint.devices[i].index for i in devices)
+    return PodPlace(node.name, devices, memory_bytes, () if numbers == devices else numbers)

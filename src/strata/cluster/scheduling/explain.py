@@ -12,9 +12,9 @@ import numpy as np
 from strata import units
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import Demand
+from strata.cluster.scheduling.eligibility import unlabelled, untolerated
 from strata.cluster.scheduling.evaluation import Evaluation, evaluate
 from strata.cluster.scheduling.index import Index
-from strata.cluster.scheduling.router import unlabelled, untolerated
 from strata.cluster.scheduling.snapshot import Placement
 from strata.decision import Alternative, Decision, Reason, Trust, digest, worst
 

@@ -23,11 +23,11 @@ class NodeState:
     is_schedulable: bool = True
     rdma_group: str = ""
     rack: str = ""
+    name: str = field(init=False)
+    """The fingerprint's."""
 
-    @property
-    def name(self) -> str:
-        """The node's name."""
-        return self.fingerprint.node
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.fingerprint.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,8 @@ class Placement:
     can_p2p: bool = True
     cores_share: float | None = None
     score: float = 0.0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Its nodes, each once, in order of name; none for one that waits."""
+        return tuple(sorted({pod.node for pod in self.pods} - {""}))

@@ -16,9 +16,9 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.cluster.scheduling.claim import Claim
 from strata.cluster.scheduling.conversion import Demand, demands
+from strata.cluster.scheduling.eligibility import open_rows
 from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.profile import RuntimeProfile
-from strata.cluster.scheduling.router import open_rows
 from strata.cluster.scheduling.scoring import LEVEL_BYTES_PER_S
 from strata.cluster.scheduling.shape import bits
 from strata.cluster.scheduling.snapshot import Placement, PodPlace

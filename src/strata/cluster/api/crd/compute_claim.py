@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from strata.cluster.api import placement_annotation as placed
+from strata.cluster.api.actions import pascal
 from strata.cluster.api.annotations import OTHERS, PREFIX, read_claim
 from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
@@ -105,11 +106,6 @@ def claim_status(
             "placement": placed.encode(placement),
         }
     return status
-
-
-def pascal(token: str) -> str:
-    """Return a reason's token as conditions and events write it: `gang-placed` is `GangPlaced`."""
-    return "".join(word.capitalize() for word in token.split("-"))
 
 
 def _routed(
