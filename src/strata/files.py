@@ -31,7 +31,7 @@ MAX_DEPTH: Final = 64
 """Ours nest 6 deep; deeper than this is a mistake, and would end in Python's own recursion limit."""
 
 Path_ = tuple[str | int, ...]
-ModelT = TypeVar("ModelT", bound="FileModel")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class FileModel(BaseModel):

@@ -15,12 +15,12 @@ from strata.fleet import ledger
 from strata.fleet.ledger import (
     DeviceUse,
     Holder,
-    QuotaLimits,
     count_processes,
     new_ledger,
     read_ledger,
     read_limits,
 )
+from strata.fleet.slices import QuotaLimits
 from tests.slicing.ledger_builders import MIB, Ledger, lock
 
 HEADER = Path(ledger.__file__).parents[1] / "slicing" / "native" / "quota.h"

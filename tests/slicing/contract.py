@@ -8,7 +8,7 @@ from typing import Final
 
 from strata import units
 from strata.errors import UsageError
-from strata.fleet.slices import CORES, MEMORY, Slice
+from strata.fleet.slices import CORES, MEMORY, QuotaLimits
 
 HAMI_MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 HAMI_CORES: Final = "CUDA_DEVICE_SM_LIMIT"
@@ -17,13 +17,13 @@ HAMI_OFF: Final = "CUDA_DISABLE_CONTROL"
 _HAMI_UNITS: Final = {"": 1.0, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30}
 
 
-def slices_from_environment(env: Mapping[str, str], *, devices: int) -> dict[int, Slice]:
+def slices_from_environment(env: Mapping[str, str], *, devices: int) -> dict[int, QuotaLimits]:
     """Return the limits of the first `devices` devices: ours before HAMi's, one device's before those of all.
 
     Devices without a limit are left out. Raises UsageError for a limit that cannot be read: better no process than
     one without its limit.
     """
-    found: dict[int, Slice] = {}
+    found: dict[int, QuotaLimits] = {}
     is_hami_on = env.get(HAMI_OFF, "").lower() not in ("true", "1")
     for device in range(devices):
         memory = _first(env, (f"{MEMORY}_{device}", MEMORY), _memory)
@@ -34,7 +34,7 @@ def slices_from_environment(env: Mapping[str, str], *, devices: int) -> dict[int
             if cores is None:
                 cores = _first(env, (f"{HAMI_CORES}_{device}", HAMI_CORES), _cores)
         if memory is not None or cores is not None:
-            found[device] = Slice(None if memory is None else int(memory), cores)
+            found[device] = QuotaLimits(None if memory is None else int(memory), cores)
     return found
 
 

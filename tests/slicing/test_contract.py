@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.errors import UsageError
-from strata.fleet.slices import Slice, slice_environment
+from strata.fleet.slices import QuotaLimits, slice_environment
 from tests.slicing.contract import slices_from_environment
 from tests.slicing.fake_accelerators import GIB, MIB
 
@@ -34,15 +34,15 @@ def by_library(accelerators, ledger, env):
         {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"},
         {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DISABLE_CONTROL": "true"},
         {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DISABLE_CONTROL": "false"},
-        slice_environment({0: Slice(3 * GIB)}) | {"LD_PRELOAD": ""},
-        slice_environment(Slice(5 * MIB)) | {"LD_PRELOAD": ""},
+        slice_environment(QuotaLimits(3 * GIB, device=0)) | {"LD_PRELOAD": ""},
+        slice_environment(QuotaLimits(5 * MIB)) | {"LD_PRELOAD": ""},
     ],
     ids=lambda env: " ".join(f"{key}={value}" for key, value in env.items()),
 )
 def test_both_read_the_same(accelerators, ledger, env):
     env = {key: value for key, value in env.items() if key != "LD_PRELOAD"}
     try:
-        read = slices_from_environment(env, devices=1).get(0, Slice()).memory_bytes or 80 * GIB
+        read = slices_from_environment(env, devices=1).get(0, QuotaLimits()).memory_bytes or 80 * GIB
     except UsageError:
         read = None
     assert by_library(accelerators, ledger, env) == read

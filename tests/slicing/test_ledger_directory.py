@@ -8,7 +8,8 @@ import os
 import pytest
 
 from strata.errors import UsageError
-from strata.fleet.ledger import SIZE, QuotaLimits, read_limits
+from strata.fleet.ledger import SIZE, read_limits
+from strata.fleet.slices import QuotaLimits
 from strata.slicing.ledger_directory import (
     free_name,
     ledger_of,

@@ -13,8 +13,8 @@ import pytest
 
 from strata.errors import StrataError, UsageError
 from strata.fleet import nvml
-from strata.fleet.ledger import QuotaLimits
 from strata.fleet.nvml import device_bytes
+from strata.fleet.slices import QuotaLimits
 from strata.slicing.run import Launch, prepare, start
 from tests.slicing.ledger_builders import MIB
 

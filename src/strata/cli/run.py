@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from strata.fleet.ledger import QuotaLimits
+    from strata.fleet.slices import QuotaLimits
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -78,7 +78,7 @@ def run(
 def _limits(memory: str | None, cores: int | None, device: int | None) -> QuotaLimits:
     from strata import units
     from strata.errors import UsageError
-    from strata.fleet.ledger import QuotaLimits
+    from strata.fleet.slices import QuotaLimits
 
     try:
         memory_bytes = None if memory is None else int(units.parse(memory, "bytes"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import UsageError
+from strata.fleet.slices import QuotaLimits
 
 MAGIC: Final = b"STRATAQL"
 VERSION: Final = 2
@@ -32,15 +33,6 @@ _LOCK: Final = struct.Struct("hhqqi4x")
 """struct flock where addresses have 64 bits: type, whence, start, length, pid."""
 _BYTES: Final = (1 << 52) - 1
 _VENDORS: Final = ("nvidia", "ascend")
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaLimits:
-    """What a slice was begun with. device: by its number in the process; None is every device. None: no limit."""
-
-    memory_bytes: int | None
-    cores_share: float | None
-    device: int | None
 
 
 @dataclass(frozen=True, slots=True)

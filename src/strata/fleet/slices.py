@@ -6,7 +6,6 @@ The quota library reads it (`slicing/native`), HAMi's variables too, so that pod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,37 +29,34 @@ _MOST_DEVICES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """What a process may use of one device. memory_bytes, cores_share (in (0, 1]): None is no limit."""
+class QuotaLimits:
+    """What a process may use: bytes, and a share of the cores in (0, 1]; None is no limit.
+
+    device: the one it is of, by its number in the process; None is every device.
+    """
 
     memory_bytes: int | None = None
     cores_share: float | None = None
+    device: int | None = None
 
 
-def slice_environment(
-    slices: Mapping[int, Slice] | Slice, *, ledger: str = "", library: str = LIBRARY
-) -> dict[str, str]:
-    """Return the variables that make the quota library keep limits.
+def slice_environment(limits: QuotaLimits, *, ledger: str = "", library: str = LIBRARY) -> dict[str, str]:
+    """Return the variables that make the quota library keep limits; none where nothing is limited.
 
-    slices: by the device's number in the process, or one for every device. Raises UsageError for a limit that is
-    none: no bytes, or no share of the cores.
+    Raises UsageError for a limit that is none: no bytes, or no share of the cores.
     """
-    env: dict[str, str] = {}
-    by_device = {None: slices} if isinstance(slices, Slice) else {**slices}
-    for device, limits in by_device.items():
-        if device is not None and not 0 <= device < _MOST_DEVICES:
-            raise UsageError(f"device {device} is not from 0 to {_MOST_DEVICES - 1}")
-        end = "" if device is None else f"_{device}"
-        if limits.memory_bytes is not None:
-            if limits.memory_bytes <= 0:
-                raise UsageError(f"a limit of {limits.memory_bytes} bytes leaves nothing", hint="16Gi")
-            env[f"{MEMORY}{end}"] = str(limits.memory_bytes)
-        if limits.cores_share is not None:
-            if not 0 < limits.cores_share <= 1:
-                raise UsageError(
-                    f"{limits.cores_share} is not a share of the cores (above 0, at most 1)", hint="0.3"
-                )
-            env[f"{CORES}{end}"] = str(max(1, round(100 * limits.cores_share)))
+    memory_bytes, cores_share, device = limits.memory_bytes, limits.cores_share, limits.device
+    if device is not None and not 0 <= device < _MOST_DEVICES:
+        raise UsageError(f"device {device} is not from 0 to {_MOST_DEVICES - 1}")
+    if memory_bytes is not None and memory_bytes <= 0:
+        raise UsageError(f"a limit of {memory_bytes} bytes leaves nothing", hint="16Gi")
+    if cores_share is not None and not 0 < cores_share <= 1:
+        raise UsageError(f"{cores_share} is not a share of the cores (above 0, at most 1)", hint="0.3")
+    end, env = "" if device is None else f"_{device}", dict[str, str]()
+    if memory_bytes is not None:
+        env[f"{MEMORY}{end}"] = str(memory_bytes)
+    if cores_share is not None:
+        env[f"{CORES}{end}"] = str(max(1, round(100 * cores_share)))
     if env:
         env[PRELOAD] = library
         if ledger:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from strata.errors import UsageError
-from strata.fleet.ledger import QuotaLimits, count_processes, new_ledger, read_limits
-from strata.fleet.slices import LEDGER
+from strata.fleet.ledger import count_processes, new_ledger, read_limits
+from strata.fleet.slices import LEDGER, QuotaLimits
 
 SUFFIX: Final = ".ledger"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -17,8 +17,7 @@ from typing import Final, NoReturn
 
 from strata import units
 from strata.errors import CommandNotFound, CommandNotRunnable, UsageError
-from strata.fleet.ledger import QuotaLimits
-from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, Slice, slice_environment
+from strata.fleet.slices import CORES, FAIL, LEDGER, MEMORY, PRELOAD, SWITCH, QuotaLimits, slice_environment
 from strata.slicing.ledger_directory import free_name, ledger_of, prepare_directory, take
 from strata.slicing.program import incompatibility
 
@@ -71,13 +70,12 @@ def prepare(
         )
     search = environment.get("PATH", os.defpath)
     program = find_command(command[0], search)
-    share = Slice(limits.memory_bytes, limits.cores_share)
     own = {
         key: value
         for key, value in environment.items()
         if not key.startswith((MEMORY, CORES)) and key not in (LEDGER, FAIL)
     }
-    env = slice_environment(share if limits.device is None else {limits.device: share}, library=str(library))
+    env = slice_environment(limits, library=str(library))
     warnings = []
     is_off = environment.get(SWITCH, "").lower() == "off"
     free = incompatibility(program, search)

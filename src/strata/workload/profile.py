@@ -11,18 +11,34 @@ the fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field, RootModel
 
 from strata.arrays import Floats
 from strata.errors import BadFile, Fault
-from strata.files import read_json
+from strata.files import Document, FileModel, read_json
 
 _FORM: Final = '{"ACCELERATOR": {"2,1": {"forward_s": [...], "backward_s": [...], "update_s": [...]}}}'
+
+TimesOfLayers = list[Annotated[float, Field(ge=0, strict=True)]]
+
+
+class ProfileRow(FileModel):
+    """Seconds of each layer under one condition."""
+
+    forward_s: TimesOfLayers
+    backward_s: TimesOfLayers
+    update_s: TimesOfLayers
+
+
+class ProfileFile(RootModel[dict[str, dict[str, ProfileRow]]]):
+    """A profile file: by accelerator, then by `microbatch size,tensor-parallel degree`."""
 
 
 @dataclass(frozen=True)
@@ -44,76 +60,30 @@ class LayerProfile:
         """Return the times measured under exactly these conditions, or None: nothing is interpolated."""
         return self.times.get((accelerator, microbatch_size, tensor_parallel))
 
-    @classmethod
-    def from_dict(cls, data: object, *, num_layers: int, path: str = "profile") -> LayerProfile:
-        """Read the JSON form above. Raises BadFile with every fault; `path` names the source in them."""
-        faults: list[Fault] = []
-        times = dict(_entries(data, num_layers, path, faults))
-        if not times and not faults:
-            faults.append(Fault(path, "holds no profile"))
-        if faults:
-            raise BadFile(faults, hint=_FORM)
-        return cls(times)
-
 
 def load_profile(path: str | Path, *, num_layers: int) -> LayerProfile:
     """Read a profile file for a model of `num_layers` layers, embedding and head included.
 
     Raises BadFile with every fault, UsageError where there is no such file.
     """
-    return LayerProfile.from_dict(read_json(path), num_layers=num_layers, path=str(path))
-
-
-def _entries(
-    data: object, num_layers: int, path: str, faults: list[Fault]
-) -> Iterator[tuple[tuple[str, int, int], LayerTimes]]:
-    for accelerator, rows in _items(data, "", path, faults):
-        for key, row in _items(rows, accelerator, path, faults):
-            sizes = _sizes(key)
-            wrong, times = _times(row, num_layers)
-            if sizes is None:
-                wrong = ["write 'microbatch size,tensor-parallel degree', like '2,1'"]
-            elif times is not None:
-                yield (accelerator, *sizes), times
-            faults.extend(Fault(path, message, where=f"{accelerator}.{key}") for message in wrong)
-
-
-def _items(data: object, where: str, path: str, faults: list[Fault]) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, Mapping):
-        yield from data.items()
-    else:
-        faults.append(Fault(path, "must be a JSON object", where=where))
-
-
-def _sizes(key: str) -> tuple[int, int] | None:
-    parts = key.split(",")
-    if len(parts) != 2 or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        return None
-    microbatch_size, tensor_parallel = (int(part) for part in parts)
-    return (microbatch_size, tensor_parallel) if microbatch_size and tensor_parallel else None
-
-
-def _times(row: object, num_layers: int) -> tuple[list[str], LayerTimes | None]:
-    """Return what is wrong with one row, and its times where nothing is."""
-    if not isinstance(row, Mapping):
-        return ["must be a JSON object"], None
-    names = [field.name for field in fields(LayerTimes)]
-    wrong = [f"unknown key {key!r} (known: {', '.join(names)})" for key in row if key not in names]
-    problems = {name: _problem(row.get(name), num_layers) for name in names}
-    wrong.extend(f"{name} {problem}" for name, problem in problems.items() if problem)
-    if wrong:
-        return wrong, None
-    return [], LayerTimes(**{name: np.array(row[name], dtype=np.float64) for name in names})
-
-
-def _problem(value: object, num_layers: int) -> str | None:
-    if value is None:
-        return "is missing"
-    if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
-        return "must be a list of seconds"
-    if len(value) != num_layers:
-        return f"has {len(value)} values, the model has {num_layers} layers (embedding and head included)"
-    for item in value:
-        if isinstance(item, bool) or not isinstance(item, (int, float)) or not 0 <= item < float("inf"):
-            return f"holds {item!r}, which is not a time in seconds"
-    return None
+    # Without places: a profile may hold millions of numbers, and noting where each stands takes minutes.
+    document = Document(str(path), read_json(path), {})
+    times, faults = dict[tuple[str, int, int], LayerTimes](), list[Fault]()
+    for accelerator, rows in document.check(ProfileFile).root.items():
+        for key, row in rows.items():
+            sizes = re.fullmatch(r"([1-9][0-9]*),([1-9][0-9]*)", key.replace(" ", ""))
+            wrong = [] if sizes else ["write 'microbatch size,tensor-parallel degree', like '2,1'"]
+            lists = {name: np.array(seconds) for name, seconds in row}
+            wrong += [
+                f"{name} has {len(seconds)} values, the model has {num_layers} layers (embedding, head included)"
+                for name, seconds in lists.items()
+                if len(seconds) != num_layers
+            ]
+            faults += [document.fault((accelerator, key), message) for message in wrong]
+            if sizes and not wrong:
+                times[accelerator, int(sizes[1]), int(sizes[2])] = LayerTimes(**lists)
+    if not times and not faults:
+        faults.append(Fault(str(path), "holds no profile"))
+    if faults:
+        raise BadFile(faults, hint=_FORM)
+    return LayerProfile(times)

@@ -12,7 +12,7 @@ import gzip
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,42 +135,39 @@ def _rows(path: str, kind: Format, faults: list[Fault]) -> Iterator[tuple[float,
                 faults.append(Fault(path, message, line, 1))
                 continue
             try:
-                at_s = kind.seconds(fields[time])
-                row = at_s, int(fields[prompt]), int(fields[output])
-                is_good = before_s <= at_s < math.inf and row[1] >= (row[2] > 0) and row[2] >= 0
-            except ValueError:
-                is_good = False
-            if is_good:
-                before_s = at_s
-                yield row
+                row = _read(kind, fields[time], fields[prompt], fields[output], after_s=before_s)
+            except _WrongValue as error:
+                place = 1 + sum(len(field) + 1 for field in fields[: names.index(error.column)])
+                faults.append(Fault(path, str(error), line, place, where=error.column))
             else:
-                faults.append(_fault(path, kind, line, dict(zip(names, fields, strict=True)), before_s))
+                before_s = row[0]
+                yield row
 
 
-def _fault(path: str, kind: Format, line: int, values: dict[str, str], before_s: float) -> Fault:
-    """Say which value of a line is wrong, and where it stands."""
-    where, message = kind.time, ""
+class _WrongValue(ValueError):
+    """A value that cannot be, and the column it stands in."""
+
+    def __init__(self, column: str, message: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def _read(kind: Format, time: str, prompt: str, output: str, *, after_s: float) -> tuple[float, int, int]:
     try:
-        at_s = kind.seconds(values[kind.time])
-        if not math.isfinite(at_s):
-            message = f"{values[kind.time]!r} is not a time"
-        elif at_s < before_s:
-            message = f"{values[kind.time]} is before the line above; sort the trace by time"
+        at_s = kind.seconds(time)
     except ValueError:
-        message = f"{values[kind.time]!r} is not a time ({kind.example})"
-    if not message:
-        where = kind.output if _is_count(values[kind.prompt], least=0) else kind.prompt
-        if where == kind.output and _is_count(values[kind.output], least=0):
-            where = kind.prompt
-        least = 1 if where == kind.prompt and values[kind.output] != "0" else 0
-        message = f"{values[where]!r} is not a number of tokens ({least} or more)"
-    names = list(values)
-    column = 1 + sum(len(values[name]) + 1 for name in names[: names.index(where)])
-    return Fault(path, message, line, column, where=where)
+        raise _WrongValue(kind.time, f"{time!r} is not a time ({kind.example})") from None
+    if not math.isfinite(at_s):
+        raise _WrongValue(kind.time, f"{time!r} is not a time")
+    if at_s < after_s:
+        raise _WrongValue(kind.time, f"{time} is before the line above; sort the trace by time")
+    num_output = _count(kind.output, output, least=0)
+    # A request that failed may have nothing of either; one that generated has read at least a token.
+    return at_s, _count(kind.prompt, prompt, least=1 if num_output else 0), num_output
 
 
-def _is_count(text: str, *, least: int) -> bool:
-    try:
-        return int(text) >= least
-    except ValueError:
-        return False
+def _count(column: str, text: str, *, least: int) -> int:
+    with suppress(ValueError):
+        if int(text) >= least:
+            return int(text)
+    raise _WrongValue(column, f"{text!r} is not a number of tokens ({least} or more)")

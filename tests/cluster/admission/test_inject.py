@@ -16,7 +16,7 @@ from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, Placement, PodPlace
 from strata.errors import BadFile
 from strata.fleet.fingerprint import Fingerprint
-from strata.fleet.slices import Slice
+from strata.fleet.slices import QuotaLimits
 from tests.cluster.admission.builders import (
     ASCEND,
     GIB,
@@ -253,7 +253,7 @@ def test_a_fraction_gets_the_quota_library_and_no_device_of_the_plugin():
     assert got["ASCEND_VISIBLE_DEVICES"] == "3"
     assert got["LD_PRELOAD"] == "/usr/local/strata/libstrata_quota.so:/mine.so"
     assert got["STRATA_LEDGER"] == "/var/run/strata/quota.ledger"
-    assert slices_from_environment(got, devices=1) == {0: Slice(16 * GIB, 0.3)}
+    assert slices_from_environment(got, devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
     assert {"name": "strata-quota", "mountPath": "/usr/local/strata", "readOnly": True} in main["volumeMounts"]
     volumes = {one["name"]: one for one in after["spec"]["volumes"]}
     assert volumes["strata-quota"]["hostPath"] == {"path": "/usr/local/strata", "type": "Directory"}
@@ -265,7 +265,7 @@ def test_no_variable_volume_or_mount_of_the_user_undoes_a_limit():
     mounts = [{"name": "fake", "mountPath": "/usr/local/strata/"}, {"name": "x", "mountPath": "/var/run/strata"}]
     volumes = [{"name": "fake", "emptyDir": {}}, {"name": "strata-quota", "emptyDir": {}}]
     after = injected(pod(container(env=own, volumeMounts=mounts), volumes=volumes), fraction())
-    assert slices_from_environment(env(after), devices=1) == {0: Slice(16 * GIB, 0.3)}
+    assert slices_from_environment(env(after), devices=1) == {0: QuotaLimits(16 * GIB, 0.3)}
     assert "STRATA_QUOTA" not in env(after)
     mounted = {(one["mountPath"], one["name"]) for one in after["spec"]["containers"][0]["volumeMounts"]}
     at_ours = {one for one in mounted if one[0].startswith(("/usr/local/strata", "/var/run/strata"))}

@@ -38,7 +38,7 @@ from strata.cluster.api.vendor_resources import counted
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
-from strata.fleet.slices import LIBRARY, PRELOAD, Slice, slice_environment
+from strata.fleet.slices import LIBRARY, PRELOAD, QuotaLimits, slice_environment
 from strata.names import closest
 
 CODE_IMAGE: Final = PREFIX + "code-image"
@@ -242,11 +242,9 @@ class _Injection:
             env.append({"name": CHECKPOINT_ENV, "value": self.checkpoint})
         if self.memory_bytes is not None:
             # The container sees one device, so in there it is number 0.
-            device_slice = Slice(int(self.memory_bytes), self.placement.cores_share or None)
+            limits = QuotaLimits(int(self.memory_bytes), self.placement.cores_share or None, device=0)
             ledger = f"{LEDGER_FOLDER}/quota.ledger"
-            env += (
-                {"name": k, "value": v} for k, v in slice_environment({0: device_slice}, ledger=ledger).items()
-            )
+            env += ({"name": k, "value": v} for k, v in slice_environment(limits, ledger=ledger).items())
         return env
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from strata.errors import StrataError
 from strata.evaluation.bench.progress import Progress, silent
-from strata.fleet.slices import PRELOAD, Slice, slice_environment
+from strata.fleet.slices import PRELOAD, QuotaLimits, slice_environment
 from strata.slicing.build import compiler, library
 from strata.tables import Shown, rows
 
@@ -108,7 +108,7 @@ def measure_cost(
         own = {key: value for key, value in environment.items() if not key.startswith((PRELOAD, "STRATA_"))}
         plain = {**own, "LD_LIBRARY_PATH": name}
         where = str(library(environment))
-        limited = slice_environment({0: Slice(LIMIT_BYTES)}, ledger=f"{ledgers}/memory", library=where)
+        limited = slice_environment(QuotaLimits(LIMIT_BYTES, device=0), ledger=f"{ledgers}/memory", library=where)
         figures: dict[bool, list[list[float]]] = {False: [], True: []}
         startups: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(turns):
@@ -120,7 +120,7 @@ def measure_cost(
         got = []
         for share in shares:
             env = plain | slice_environment(
-                {0: Slice(cores_share=share)}, ledger=f"{ledgers}/{share:g}", library=where
+                QuotaLimits(cores_share=share, device=0), ledger=f"{ledgers}/{share:g}", library=where
             )
             lines = _run([f"{folder}/bench", "share", str(share_ms)], env).splitlines()
             got.append(Share(share, *map(float, lines)))
