@@ -351,6 +351,17 @@ def bundled(folder: Path, name: str, *, what: str) -> Path:
     return folder / f"{name}.yaml"
 
 
+def file_or_bundled(source: str | Path, folder: Path, *, what: str) -> Path:
+    """Return the file of a source: its path, or what is bundled by that name where no such file exists.
+
+    Raises UsageError where there is neither.
+    """
+    path = Path(source)
+    # Not just any suffix: `llama-3.1-70b` is a name.
+    is_path = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
+    return path if is_path else bundled(folder, str(source), what=what)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write text by `write_bytes`; a path that ends in `.gz` is compressed, the same bytes for the same text."""
     raw = text.encode("utf-8")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.simulate.mixture import mixtures
+from strata.simulate.svg import mixtures
 from strata.simulate.timeline import Span, SpanKind
 from tests.simulate.random_timelines import timelines
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from strata.fleet.bandwidth import BandwidthCurve
-from strata.fleet.fleet import Domain, Fleet, Link
+from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain import build_chain
 from strata.training.plan.exact.problem import Problem

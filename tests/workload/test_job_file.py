@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
-from strata.files import read_document
+from strata.files import bundled_names, read_document
 from strata.workload.huggingface import model
 from strata.workload.job import Objective, Recompute, Schedule
-from strata.workload.presets import job_names
 from strata.workload.profile import load_profile
-from strata.workload.schema import TrainingJobFile, job_from_document, load_job
+from strata.workload.schema import BUNDLED_JOBS, TrainingJobFile, job_from_document, load_job
 from tests import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -205,7 +204,7 @@ def test_a_missing_job_is_answered_with_the_bundled_ones(tmp_path):
     assert caught.value.hint == "opt-350m"
 
 
-@pytest.mark.parametrize("source", [*job_names(), *sorted(EXAMPLES.glob("job-*.yaml"))], ids=str)
+@pytest.mark.parametrize("source", [*bundled_names(BUNDLED_JOBS), *sorted(EXAMPLES.glob("job-*.yaml"))], ids=str)
 def test_every_bundled_job_and_example_loads(source):
     job = load_job(source)
     assert job.layers.params.sum() > 1e8

@@ -9,8 +9,8 @@ import pytest
 
 from strata.errors import BadFile, UsageError
 from strata.files import bundled_names
-from strata.workload.presets import _SERVING, job_names
-from strata.workload.serving_schema import load_serving_job
+from strata.workload.schema import BUNDLED_JOBS
+from strata.workload.serving_schema import BUNDLED_SERVING_JOBS, load_serving_job
 
 HEAD = """\
 apiVersion: strata/v1alpha1
@@ -120,13 +120,13 @@ def test_blocks_shrink_with_their_precision_and_the_ends_do_not():
     assert (again.weights, again.kv, halved.weights, halved.kv) == ("bf16", "bf16", "bf16", "fp8")
 
 
-@pytest.mark.parametrize("name", bundled_names(_SERVING))
+@pytest.mark.parametrize("name", bundled_names(BUNDLED_SERVING_JOBS))
 def test_every_bundled_serving_job_loads_under_its_name(name):
     assert load_serving_job(name).name == name
 
 
 def test_bundled_serving_jobs_are_no_training_jobs():
-    assert not {*bundled_names(_SERVING)} & {*job_names()}
+    assert not {*bundled_names(BUNDLED_SERVING_JOBS)} & {*bundled_names(BUNDLED_JOBS)}
     with pytest.raises(UsageError, match="no bundled serving job") as caught:
         load_serving_job("llama-3.1-70b")
     assert caught.value.hint == "serve-llama-3.1-70b"

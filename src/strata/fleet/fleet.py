@@ -6,6 +6,7 @@ fast link. Plain frozen data; files are read in `schema.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,6 @@ import numpy as np
 from strata.arrays import Floats
 from strata.decision import Trust
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.bandwidth import BandwidthCurve
 
 Pair = tuple[str, str]
 
@@ -43,6 +43,33 @@ class Domain:
     def num_nodes(self) -> int:
         """Whole nodes; a last node that is not full is left out."""
         return self.num_devices // self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthCurve:
+    """Bandwidth by message size: a 1 MB message gets half the bandwidth of a 512 MB one.
+
+    GB/s = polynomial(log2(MB)), highest power first, fitted to measured transfers by Sailor (arXiv 2504.17096,
+    eth-easl/sailor `multizone_bandwidths_het.json`) and taken exactly as published, without clipping.
+    """
+
+    coefficients: tuple[float, ...]
+
+    def bandwidth_bytes_per_s(self, message_bytes: float) -> float:
+        """Return the bandwidth one message of this size sees [B/s]."""
+        x, value = math.log2(message_bytes / 1e6), 0.0
+        for coefficient in self.coefficients:
+            value = value * x + coefficient
+        return value * 1e9
+
+    def transfer_s(self, message_bytes: float) -> float:
+        """Return the time one message takes, latency included as far as the fit saw it [s]."""
+        return 0.0 if message_bytes <= 0 else message_bytes / self.bandwidth_bytes_per_s(message_bytes)
+
+    def transfers_s(self, message_bytes: Floats) -> Floats:
+        """Return `transfer_s` of each of many messages."""
+        sizes = np.maximum(np.asarray(message_bytes, dtype=float), 1e-300)
+        return np.asarray(sizes / (np.polyval(self.coefficients, np.log2(sizes / 1e6)) * 1e9))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,13 @@ from strata.files import (
     Seconds,
     UsdPerByte,
     UsdPerHour,
-    bundled,
+    file_or_bundled,
     read_document,
 )
 from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.dynamics.noise import Uniform
-from strata.fleet.fleet import Domain, Fleet, Link, Pair
+from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link, Pair
 from strata.fleet.relations import pairs, relations
 
 SEED_ACCELERATOR: Final = "A100-SXM4-80GB"
@@ -192,9 +191,7 @@ def fleet_from_document(document: Document) -> Fleet:
 
 
 def _document(source: str | Path) -> Document:
-    path = Path(source)
-    is_path = path.is_file() or path.suffix or len(path.parts) > 1
-    return read_document(path if is_path else bundled(_PRESETS, str(source), what="fleet"))
+    return read_document(file_or_bundled(source, _PRESETS, what="fleet"))
 
 
 def _is_seed_form(document: Document) -> bool:

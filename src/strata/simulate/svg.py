@@ -7,6 +7,7 @@ with too many spans to tell apart are drawn as what share of each slice of time 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from xml.sax.saxutils import escape
 
 from strata import units
 from strata.files import write_text
-from strata.simulate.mixture import mixtures
 from strata.simulate.timeline import Span, SpanKind, Timeline, gaps, is_stage, job_and_name
 
 
@@ -333,3 +333,38 @@ def _fitting(text: str, room: float) -> str:
     while text and _text_width(text) + _CHARACTER > room:
         text = text[:-1]
     return text + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Which share of the time from `start_s` until the next one begins went to which kind."""
+
+    start_s: float
+    shares: dict[SpanKind, float]
+
+
+def mixtures(spans: Sequence[Span], *, most: int, longest_gap_s: float) -> list[Mixture]:
+    """Group spans by their number, about `most` groups; only a longer gap than this lies between groups.
+
+    Slices of equal time would beat against the rhythm of forwards and backwards. A multiple of four spans holds
+    as many of the one as of the other, also where two microbatches make a rhythm.
+    """
+    size = 4 * math.ceil(len(spans) / most / 4)
+    grouped: list[Mixture] = []
+    group: list[Span] = []
+    for i, span in enumerate(spans):
+        group.append(span)
+        after_s = spans[i + 1].start_s if i + 1 < len(spans) else math.inf
+        is_last = after_s - span.end_s > longest_gap_s
+        if is_last or len(group) == size:
+            start_s, end_s = group[0].start_s, span.end_s if is_last else after_s
+            busy: dict[SpanKind, float] = defaultdict(float)
+            for member in group:
+                busy[member.kind] += (
+                    (member.end_s - member.start_s) / (end_s - start_s) if end_s > start_s else 0.0
+                )
+            grouped.append(Mixture(start_s, dict(busy)))
+            group = []
+        if is_last:
+            grouped.append(Mixture(span.end_s, {}))
+    return grouped

@@ -7,7 +7,7 @@ profile they name can be read, by `job_from_document`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -17,15 +17,17 @@ from pydantic_core import PydanticCustomError
 
 from strata import units
 from strata.errors import BadFile, Fault, UsageError
-from strata.files import Document, FileModel, Tokens, Usd, read_document
+from strata.files import Document, FileModel, Tokens, Usd, file_or_bundled, read_document
 from strata.workload.huggingface import model
 from strata.workload.job import PRECISION_BYTES, Limits, Objective, Recompute, Schedule, TrainingJob
 from strata.workload.model import ModelSpec
-from strata.workload.presets import job_path
 from strata.workload.profile import LayerProfile, load_profile
 
 DEFAULT_LOCAL_STEPS: Final = (8, 32, 128)
 """H where a job allows DiLoCo and states none; the DiLoCo papers study 1 to 1000 (arXiv 2311.08105, fig. 4)."""
+
+BUNDLED_JOBS: Final = Path(__file__).parent / "jobs"
+"""The training jobs that come with strata."""
 
 _COMPRESSED_BITS: Final = {"int8": 8, "int4": 4}
 
@@ -162,16 +164,8 @@ def load_job(source: str | Path) -> TrainingJob:
 
     Raises BadFile with every fault, UsageError where there is neither file nor bundled job.
     """
-    path = file_or_named(source, job_path)
+    path = file_or_bundled(source, BUNDLED_JOBS, what="job")
     return job_from_document(read_document(path), path.parent)
-
-
-def file_or_named(source: str | Path, named: Callable[[str], Path]) -> Path:
-    """Return the file of a source: its path, or what is bundled by that name where no such file exists."""
-    path = Path(source)
-    # Not just any suffix: `llama-3.1-70b` is a name.
-    is_path = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
-    return path if is_path else named(str(source))
 
 
 def job_from_document(document: Document, base: Path) -> TrainingJob:

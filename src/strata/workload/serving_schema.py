@@ -14,11 +14,10 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from strata.errors import BadFile, Fault
-from strata.files import Document, FileModel, Seconds, read_document
+from strata.files import Document, FileModel, Seconds, file_or_bundled, read_document
 from strata.workload.inference import ModelInfo
 from strata.workload.model import ModelSpec
-from strata.workload.presets import serving_job_path
-from strata.workload.schema import Name, Share, Whole, file_or_named, model_at
+from strata.workload.schema import Name, Share, Whole, model_at
 from strata.workload.serving_job import (
     BANDWIDTH_EFFICIENCY,
     FLOPS_EFFICIENCY,
@@ -28,6 +27,9 @@ from strata.workload.serving_job import (
     ServingJob,
     Weights,
 )
+
+BUNDLED_SERVING_JOBS: Final = Path(__file__).parent / "serving_jobs"
+"""The serving jobs that come with strata."""
 
 _PER_S: Final = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 
@@ -106,7 +108,7 @@ def load_serving_job(source: str | Path) -> ServingJob:
 
     Raises BadFile with every fault, UsageError where there is neither file nor bundled job.
     """
-    path = file_or_named(source, serving_job_path)
+    path = file_or_bundled(source, BUNDLED_SERVING_JOBS, what="serving job")
     return serving_job_from_document(read_document(path), path.parent)
 
 

@@ -15,7 +15,7 @@ from strata.evaluation.published_benchmarks.calibrated import (
     shared_ring_s,
     shared_send_s,
 )
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 
 NOTHING = SoftwareConstants(step_overhead_s=0.0, handover_s_per_byte=0.0)
 FLAT = BandwidthCurve((2.0,))  # 2 GB/s whatever the size

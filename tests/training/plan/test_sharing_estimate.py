@@ -12,7 +12,6 @@ from strata.training.plan.exact.unit import Units
 from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.pipelines import ChainEstimates
 from strata.training.plan.shortlist.sharings import DataParallelEstimates
-from strata.workload.presets import job_path
 from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
 
@@ -61,7 +60,7 @@ def test_whether_a_domain_holds_the_model_is_known_before_anything_is_built():
     sizes = (8, 16, 24, 32, 40, 48, 56, 64)
     a100 = accelerator("A100-SXM4-80GB")
     sites = fleet(*(domain(f"d{size}", size, accelerator=a100) for size in sizes))
-    problem = Problem.of(sites, load_job(str(job_path("llama-3.1-70b"))))
+    problem = Problem.of(sites, load_job("llama-3.1-70b"))
     shards = ShardSpace(problem, tuple(range(len(sizes))))
     chains = ChainSpace(problem, shards.members)
     shapes = DataParallelEstimates(problem, shards, ChainEstimates(problem, chains))._shapes

@@ -17,7 +17,6 @@ from strata.training.plan.planner import best_single, plan_training
 from strata.training.plan.shortlist.branches import Builder
 from strata.training.plan.shortlist.selection import FEW, shortlist
 from strata.workload.job import Limits, Objective
-from strata.workload.presets import job_path
 from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
 from tests.support.small_cases import small_case
@@ -79,7 +78,7 @@ def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
 )
 def test_the_fastest_on_a_fleet_of_sites_is_as_fast_as_the_planners(model, domains, local_steps):
     sites = random_fleet(domains, (accelerator("A100-SXM4-80GB"),), np.random.default_rng(domains))
-    asked = replace(load_job(str(job_path(model))), local_steps=local_steps)
+    asked = replace(load_job(model), local_steps=local_steps)
     problem = Problem.of(sites, asked)
     assert Builder(problem).count > FEW
     best = plan_training(sites, asked, clock=still, rank=0).best

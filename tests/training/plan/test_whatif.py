@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.errors import UsageError
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 from strata.training.plan.comparison import compare
 from strata.training.plan.planner import plan_training
 from strata.training.plan.whatif import apply

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from strata.errors import need
 from strata.evaluation.bench.progress import Progress, silent
+from strata.files import bundled_names
 from strata.tables import Shown, rows
 from strata.training.hi_ppo.policy import load_policy
 from strata.units import show_time
-from strata.workload.presets import job_names
-from strata.workload.schema import load_job
+from strata.workload.schema import BUNDLED_JOBS, load_job
 
 HEADS: Final = ("dirichlet_untrained", "dirichlet", "proportional", "exact_ratios", "scorer", "exact")
 
@@ -24,7 +24,7 @@ def measure(*, seconds: float, fleets: int, seed: int, progress: Progress = sile
 
     from strata.evaluation.allocation_heads import heads
 
-    jobs = [load_job(name) for name in job_names()]
+    jobs = [load_job(name) for name in bundled_names(BUNDLED_JOBS)]
     torch.set_num_threads(1)  # a batch of some dozens: threads only cost
     curve: list[Any] = []
     started = time.perf_counter()

@@ -21,8 +21,7 @@ from strata.fleet.synthetic import random_fleet
 from strata.simulate.compute import peak_flops
 from strata.training.plan.exact.problem import Problem
 from strata.workload.job import TrainingJob
-from strata.workload.presets import job_path
-from strata.workload.schema import load_job
+from strata.workload.schema import BUNDLED_JOBS, load_job
 
 CARD: Final = "A100-SXM4-80GB"
 REGION_LATENCY_S: Final = 9e-3
@@ -104,7 +103,7 @@ def job(index: int) -> TrainingJob:
 
 @cache
 def _bundled(name: str, local_steps: tuple[int, ...]) -> TrainingJob:
-    return replace(load_job(str(job_path(name))), local_steps=local_steps, home=None)
+    return replace(load_job(BUNDLED_JOBS / f"{name}.yaml"), local_steps=local_steps, home=None)
 
 
 def with_regions(fleet: Fleet) -> Fleet:

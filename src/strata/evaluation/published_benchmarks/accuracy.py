@@ -25,7 +25,7 @@ from strata.evaluation.published_benchmarks.calibrated import (
 from strata.evaluation.published_benchmarks.case_file import Array, CaseFile, End, MeasuredRun, ModelProfile
 from strata.evaluation.published_benchmarks.formulas import ELEMENT_BYTES
 from strata.evaluation.published_benchmarks.plan import BenchmarkStage, ReplicaRun
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 from strata.workload.profile import LayerTimes
 
 

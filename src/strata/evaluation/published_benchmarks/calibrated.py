@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 from strata.simulate.pipeline import StageTimes, classic_warmup, recurrence_s
 
 Array = Floats

@@ -19,7 +19,7 @@ from strata.arrays import Floats
 from strata.errors import BadFile, Fault
 from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, plan_from_dict
 from strata.files import read_json
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 from strata.workload.profile import LayerTimes
 
 Objective = Literal["iteration_s", "cost_usd"]

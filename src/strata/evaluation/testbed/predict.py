@@ -13,8 +13,7 @@ from strata.evaluation.testbed.calibrate import MachineCalibration
 from strata.evaluation.testbed.namespaces import LinkShape
 from strata.evaluation.testbed.plans import build_job, domain_names
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.bandwidth import BandwidthCurve
-from strata.fleet.fleet import Domain, Fleet, Link
+from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link
 from strata.simulate.analytic import StepModel
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Job

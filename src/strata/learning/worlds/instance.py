@@ -27,8 +27,7 @@ from strata.training.replan.relocation import relocation_costs
 from strata.training.replan.response import PlanResponse
 from strata.workload.job import TrainingJob
 from strata.workload.plan import TrainingPlan
-from strata.workload.presets import job_path
-from strata.workload.schema import load_job
+from strata.workload.schema import BUNDLED_JOBS, load_job
 
 MOST_OPTIONS: Final = 32
 STATES: Final = 128
@@ -104,7 +103,7 @@ def random_instances(
     jobs, candidates = [], []
     for share in shares:
         steps = _LOCAL_STEPS[int(rng.integers(len(_LOCAL_STEPS)))]
-        job = replace(load_job(job_path(str(rng.choice(_MODELS, p=_MIX)))), local_steps=steps)
+        job = replace(load_job(BUNDLED_JOBS / f"{rng.choice(_MODELS, p=_MIX)}.yaml"), local_steps=steps)
         problem = Problem.of(_share(fleet, share), job)
         jobs.append(job)
         candidates.append([item.plan for item in shortlist(problem, most=CANDIDATES)])

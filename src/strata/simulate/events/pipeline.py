@@ -14,8 +14,7 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
-from strata.simulate.events.record import NOTHING, Record
-from strata.simulate.timeline import SpanKind
+from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, TrainingPlan

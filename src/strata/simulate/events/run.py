@@ -12,11 +12,10 @@ from strata.decision import Trust
 from strata.simulate.collective import eta
 from strata.simulate.events.network import Network
 from strata.simulate.events.pipeline import Steps, World, answers
-from strata.simulate.events.record import NOTHING, Record
 from strata.simulate.events.step import Step
 from strata.simulate.events.work import AS_PLANNED, Conditions, DeviceFailure, Job, LinkFailure, LinkVariation
 from strata.simulate.report import StepReport
-from strata.simulate.timeline import SpanKind, Timeline
+from strata.simulate.timeline import NOTHING, Record, SpanKind, Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
-from strata.fleet.bandwidth import BandwidthCurve
 from strata.fleet.dynamics.noise import Uniform
-from strata.fleet.fleet import Fleet, Link
+from strata.fleet.fleet import BandwidthCurve, Fleet, Link
 from strata.fleet.schema import load_fleet
 from strata.units import parse
 

@@ -16,8 +16,7 @@ from strata.decision import Trust
 from strata.errors import UsageError
 from strata.fleet import catalogue
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.bandwidth import BandwidthCurve
-from strata.fleet.fleet import Domain, Fleet, Link, Pair
+from strata.fleet.fleet import BandwidthCurve, Domain, Fleet, Link, Pair
 from strata.training.plan.overrides import DOMAIN, JOB, LINK, Key, Override, noting, read_overrides
 from strata.workload.job import Recompute, TrainingJob
 from strata.workload.schema import compression_factor

@@ -28,7 +28,7 @@ from strata.evaluation.published_benchmarks.formulas import (
     region,
 )
 from strata.evaluation.published_benchmarks.plan import ReplicaRun
-from strata.fleet.bandwidth import BandwidthCurve
+from strata.fleet.fleet import BandwidthCurve
 
 
 class StagePart(NamedTuple):
