@@ -13,7 +13,7 @@ from strata.errors import GoalMissed
 from strata.host.rollout.pictures import svg, text
 from strata.host.rollout.report import report_of
 from strata.host.rollout.rollout import Arm, RolloutPlan, Rules
-from strata.host.rollout.store import Store
+from strata.host.rollout.store import opened
 from tests.host.rollout.rollouts import simulated
 
 
@@ -87,7 +87,7 @@ def test_only_init_makes_a_file(begun, tmp_path, arguments):
 
 
 def test_two_hosts_that_ask_for_one_attempt_at_once_are_told_the_same(tmp_path):
-    with Store(tmp_path / "s.db", is_new=True) as store:
+    with opened(tmp_path / "s.db", is_new=True) as store:
         store.init(RolloutPlan("p"), Rules(), at_s=0.0)
         before = store.get("p")
         said = [store.assign(before, "job", 0, policy, at_s=0.0) for policy in Arm]

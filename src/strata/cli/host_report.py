@@ -77,16 +77,16 @@ def report(
     from strata.host.analysis.findings.finding import Severity
     from strata.host.analysis.kineto import read_kineto
     from strata.host.analysis.report import report_of
-    from strata.host.analysis.view import view_of
+    from strata.host.analysis.view import View
     from strata.host.record.snapshot import machine_of
     from strata.host.trace.read import read_trace
 
     read = read_trace(trace)
     machine = machine_of(trace, is_here=here)
     offset_ns = machine.clock_offset_ns(kineto_offset)
-    view = view_of(
+    view = View(
         read,
-        critical=critical,
+        critical=tuple(critical),
         cpus=machine.cpus,
         accelerator=read_kineto(kineto, read, offset_ns=offset_ns) if kineto else None,
         feeding=machine.critical,

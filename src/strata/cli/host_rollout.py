@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -342,12 +343,12 @@ def _show_jobs(report: RolloutReport) -> Shown:
         yield f"{len(report.jobs) - len(shown):,} more jobs: -o json lists all"
 
 
-def _store(state: Path | None, *, is_new: bool = False) -> Store:
+def _store(state: Path | None, *, is_new: bool = False) -> AbstractContextManager[Store]:
     import os
 
-    from strata.host.rollout.store import Store, state_path
+    from strata.host.rollout.store import opened, state_path
 
-    return Store(state or state_path(os.environ), is_new=is_new)
+    return opened(state or state_path(os.environ), is_new=is_new)
 
 
 def _now_s() -> float:

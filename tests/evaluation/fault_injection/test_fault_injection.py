@@ -14,13 +14,13 @@ from strata.evaluation.fault_injection.scenarios import LENGTH_NS, InjectedFault
 from strata.evaluation.fault_injection.score import TRAINER, Trial, TrialOutcome, outcome_of, score
 from strata.evaluation.fault_injection.trials import TRIES, live, live_trial, simulated
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View, view_of
+from strata.host.analysis.view import View
 from strata.host.trace.events import EventKind
 from tests.host.traces import IDLE, Text, read
 
 
 def seen(folder, raw: bytes) -> View:
-    return view_of(read(raw, folder), critical=(TRAINER,))
+    return View(read(raw, folder), critical=(TRAINER,))
 
 
 def hogs(num_cpus: int, *pins: int | None) -> bytes:

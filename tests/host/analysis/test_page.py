@@ -11,7 +11,7 @@ import pytest
 from strata.host.analysis.kineto import Accelerator
 from strata.host.analysis.page import COLUMNS, page
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import view_of
+from strata.host.analysis.view import View
 from tests.host.traces import IDLE, Text
 
 T, HOG = ("trainer_main", 11), ("hog", 12)
@@ -45,7 +45,7 @@ def quiet(*, steps=50, wait_ms=0.0, rival=IDLE):
 
 
 def drawn(text, folder, **more):
-    return page(report_of(view_of(text.trace(folder), **more)), title="trace.txt")
+    return page(report_of(View(text.trace(folder), **more)), title="trace.txt")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -85,7 +85,7 @@ def test_a_quiet_trace_has_a_page_too(tmp_path):
 
 
 def test_with_a_profiler_s_trace_the_accelerator_has_a_lane(tmp_path):
-    times = view_of(quiet().trace(tmp_path)).trace.events.time_ns[:4]
+    times = View(quiet().trace(tmp_path)).trace.events.time_ns[:4]
     shown = drawn(
         quiet(),
         tmp_path,

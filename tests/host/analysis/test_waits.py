@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.host.analysis.run_queue_delays import Cause, switch_outs
-from strata.host.analysis.view import View, view_of
+from strata.host.analysis.view import View
 from strata.host.trace.events import EventKind, TaskState, Trace
 from strata.host.trace.read import read_trace
 from tests import SHARED
@@ -22,7 +22,7 @@ T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
 
 
 def view(text: Text, folder: Path) -> View:
-    return view_of(text.trace(folder))
+    return View(text.trace(folder))
 
 
 def task(of: View, name: str) -> int:
@@ -224,7 +224,7 @@ def schedules(draw: st.DrawFn) -> Text:
 @given(schedules())
 def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_them(text):
     with TemporaryDirectory() as folder:
-        of = view_of(text.trace(Path(folder)))
+        of = View(text.trace(Path(folder)))
     found: dict[int, list[int]] = {}
     for i in np.flatnonzero(of.delays.is_over):
         found.setdefault(int(of.tasks.tid[of.delays.task[i]]), []).append(int(of.delays.length_ns[i]))
@@ -242,7 +242,7 @@ def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_th
 def sample() -> View:
     if not SAMPLE.exists():
         pytest.skip("needs ../shared/data/host_samples/perf_script_sched.txt")
-    return view_of(read_trace(SAMPLE))
+    return View(read_trace(SAMPLE))
 
 
 def test_in_the_sample_trace_blame_sums_to_every_thread_s_waits():

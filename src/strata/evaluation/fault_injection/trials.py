@@ -16,7 +16,7 @@ from strata.evaluation.fault_injection.live import NICE, FaultMissing, record_tr
 from strata.evaluation.fault_injection.scenarios import InjectedFault, scenario
 from strata.evaluation.fault_injection.score import DiagnosisScore, Trial, TrialOutcome, outcome_of, score
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import View, view_of
+from strata.host.analysis.view import View
 from strata.host.trace.read import read_trace
 
 Recorder = Callable[..., Trial]
@@ -87,7 +87,7 @@ def _trace_file() -> Iterator[Path]:
 
 
 def _view(trace: Path, trial: Trial) -> View:
-    return view_of(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
+    return View(read_trace(trace), critical=(trial.trainer,), steal=trial.steal)
 
 
 def _strong(trace: Path) -> set[int]:

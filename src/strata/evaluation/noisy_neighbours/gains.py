@@ -26,7 +26,7 @@ from strata.evaluation.noisy_neighbours.session import applied, running, some_cp
 from strata.evaluation.noisy_neighbours.turns import Patience, turns
 from strata.host.analysis.findings.finding import predicted_gain
 from strata.host.analysis.report import report_of
-from strata.host.analysis.view import view_of
+from strata.host.analysis.view import View
 from strata.host.policy.step import Step
 from strata.host.record import perf, tracefs
 from strata.host.record.work import Work
@@ -192,7 +192,7 @@ def within(trace: Trace, start_ns: int, end_ns: int) -> Trace:
 
 
 def _seen(trace: Trace) -> TrainerShares:
-    view = view_of(trace, critical=(TRAINER,))
+    view = View(trace, critical=(TRAINER,))
     if not view.critical_tasks:
         raise StrataError("the trainer did not run while it was recorded", hint="try on a machine less busy")
     task = view.critical_tasks[0]

@@ -85,16 +85,9 @@ class ThreadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable JSON form. Culprits sum to `wait_ms_total`."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "task"}
         return {
-            "comm": self.comm,
-            "tid": self.tid,
-            "is_critical": self.is_critical,
-            "waits": self.waits,
-            "wait_ms_total": round(self.wait_ms_total, 6),
-            "wait_ms_mean": round(self.wait_ms_mean, 6),
-            "wait_ms_p99": round(self.wait_ms_p99, 6),
-            "unfinished_ms": round(self.unfinished_ms, 6),
-            "run_ms": round(self.run_ms, 6),
+            **{name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()},
             "culprits": [{"comm": name, "ms": round(ms, 6)} for name, ms in self.culprits.items()],
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -34,34 +33,51 @@ ROUNDS_PER_S: Final = 20
 """Wakeups a second from which on a thread is taken to work in rounds, as one that feeds an accelerator does."""
 FEWEST_ROUNDS: Final = 10
 MOST_GUESSED: Final = 3
-
-
 MOST_LAUNCHERS: Final = 8
 """Launching threads that count as critical: those with most launches, the others copy or capture now and then."""
-
-
 MOST_CRITICAL: Final = 256
 
 
 @dataclass(frozen=True)
 class View:
-    """All that is known of a trace. `critical` holds the names that the user says matter; none: see `is_critical`.
+    """All that is known of a trace, worked out as it is asked for.
 
+    `critical` holds prefixes of the names of threads that the user says matter; none: see `is_critical`.
     `cpus` is the machine's topology, `accelerator` what a Kineto trace of the same time says; None: not known.
     `feeding` are ids of threads that were seen to feed an accelerator; `steal` is what a hypervisor took.
     """
 
     trace: Trace
-    tasks: TaskInstances
-    on_cpu: OnCpuIntervals
-    interrupts: Interrupts
-    delays: RunQueueDelays
-    attribution: CpuAttribution
     critical: tuple[str, ...] = ()
     cpus: Cpus | None = None
     accelerator: Accelerator | None = None
     feeding: tuple[int, ...] = ()
     steal: Steal | None = None
+
+    @cached_property
+    def tasks(self) -> TaskInstances:
+        """The threads."""
+        return task_instances_of(self.trace)
+
+    @cached_property
+    def on_cpu(self) -> OnCpuIntervals:
+        """Who ran where. Raises UsageError where the times cannot be of one trace."""
+        return on_cpu_intervals_of(self.trace, self.tasks)
+
+    @cached_property
+    def interrupts(self) -> Interrupts:
+        """When interrupts held CPUs."""
+        return interrupts_of(self.trace, self.on_cpu)
+
+    @cached_property
+    def delays(self) -> RunQueueDelays:
+        """Who waited for a CPU."""
+        return run_queue_delays_of(self.trace, self.tasks, self.on_cpu)
+
+    @cached_property
+    def attribution(self) -> CpuAttribution:
+        """Who had the CPU meanwhile."""
+        return cpu_attribution_of(self.delays, self.on_cpu, self.interrupts, self.trace.names)
 
     def name(self, task: int) -> str:
         """Return the last name of a thread; "(idle)" for none."""
@@ -163,33 +179,3 @@ def _feeds(name: str) -> bool:
     if name.startswith(NAME_PREFIX):
         return any(name.removeprefix(NAME_PREFIX) in POOLS[pool_name].labels for pool_name in _POOLS)
     return bool(_CRITICAL.match(name)) or (pool is not None and pool[0] in _POOLS)
-
-
-def view_of(
-    trace: Trace,
-    *,
-    critical: Sequence[str] = (),
-    cpus: Cpus | None = None,
-    accelerator: Accelerator | None = None,
-    feeding: Sequence[int] = (),
-    steal: Steal | None = None,
-) -> View:
-    """Return a trace, analysed. `critical`: prefixes of the names of the threads that matter."""
-    tasks = task_instances_of(trace)
-    on_cpu = on_cpu_intervals_of(trace, tasks)
-    interrupts = interrupts_of(trace, on_cpu)
-    delays = run_queue_delays_of(trace, tasks, on_cpu)
-    attribution = cpu_attribution_of(delays, on_cpu, interrupts, trace.names)
-    return View(
-        trace,
-        tasks,
-        on_cpu,
-        interrupts,
-        delays,
-        attribution,
-        tuple(critical),
-        cpus,
-        accelerator,
-        tuple(feeding),
-        steal,
-    )

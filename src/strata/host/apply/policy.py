@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Annotated, Final, NoReturn
 
-from strata.errors import BadFile, Fault, UsageError
-from strata.files import Document, read_document
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from strata.errors import BadFile, UsageError
+from strata.files import FileModel, read_document
 from strata.host.policy.step import Act, Step
-from strata.host.threads.pools import LAYERS
+from strata.host.threads.pools import LayerName
 
 _LIST: Final = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 """CPUs or NUMA nodes as the kernel writes them, none of them beyond all sense."""
@@ -55,55 +58,48 @@ VALUES: Final[Mapping[str, re.Pattern[str]]] = {
 """What may be written, by act or by the name of the file."""
 
 
+class _StepModel(FileModel):
+    act: Act
+    path: str
+    value: str
+    why: str
+    layer: LayerName
+    start_ticks: Annotated[int, Field(strict=True, ge=0)] = 0
+
+    @field_validator("path")
+    @classmethod
+    def _may_be_touched(cls, path: str, info: ValidationInfo) -> str:
+        act = info.data.get("act")  # absent where it is at fault itself
+        if act is not None and (not PLACES[act].fullmatch(path) or "/../" in path or "/./" in path):
+            _refuse(f"{path!r} is not allowed for act {act!r}")
+        return path
+
+    @field_validator("value")
+    @classmethod
+    def _may_be_written(cls, value: str, info: ValidationInfo) -> str:
+        path, act = info.data.get("path"), info.data.get("act")
+        name = path.rpartition("/")[2] if path is not None and act == "write" else act
+        if path is not None and name is not None and not VALUES[name].fullmatch(value):
+            _refuse(f"{value!r} is not allowed there")
+        return value
+
+
+class _StepsModel(FileModel):
+    model_config = ConfigDict(extra="ignore")  # such a file also says what was left out
+    steps: tuple[_StepModel, ...]
+
+
 def load(path: str) -> tuple[Step, ...]:
     """Read the steps of a file. Raises BadFile with every fault; UsageError for a policy of scx_layered."""
     document = read_document(path)
     data = document.data
     if isinstance(data, list) and any(isinstance(entry, dict) and "matches" in entry for entry in data):
         raise UsageError(f"{path}: a policy of scx_layered", hint=f"strata host run-layered {path}")
-    listed = data.get("steps") if isinstance(data, dict) else None
-    if not isinstance(listed, list):
-        raise BadFile(
-            [document.fault((), "should hold a list `steps`")],
-            hint="strata host layers --plain -o json > policy.json",
-        )
-    faults = [fault for index, entry in enumerate(listed) for fault in _faults(document, index, entry)]
-    if faults:
-        raise BadFile(faults)
-    return tuple(
-        Step(
-            entry["act"], entry["path"], entry["value"], entry["why"], entry["layer"], entry.get("start_ticks", 0)
-        )
-        for entry in listed
-    )
+    if not isinstance(data, dict) or not isinstance(data.get("steps"), list):
+        fault = document.fault((), "should hold a list `steps`")
+        raise BadFile([fault], hint="strata host layers --plain -o json > policy.json")
+    return tuple(Step(**step.model_dump()) for step in document.check(_StepsModel).steps)
 
 
-def _faults(document: Document, index: int, entry: Any) -> list[Fault]:
-    where = ("steps", index)
-    if not isinstance(entry, dict):
-        return [document.fault(where, "should be a mapping with act, path, value, why and layer")]
-    wanted = ("act", "path", "value", "why", "layer")
-    faults = [
-        document.fault((*where, key), f"{key} should be text")
-        for key in wanted
-        if not isinstance(entry.get(key), str)
-    ]
-    ticks = entry.get("start_ticks", 0)
-    if not isinstance(ticks, int) or isinstance(ticks, bool) or ticks < 0:
-        faults.append(document.fault((*where, "start_ticks"), "start_ticks should be a number of clock ticks"))
-    faults += [
-        document.fault((*where, str(key)), "unknown key") for key in entry if key not in (*wanted, "start_ticks")
-    ]
-    if faults:
-        return faults
-    act, path, value = entry["act"], entry["path"], entry["value"]
-    if act not in get_args(Act):
-        return [document.fault((*where, "act"), f"{act!r} should be one of {', '.join(get_args(Act))}")]
-    if entry["layer"] not in LAYERS:
-        faults.append(document.fault((*where, "layer"), f"should be one of {', '.join(LAYERS)}"))
-    if not PLACES[act].fullmatch(path) or "/../" in path or "/./" in path:
-        return [*faults, document.fault((*where, "path"), f"{path!r} is nothing that {act} may touch")]
-    name = path.rpartition("/")[2] if act == "write" else act
-    if not VALUES[name].fullmatch(value):
-        faults.append(document.fault((*where, "value"), f"{value!r} is nothing to write there"))
-    return faults
+def _refuse(message: str) -> NoReturn:
+    raise PydanticCustomError("not_allowed", "{message}", {"message": message})

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
+from io import BufferedRWPair
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +30,7 @@ class Stats:
 
     def __init__(self, path: Path, *, timeout_s: float = 2.0) -> None:
         self.path, self.timeout_s = path, timeout_s
-        self._socket: socket.socket | None = None
+        self._stream: BufferedRWPair[Any, Any] | None = None
 
     def ask(self) -> dict[str, Any]:
         """Return the figures since the last call. Raises NoStats."""
@@ -46,20 +48,21 @@ class Stats:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._stream is not None:
+            # What an earlier call could not send is not sent now either.
+            with suppress(OSError):
+                self._stream.close()
+            self._stream = None
 
     def _exchange(self, request: dict[str, Any]) -> bytes:
-        if self._socket is None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket.settimeout(self.timeout_s)
-            self._socket.connect(str(self.path))
-        self._socket.sendall(json.dumps(request).encode() + b"\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            piece = self._socket.recv(2**16)
-            if not piece or len(answer) > MAX_ANSWER_BYTES:
-                raise ConnectionError("the answer is cut off")
-            answer += piece
+        if self._stream is None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(self.timeout_s)
+                connection.connect(str(self.path))
+                self._stream = connection.makefile("rwb")  # which keeps the connection open
+        self._stream.write(json.dumps(request).encode() + b"\n")
+        self._stream.flush()
+        answer = self._stream.readline(MAX_ANSWER_BYTES)
+        if not answer.endswith(b"\n"):
+            raise ConnectionError("the answer is cut off")
         return answer

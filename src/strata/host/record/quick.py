@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from strata.host.machine.steal import Steal
@@ -17,6 +17,10 @@ from strata.reasons import REASONS
 
 WAIT_SHARE: Final = 0.05
 """Of the time, from which a wait is worth a note."""
+
+
+Interrupt = Mapping[str, Any]
+"""One of `snapshot.interrupts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +82,7 @@ class Quick:
             "cpus": self.num_cpus,
             "notes": list(self.notes),
             "threads": [change.to_dict() for change in self.changes],
-            "pools": [
-                {
-                    "process": pool.process,
-                    "name": pool.name,
-                    "threads": pool.threads,
-                    "wanted_cpus": round(pool.wanted_cpus, 3),
-                }
-                for pool in self.pools
-            ],
+            "pools": [{**asdict(pool), "wanted_cpus": round(pool.wanted_cpus, 3)} for pool in self.pools],
             "interrupts": [
                 {"name": name, "cpu": cpu, "per_s": round(rate, 3)} for name, cpu, rate in self.interrupts
             ],
@@ -100,7 +96,7 @@ def compare(
     before: Sequence[Classified],
     after: Sequence[Classified],
     *,
-    interrupts: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ()),
+    interrupts: tuple[Sequence[Interrupt], Sequence[Interrupt]] = ((), ()),
     seconds: float,
     num_cpus: int,
     steal: Steal | None = None,
@@ -153,7 +149,7 @@ def _pools(changes: Sequence[Change], seconds: float) -> tuple[Pool, ...]:
 
 
 def _rates(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], seconds: float
+    before: Sequence[Interrupt], after: Sequence[Interrupt], seconds: float
 ) -> tuple[tuple[str, int, float], ...]:
     old = {irq["irq"]: irq["counts"] for irq in before}
     rates = [

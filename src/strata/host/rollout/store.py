@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from strata.errors import UsageError
 from strata.history import History, default_path
@@ -15,23 +15,20 @@ from strata.host.rollout.rollout import Arm, Attempt, Rollout, RolloutPlan, Rule
 MAX_EVENTS: Final = 1_000_000
 
 
+@contextmanager
+def opened(path: Path, *, is_new: bool = False) -> Iterator[Store]:
+    """Yield the roll-outs of a file; one that is not there is made only if it `is_new`. Raises UsageError."""
+    if not is_new and not path.exists():
+        raise UsageError(f"{path}: there is no such file", hint="strata host rollout init NAME")
+    with History(path, max_rows=MAX_EVENTS) as log:
+        yield Store(log)
+
+
 class Store:
-    """The roll-outs of one file, open inside a `with`. A file that is not there is made only if it `is_new`."""
+    """The roll-outs of one log. Made by `opened`."""
 
-    def __init__(self, path: str | Path, *, is_new: bool = False) -> None:
-        self._log = History(path, max_rows=MAX_EVENTS)
-        self._is_new = is_new
-
-    def __enter__(self) -> Self:
-        if not self._is_new and not self._log.path.exists():
-            raise UsageError(f"{self._log.path}: there is no such file", hint="strata host rollout init NAME")
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._log.__exit__(kind, error, trace)
+    def __init__(self, log: History) -> None:
+        self._log = log
 
     def get(self, name: str) -> Rollout:
         """Return a roll-out. Raises UsageError where there is none of that name."""
