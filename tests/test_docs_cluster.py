@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from strata.cli.main import cli
 from strata.cluster.api import annotations
+from strata.cluster.api.jobs import read_job
 from strata.cluster.api.placement_annotation import GATE, MANAGED
 from strata.cluster.api.pod_claims import CLAIM, job_claim
 from tests import ROOT
@@ -52,6 +53,6 @@ def test_the_label_and_the_gate_are_named():
 
 def test_the_example_job_asks_for_what_the_page_says():
     job = yaml.safe_load((ROOT / "examples/cluster/job.yaml").read_text())
-    claim = job_claim(job, {})
+    claim = job_claim(read_job(job), {})
     assert (claim.pods, claim.devices, claim.accelerator, claim.substitution) == (4, 1, "A100-SXM4-80GB", "allow")
     assert job["metadata"]["labels"] == {MANAGED: "true"}

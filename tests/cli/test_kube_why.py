@@ -9,6 +9,7 @@ from strata.cli.main import cli
 from strata.cli.main import run as run_cli
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_claim import claim_status
+from strata.cluster.api.jobs import read_job
 from strata.cluster.api.placement_annotation import COUNTED, GANG, INJECTED, MANAGED, PLACEMENT, WAITING, encode
 from strata.cluster.api.pod_claims import job_claim
 from strata.cluster.api.profile_schema import bundled_profiles
@@ -74,7 +75,7 @@ def test_a_job_that_would_go_says_where(written):
 
 def claimed(cache: ClusterCache, wanted) -> dict:
     """The ComputeClaim that a controller writes for a job."""
-    decision = decide(cache.index, job_claim(wanted, {}), cache.profiles)
+    decision = decide(cache.index, job_claim(read_job(wanted), {}), cache.profiles)
     return {
         "apiVersion": kinds.COMPUTE_CLAIM.api_version,
         "kind": "ComputeClaim",
@@ -103,7 +104,7 @@ def test_what_was_decided_is_told_again_by_whatever_name(written, target):
 
 def test_a_bare_pod_that_was_placed_says_where(written):
     index = cache_of(from_files([written()]), bundled_profiles()).index
-    placement = decide(index, job_claim(job("x", devices=2), {}), bundled_profiles()).choice
+    placement = decide(index, job_claim(read_job(job("x", devices=2)), {}), bundled_profiles()).choice
     placed = pod("bare", labels={MANAGED: "true"}, annotations={PLACEMENT: encode(placement)})
     said = data(written(placed), "bare")
     assert (said["source"], said["is_routed"], said["devices"]) == ("recorded", True, 2)

@@ -82,20 +82,20 @@ def test_a_job_is_let_go_and_held_back_by_a_patch(obj: dict[str, Any]) -> None:
 def test_templates_are_exchanged_by_a_patch_that_leaves_the_rest_alone(obj: dict[str, Any]) -> None:
     before = copy.deepcopy(obj)
     new = [{"metadata": {"annotations": {"n": str(i)}}, "spec": {}} for i in range(len(jobs.pod_sets(obj)))]
-    after = merged(obj, jobs.with_templates(obj, new))
+    after = jobs.changed(obj, new, is_suspended=True)
     assert [one.template for one in jobs.pod_sets(after)] == new
     assert [(one.name, one.pods) for one in jobs.pod_sets(after)] == [
         (one.name, one.pods) for one in jobs.pod_sets(obj)
     ]
     assert obj == before
-    assert jobs.with_templates(after, new) == {}
+    assert jobs.changed(after, new, is_suspended=True) == after
 
 
 def test_what_others_say_over_the_runtime_of_a_train_job_stays() -> None:
     other = {"targetJobs": [{"name": "dataset-initializer"}], "spec": {"nodeSelector": {"disk": "fast"}}}
     obj = train_job()
     obj["spec"]["podTemplateOverrides"] = [other]
-    after = merged(obj, jobs.with_templates(obj, [{"spec": {"nodeSelector": {"a": "b"}}}]))
+    after = jobs.changed(obj, [{"spec": {"nodeSelector": {"a": "b"}}}], is_suspended=True)
     assert other in after["spec"]["podTemplateOverrides"]
     assert len(after["spec"]["podTemplateOverrides"]) == 2
 

@@ -8,6 +8,7 @@ from strata.cluster.admission.inject import inject
 from strata.cluster.admission.job_defaults import job_defaults
 from strata.cluster.api import jobs
 from strata.cluster.api.annotations import PREFIX
+from strata.cluster.api.jobs import read_job
 from strata.cluster.api.kinds import annotations_of, labels_of
 from strata.cluster.api.placement_annotation import GATE, MANAGED, PLACEMENT, WAITING, encode
 from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
@@ -161,5 +162,5 @@ def test_a_template_that_contradicts_its_job_is_refused():
 
 
 def test_a_job_asks_by_its_resources_too():
-    claim = job_claim(job_defaults(job(container(gpu=4), annotations={"accelerator": A100})), {})
+    claim = job_claim(read_job(job_defaults(job(container(gpu=4), annotations={"accelerator": A100}))), {})
     assert (claim.pods, claim.devices, claim.accelerator) == (2, 4, A100)

@@ -15,6 +15,7 @@ from strata.cluster.admission.review import answer
 from strata.cluster.admission.server import make_frame
 from strata.cluster.admission.single_pod import route_single_pod
 from strata.cluster.api import kinds
+from strata.cluster.api.jobs import read_job
 from strata.cluster.api.placement_annotation import MANAGED, encode
 from strata.cluster.api.pod_claims import job_claim
 from strata.cluster.api.profile_schema import bundled_profiles
@@ -26,7 +27,7 @@ BOOK = ClusterCache(bundled_profiles())
 BOOK.listed(kinds.NODE, [node("n0"), node("n1", B3)])
 BOOK.listed(kinds.COMPUTE_NODE, [devices("n0"), devices("n1", B3)])
 PROFILES = {profile.name: profile for profile in BOOK.profiles}
-PLACED = encode(decide(BOOK.index, job_claim(job("x", devices=1), {}), BOOK.profiles).choice)
+PLACED = encode(decide(BOOK.index, job_claim(read_job(job("x", devices=1)), {}), BOOK.profiles).choice)
 
 TERM = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
 SPEC = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from strata.cluster.api import jobs
 from strata.cluster.api.annotations import PREFIX
@@ -57,8 +56,7 @@ def job_defaults(job: Object) -> Object:
         templates.append({**template, "metadata": metadata})
     if faults:
         raise BadFile(faults, hint="say it on the job alone")
-    changed: Object = _merged(_merged(job, jobs.with_templates(job, templates)), jobs.suspension(job, wanted=True))
-    return changed
+    return jobs.changed(job, templates, is_suspended=True)
 
 
 def without_written(obj: Object) -> Object:
@@ -68,16 +66,3 @@ def without_written(obj: Object) -> Object:
         return obj
     kept = {key: value for key, value in own.items() if key not in WRITTEN}
     return {**obj, "metadata": {**meta(obj), "annotations": kept}}
-
-
-def _merged(obj: Any, patch: Any) -> Any:
-    """Return an object after a JSON merge patch (RFC 7386)."""
-    if not isinstance(patch, Mapping):
-        return patch
-    after = dict(obj) if isinstance(obj, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            after.pop(key, None)
-        else:
-            after[key] = _merged(after.get(key), value)
-    return after

@@ -109,7 +109,7 @@ class _Decider:
         after = job_defaults(obj)
         templates = [pod_set.template for pod_set in jobs.pod_sets(after)]
         if after is not obj and not any(CLAIM in annotations_of(manifest) for manifest in (after, *templates)):
-            job_claim(after, {})
+            job_claim(jobs.read_job(after), {})
         return after
 
     def _placed(self, pod: Object, *, is_dry_run: bool) -> tuple[Object, Placement]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import Ref, ref_of
-from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, version_of
+from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, labels_of, meta, version_of
 from strata.cluster.api.placement_annotation import MANAGED, PLACEMENT, decode
 from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import BadFile
@@ -50,20 +50,26 @@ class PodSet:
 class Job:
     """A job as the controller needs it, read once: when the API server tells of it.
 
-    gang: its key in the cache. version: of `obj`. is_queued: Kueue starts it, not we.
+    gang: its key in the cache. version: of `obj`. since: when it was made. is_queued: Kueue starts it, not we.
     placement: as its templates have it; None where they have none, or `fault` says why it cannot be read.
+    reset: the status patch it needs first (`start_reset`). is_quiet: as far as its status says, no pod of it runs.
     """
 
     gang: str
     ref: Ref
     obj: Object
     version: str
+    since: str
+    annotations: Mapping[str, str]
+    pod_sets: tuple[PodSet, ...]
     is_managed: bool
     is_queued: bool
     is_suspended: bool
     is_finished: bool
-    placement: Placement | None = None
-    fault: str = ""
+    placement: Placement | None
+    fault: str
+    reset: Mapping[str, Any] | None
+    is_quiet: bool
 
     @property
     def is_ours(self) -> bool:
@@ -78,23 +84,29 @@ class Job:
 
 def read_job(obj: Object) -> Job:
     """Return what a job of a kind with `suspend` says."""
-    placement, fault = None, ""
+    ref, placement, fault = ref_of(obj, _kind(obj)), None, ""
     try:
         placement = job_placement(obj)
     except BadFile as error:
         fault = str(error)
-    ref = ref_of(obj, _kind(obj))
     return Job(
         str(ref),
         ref,
         obj,
         version_of(obj),
+        str(meta(obj).get("creationTimestamp") or ""),
+        annotations_of(obj),
+        pod_sets(obj),
         is_managed(obj),
         is_queued(obj),
         is_suspended(obj),
         is_finished(obj),
         placement,
         fault,
+        start_reset(obj),
+        # Pods that are being deleted do not count: on a node that is dead they stay for ever. What they hold is
+        # still held, by the cache.
+        not (obj.get("status") or {}).get("active"),
     )
 
 
@@ -135,7 +147,7 @@ def suspension(obj: Object, *, wanted: bool) -> dict[str, Any]:
 def is_finished(obj: Object) -> bool:
     """Return whether a job is over, well or not: it holds nothing any more."""
     status = obj.get("status") or {}
-    if kinds.meta(obj).get("deletionTimestamp"):
+    if meta(obj).get("deletionTimestamp"):
         return True
     if str(status.get("jobStatus", "")) in ("SUCCEEDED", "FAILED", "STOPPED"):
         return True
@@ -153,15 +165,6 @@ def start_reset(obj: Object) -> dict[str, Any] | None:
     return None
 
 
-def is_quiet(obj: Object) -> bool:
-    """Return whether a suspended job has no running pods, as far as its status says.
-
-    Pods that are being deleted do not count: on a node that is dead they stay for ever. What they hold is still
-    held, by the book.
-    """
-    return not (obj.get("status") or {}).get("active")
-
-
 def pod_sets(obj: Object) -> tuple[PodSet, ...]:
     """Return a job's templates in order, with the places of their pods. An absent count is one."""
     sets, first = [], 0
@@ -172,16 +175,17 @@ def pod_sets(obj: Object) -> tuple[PodSet, ...]:
     return tuple(sets)
 
 
-def with_templates(obj: Object, templates: Sequence[Object]) -> dict[str, Any]:
-    """Return the patch that gives a job these templates, in the order of `pod_sets`."""
-    changed = copy.deepcopy(dict(obj))
+def changed(obj: Object, templates: Sequence[Object], *, is_suspended: bool) -> dict[str, Any]:
+    """Return a job with these templates, in the order of `pod_sets`, held back or started."""
+    after = copy.deepcopy(dict(obj))
     for pod_set, template in zip(pod_sets(obj), templates, strict=True):
         if pod_set.path:
-            _put(changed, pod_set.path, template)
+            _put(after, pod_set.path, template)
         else:
             overrides = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
-            changed["spec"] = {**(changed.get("spec") or {}), "podTemplateOverrides": overrides}
-    return merge_patch(obj, changed)
+            after["spec"] = {**(after.get("spec") or {}), "podTemplateOverrides": overrides}
+    _put(after, _suspend_path(_kind(obj)), is_suspended)
+    return after
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

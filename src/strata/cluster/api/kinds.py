@@ -6,7 +6,7 @@ An object is the mapping the API server sends: nothing of it is copied into clas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -26,11 +26,11 @@ class ObjectKind:
     kind: str
     plural: str
     is_namespaced: bool = True
+    api_version: str = field(init=False, compare=False)
+    """`apiVersion` of an object."""
 
-    @property
-    def api_version(self) -> str:
-        """`apiVersion` of an object."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "api_version", f"{self.group}/{self.version}" if self.group else self.version)
 
 
 NODE: Final = ObjectKind("", "v1", "Node", "nodes", is_namespaced=False)

@@ -78,6 +78,11 @@ def encode(placement: Placement) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
+def as_written(placement: Placement) -> Placement:
+    """Return a placement as its annotation will show it, so that it can be told when it shows."""
+    return decode(encode(placement), where="")
+
+
 def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
     """Return the placement an annotation holds; that of `WAITING` has no nodes' names.
 

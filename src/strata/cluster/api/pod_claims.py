@@ -15,7 +15,7 @@ from typing import Any, Final
 from strata.cluster.api import affinity, jobs
 from strata.cluster.api.annotations import PREFIX, has_claim, read_claim
 from strata.cluster.api.crd.compute_claim import claim_of
-from strata.cluster.api.kinds import Object, annotations_of, name_of, namespace_of
+from strata.cluster.api.kinds import Object, annotations_of, meta, name_of, namespace_of
 from strata.cluster.api.placement_annotation import (
     COUNTED,
     INJECTED,
@@ -46,7 +46,8 @@ def claim_of_pod(pod: Object) -> Claim:
     Raises BadFile for what contradicts itself, with both sides named, and where nothing is asked for.
     """
     check_pod(pod)
-    where, annotations = where_of(pod), annotations_of(pod)
+    about, where = meta(pod), where_of(pod)
+    annotations = about.get("annotations") or {}
     resource, count, faults = devices_counted(pod)
     claim_annotations: dict[str, str] = dict(annotations)
     if resource:
@@ -54,8 +55,8 @@ def claim_of_pod(pod: Object) -> Claim:
     elif not faults and not has_claim(annotations):
         faults.append(Fault(where, "is managed, and asks for nothing", where=MANAGED))
     try:
-        name, namespace = name_of(pod) or "pod", namespace_of(pod) or "default"
-        claim = read_claim(claim_annotations, name=name, namespace=namespace)
+        name = about.get("name") or about.get("generateName") or "pod"
+        claim = read_claim(claim_annotations, name=name, namespace=about.get("namespace") or "default")
     except BadFile as error:
         raise BadFile([*error.faults, *faults], hint=error.hint) from None
     if resource:
@@ -135,19 +136,19 @@ def _contradictions(claim: Claim, resource: str, count: int, *, where: str) -> I
         yield Fault(where, message, where=PREFIX + "accelerator")
 
 
-def job_claim(obj: Object, claims: Mapping[str, Object]) -> Claim:
+def job_claim(job: jobs.Job, claims: Mapping[str, Object]) -> Claim:
     """Return what a job asks for: a ComputeClaim it names, else its annotations and those of its first template.
 
     claims: ComputeClaims by `namespace/name`. Its pods are those of all its templates, unless it names a gang's
     size. Raises BadFile.
     """
-    sets = [pod_set for pod_set in jobs.pod_sets(obj) if pod_set.has_devices and pod_set.pods]
+    sets = [pod_set for pod_set in job.pod_sets if pod_set.has_devices and pod_set.pods]
     template: Mapping[str, Any] = sets[0].template if sets else {}
-    annotations = {**annotations_of(template), **annotations_of(obj)}
-    metadata = {"name": name_of(obj), "namespace": namespace_of(obj), "annotations": annotations}
+    annotations = {**annotations_of(template), **job.annotations}
+    metadata = {"name": job.ref.name, "namespace": job.ref.namespace, "annotations": annotations}
     like = {"metadata": metadata, "spec": template.get("spec") or {}}
     if CLAIM in annotations:
-        claim = named_claim(claims, like, str(obj.get("kind")))
+        claim = named_claim(claims, like, job.ref.kind.kind)
         has_size = claim.pods > 1
     else:
         claim = claim_of_pod(like)

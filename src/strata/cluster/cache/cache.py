@@ -17,7 +17,7 @@ from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.runtime_profile import profile_of
 from strata.cluster.api.jobs import Job, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
-from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, decode, encode
+from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written
 from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
@@ -202,8 +202,7 @@ class ClusterCache:
     def assume(self, gang: str, placement: Placement, *, until_s: float) -> None:
         """Hold a gang's places that the API server does not show yet."""
         entry = self._gangs.setdefault(gang, _Gang())
-        # As an annotation has it, so that it can be told when it shows.
-        entry.assumed, entry.assumed_until_s = decode(encode(placement), where=gang), until_s
+        entry.assumed, entry.assumed_until_s = as_written(placement), until_s
         self._recount(gang)
 
     def forget(self, gang: str) -> None:

@@ -15,12 +15,11 @@ Nothing here knows threads, clocks or an API server: `manager` brings them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from strata.cluster.api import jobs
 from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.applier import Failure
@@ -125,6 +124,8 @@ class Controller:
     checkpoint_of: Callable[[str], str] = lambda folder: ""
     timer: Callable[[], float] = time.perf_counter
     promised: dict[str, tuple[str, PodPlace, float]] = field(default_factory=dict)
+    waiting: int = 0
+    """How many waited at the last cycle."""
     _now_s: float = 0.0
     _stamp: str = ""
     _begun_s: float = 0.0
@@ -135,11 +136,6 @@ class Controller:
     _grown: int = -1
     _released_s: dict[str, float] = field(default_factory=dict)
     _settled_s: float = float("-inf")
-
-    @property
-    def waiting(self) -> int:
-        """How many waited at the last cycle."""
-        return len(self._notices)
 
     def cycle(self, now_s: float, *, stamp: str) -> bool:
         """Run one cycle; return whether the next should follow at once. stamp: `now_s` for the API server."""
@@ -178,6 +174,7 @@ class Controller:
             for gang, promise in self.promised.items()
             if gang in self._known and self._now_s < promise[2]
         }
+        self.waiting = len(queue)
         self._notices = {gang: self._notices.get(gang) or _Notice(self._now_s) for gang in self._known}
         return queue
 
@@ -205,9 +202,10 @@ class Controller:
                 notice.refused = ""
             if self._now_s < notice.again_s:
                 continue
-            if not workload.is_pod and (reset := jobs.start_reset(workload.obj)):
-                if jobs.is_quiet(workload.obj):
-                    made.resets.append(Patch(workload.ref, reset, "status"))
+            job = workload.job
+            if job is not None and job.reset is not None:
+                if job.is_quiet:
+                    made.resets.append(Patch(job.ref, job.reset, "status"))
             elif workload.of:
                 # Nothing numbers the pods of its gang, so it gets any place that no other pod has.
                 left = free_places.get(workload.of)
@@ -272,10 +270,9 @@ class Controller:
 
     def _is_current(self, workload: PendingWorkload) -> bool:
         """Return whether what waits is still as it was read. The caller holds the lock."""
-        if workload.is_pod:
+        if workload.job is None:
             return self.cache.gated.get(f"{workload.ref.namespace}/{workload.ref.name}") is workload.obj
-        job = self.cache.jobs.get(workload.gang)
-        return job is not None and job.obj is workload.obj
+        return self.cache.jobs.get(workload.gang) is workload.job
 
     def _release(self, assignment: Assignment) -> bool:
         """Release what has a place; return whether it was. What is refused gives its places back."""
@@ -328,7 +325,7 @@ class Controller:
         assert workload.claim is not None, "only what can be read is evaluated"
         decision = explain(evaluate(index, workload.claim, snapshot.profiles, known=choice))
         actions, notice = self._report(snapshot, workload, decision), self._notices[workload.gang]
-        if not workload.is_pod:
+        if workload.job is not None:
             offer = offer_of(decision)
             if offer != workload.annotations.get(OFFER, ""):
                 actions.append(Patch(workload.ref, {"metadata": {"annotations": {OFFER: offer or None}}}))
@@ -346,7 +343,7 @@ class Controller:
         notice, first = self._notices[workload.gang], decision.reasons[0]
         notice.at_s = self._now_s
         actions: list[Action] = []
-        if not workload.is_pod:
+        if workload.job is not None:
             asked = None if workload.claim is None else workload.annotations
             actions += claim_of_job(snapshot.claims, workload.ref, decision, self._stamp, asked=asked)
         what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
@@ -375,10 +372,11 @@ class Controller:
                     return actions
         return ()
 
-    def _settle(self, snapshot: Snapshot) -> Iterator[Action]:
+    def _settle(self, snapshot: Snapshot) -> list[Action]:
         """Have claims say so where their jobs run: who released them may have ended, or not been heard, before."""
+        actions: list[Action] = []
         if self._now_s - self._settled_s < self.policy.settle_every_s:
-            return
+            return actions
         self._settled_s = self._now_s
         self._released_s = {gang: at_s for gang, at_s in self._released_s.items() if gang in snapshot.jobs}
         for gang, job in snapshot.jobs.items():
@@ -390,4 +388,5 @@ class Controller:
                 data = {"devices": placement.devices_per_pod, "model": placement.model}
                 data |= {"pods": len(placement.pods), "nodes": len(placement.nodes)}
                 decision = just(Reason("gang-runs", job.ref.name, data), placement)
-                yield from claim_of_job(snapshot.claims, job.ref, decision, self._stamp)
+                actions += claim_of_job(snapshot.claims, job.ref, decision, self._stamp)
+        return actions

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from strata.cluster.api.actions import Ref, ref_of
-from strata.cluster.api.jobs import Job, pod_sets
+from strata.cluster.api.jobs import Job
 from strata.cluster.api.kinds import POD, Object, annotations_of, meta, version_of
 from strata.cluster.api.placement_annotation import GANG
 from strata.cluster.api.pod_claims import CLAIM, claim_of_gated, job_claim
 from strata.cluster.scheduling.claim import Claim
-from strata.cluster.scheduling.snapshot import Placement
 from strata.errors import BadFile
 
 
@@ -19,8 +19,8 @@ from strata.errors import BadFile
 class PendingWorkload:
     """One job or pod without a place. claim: None where it cannot be read; `fault` then says why.
 
-    gang: its key in the cache. of: the gang whose places a gated pod may have, empty for one that came alone.
-    version: of `obj`. before: where a job was placed the last time. names_claim: a ComputeClaim says what it asks.
+    gang: its key in the cache. version: of `obj`. job: None for a pod.
+    of: the gang whose places a gated pod may have, empty for one that came alone.
     since: when it was made, as the API server writes it, for the order.
     asks: the same for all that ask for the same, whoever they are.
     """
@@ -28,20 +28,14 @@ class PendingWorkload:
     gang: str
     ref: Ref
     obj: Object
-    claim: Claim | None
-    annotations: Mapping[str, str]
     version: str
+    since: str
+    annotations: Mapping[str, str]
+    job: Job | None = None
+    claim: Claim | None = None
     fault: str = ""
-    since: str = ""
     asks: str = ""
     of: str = ""
-    before: Placement | None = None
-    names_claim: bool = False
-
-    @property
-    def is_pod(self) -> bool:
-        """Whether it is a gated pod and not a job."""
-        return self.ref.kind == POD
 
 
 def pending_workloads(
@@ -59,19 +53,18 @@ def pending_workloads(
     for job in jobs.values():
         if job.is_ours and job.is_suspended and not job.is_finished:
             old = known.get(job.gang)
-            if old is None or old.obj is not job.obj or old.names_claim:  # the claim may be another by now
-                old = _workload(job.gang, job.ref, job.obj, lambda obj: job_claim(obj, claims))
-                objects = (job.obj, *(pod_set.template for pod_set in pod_sets(job.obj)))
-                names_claim = any(CLAIM in annotations_of(obj) for obj in objects)
-                old = replace(old, before=job.placement, names_claim=names_claim)
+            if old is None or old.job is not job or _names_claim(job):  # the claim may be another by now
+                unread = PendingWorkload(job.gang, job.ref, job.obj, job.version, job.since, job.annotations, job)
+                old = _read(unread, partial(job_claim, job, claims))
             workloads.append(old)
     for pod in gated.values():
         gang = gang_of_gated(pod)
         old = known.get(gang)
         if old is None or old.obj is not pod:
-            old = _workload(gang, ref_of(pod, POD), pod, claim_of_gated)
-            of = old.annotations.get(GANG) or gang
-            old = old if of == gang else replace(old, of=of)
+            since, annotations = str(meta(pod).get("creationTimestamp") or ""), annotations_of(pod)
+            of = annotations.get(GANG) or gang
+            unread = PendingWorkload(gang, ref_of(pod, POD), pod, version_of(pod), since, annotations)
+            old = _read(replace(unread, of="" if of == gang else of), partial(claim_of_gated, pod))
         workloads.append(old)
     # Priority first, then age, then name, so that the order never depends on the API server's.
     return sorted(workloads, key=lambda each: (-(each.claim.priority if each.claim else 0), each.since, each.gang))
@@ -83,11 +76,16 @@ def gang_of_gated(pod: Object) -> str:
     return annotated_gang if annotated_gang.startswith("Pod/") else str(ref_of(pod, POD))
 
 
-def _workload(gang: str, ref: Ref, obj: Object, read: Callable[[Object], Claim]) -> PendingWorkload:
-    since = str(meta(obj).get("creationTimestamp") or "")
-    unread = PendingWorkload(gang, ref, obj, None, annotations_of(obj), version_of(obj), since=since)
+def _read(workload: PendingWorkload, read: Callable[[], Claim]) -> PendingWorkload:
     try:
-        claim = read(obj)
+        claim = read()
     except BadFile as error:
-        return replace(unread, fault=str(error))
-    return replace(unread, claim=claim, asks=str(replace(claim, name="", namespace="", priority=0)))
+        return replace(workload, fault=str(error))
+    return replace(workload, claim=claim, asks=str(replace(claim, name="", namespace="", priority=0)))
+
+
+def _names_claim(job: Job) -> bool:
+    return any(
+        CLAIM in annotations
+        for annotations in (job.annotations, *(annotations_of(pods.template) for pods in job.pod_sets))
+    )

@@ -35,24 +35,22 @@ def release_patch(workload: PendingWorkload, placement: Placement, checkpoint: s
 
     checkpoint: what a job goes on from, empty where there is nothing. It fails where the object has changed.
     """
-    if workload.is_pod:
-        body = jobs.merge_patch(workload.obj, release(workload.obj, placement))
-        return Patch(workload.ref, body, resource_version=workload.version)
-    nodes, old = placement.nodes, workload.before.nodes if workload.before else ()
-    of_all = {PLACEMENT: encode(placement), GANG: workload.gang, CHECKPOINT: checkpoint}
-    templates = [
-        _template(workload, pods, of_all, nodes=nodes, old=old) if pods.has_devices else pods.template
-        for pods in jobs.pod_sets(workload.obj)
-    ]
-    body = jobs.with_templates(workload.obj, templates)
-    _merge(body, jobs.suspension(workload.obj, wanted=False))
-    if OFFER in workload.annotations:
-        _merge(body, {"metadata": {"annotations": {OFFER: None}}})
-    return Patch(workload.ref, body, resource_version=workload.version)
+    if (job := workload.job) is None:
+        after = release(workload.obj, placement)
+    else:
+        of_all = {PLACEMENT: encode(placement), GANG: workload.gang, CHECKPOINT: checkpoint}
+        nodes, old = placement.nodes, job.placement.nodes if job.placement else ()
+        templates = [
+            _template(job, pods, of_all, nodes=nodes, old=old) if pods.has_devices else pods.template
+            for pods in job.pod_sets
+        ]
+        after = jobs.changed(job.obj, templates, is_suspended=False)
+        after.get("metadata", {}).get("annotations", {}).pop(OFFER, None)
+    return Patch(workload.ref, jobs.merge_patch(workload.obj, after), resource_version=workload.version)
 
 
 def _template(
-    workload: PendingWorkload,
+    job: jobs.Job,
     pods: jobs.PodSet,
     of_all: Mapping[str, str],
     *,
@@ -65,18 +63,10 @@ def _template(
     """
     template: dict[str, Any] = copy.deepcopy(dict(pods.template))
     metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
-    asked = {key: value for key, value in workload.annotations.items() if key.startswith(PREFIX) and key != OFFER}
+    asked = {key: value for key, value in job.annotations.items() if key.startswith(PREFIX) and key != OFFER}
     of_set = {FIRST: str(pods.first or ""), PER_JOB: str(pods.per_job or "")}
     annotations = {**asked, **(metadata.get("annotations") or {}), **of_all, **of_set}
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED: "true"}
     metadata["annotations"] = {key: value for key, value in annotations.items() if value or key not in _OPTIONAL}
     spec["affinity"] = on_nodes(spec, nodes, instead_of=old)
     return template
-
-
-def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
-    for key, value in other.items():
-        if isinstance(into.get(key), dict) and isinstance(value, Mapping):
-            _merge(into[key], value)
-        else:
-            into[key] = value

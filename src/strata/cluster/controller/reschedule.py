@@ -40,7 +40,7 @@ def held_back(snapshot: Snapshot, index: Index, gang: str) -> Sequence[Action]:
     if not snapshot.unbound.keys() >= set(snapshot.pods.get(gang, ())):
         return ()
     try:
-        claim = job_claim(job.obj, snapshot.claims)
+        claim = job_claim(job, snapshot.claims)
     except BadFile:  # it would wait, and be told so, where it may still get its place here
         return ()
     if evaluate(index, claim, snapshot.profiles).choice.placement is None:

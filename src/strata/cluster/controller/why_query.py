@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from strata.cluster.api import kinds
 from strata.cluster.api.crd.compute_claim import claim_status
-from strata.cluster.api.jobs import is_managed
+from strata.cluster.api.jobs import is_managed, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, name_of, namespace_of
 from strata.cluster.api.placement_annotation import GANG, PLACEMENT, WAITING, decode
 from strata.cluster.api.pod_claims import claim_of_gated, claim_of_pod, job_claim
@@ -75,7 +75,8 @@ def answer(cache: ClusterCache, objects: Objects, target: str, *, namespace: str
 def _claim(kind: ObjectKind, obj: Object, objects: Objects) -> Claim:
     if kind != kinds.POD:
         return job_claim(
-            obj, {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]}
+            read_job(obj),
+            {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]},
         )
     return claim_of_gated(obj) if WAITING in annotations_of(obj) else claim_of_pod(obj)
 

@@ -178,7 +178,7 @@ def _place(index: Index, claim: Claim, demand: Demand) -> Placement | None:
         pods += [_pod_place(index, row, tuple(devices[i] for i in bits(subset))) for subset in cut.subsets]
         slowest = min(slowest, shape.slowest(sum(cut.subsets)))
         can_p2p = can_p2p and shape.can_p2p
-    level = index.level_of(row for row, _ in split.pods)
+    level = index.level_of([row for row, _ in split.pods])
     near = NEARNESS[level] if does_mind else 1.0
     return Placement(
         demand.profile.name,
@@ -211,7 +211,7 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthe
         1,
         float("inf"),
         model=demand.model,
-        level=index.level_of(spot.row for spot in spots.spots),
+        level=index.level_of([spot.row for spot in spots.spots]),
         cores_share=share,
         score=W_NEAR + spots.value / claim.pods + W_FIT * demand.fit,
     )

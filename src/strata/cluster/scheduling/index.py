@@ -7,7 +7,7 @@ leave the old one as it was; only what is remembered about shapes and kinds is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -165,11 +165,10 @@ class Index:
             free_share=free_share,
         )
 
-    def level_of(self, rows: Iterable[int]) -> str:
+    def level_of(self, rows: Collection[int]) -> str:
         """Return how near some rows are: the nearest level that holds them all."""
-        numbers = list(rows)
         for level, group in self.groups.items():
-            if len({int(group[row]) for row in numbers}) == 1:
+            if len({int(group[row]) for row in rows}) == 1:
                 return level
         return "any"
 
