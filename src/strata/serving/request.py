@@ -30,6 +30,11 @@ class RequestSignal:
         return self.prompt_tokens + self.max_tokens
 
     @property
+    def steps_left(self) -> int:
+        """Decode steps at most: its first token comes out of reading the prompt."""
+        return max(self.max_tokens - self.generated - 1, 0)
+
+    @property
     def prefill_tokens(self) -> int:
         """Tokens the next attempt has to read, none of them cached."""
         return self.prompt_tokens + self.generated

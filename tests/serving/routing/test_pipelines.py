@@ -73,7 +73,7 @@ def test_least_work_takes_the_cheapest_pipeline_with_room_and_never_a_full_one(s
     one, servers = router("auto", lay), {s.node_id: s for s in lay.servers}
     for i, (prompt, most) in enumerate(sizes):
         asked, now = request(f"r{i}", prompt, most), i * 0.01
-        costs = dict(zip(one.pipelines, one.cost(asked, now).tolist(), strict=True))
+        costs = dict(zip(one.pipelines, one.weighed(asked, now)[1].tolist(), strict=True))
         has_capacity = {
             stages
             for stages in one.pipelines
@@ -93,7 +93,7 @@ def test_least_work_takes_the_cheapest_pipeline_with_room_and_never_a_full_one(s
 def test_the_cost_is_own_time_and_what_others_lose():
     one = router("auto", alone(server("a", step_s=0.01, per_sequence_s=0.002, prefill_s=1e-3)))
     asked = request(prompt=100, most=11)
-    assert one.cost(asked, 0.0)[0] == pytest.approx(0.1 + 10 * 0.012)
+    assert one.weighed(asked, 0.0)[1][0] == pytest.approx(0.1 + 10 * 0.012)
     one.route(request("first", prompt=50, most=11), 0.0)
     one.first_token("first", 0.0)
     # The one that runs takes 12 ms of every step, a chunk the rest: so much longer is the reading,
@@ -101,7 +101,7 @@ def test_the_cost_is_own_time_and_what_others_lose():
     chunk_s = one.reading.chunk_tokens * 1e-3
     read_s = 0.1 * (0.012 + chunk_s) / chunk_s
     lost_s = 10 * 0.002 + read_s * chunk_s / (0.012 + chunk_s)
-    assert one.cost(asked, 0.0)[0] == pytest.approx(read_s + 10 * 0.014 + lost_s)
+    assert one.weighed(asked, 0.0)[1][0] == pytest.approx(read_s + 10 * 0.014 + lost_s)
     route = one.route(asked, 0.0)
     assert (route.ttft_s, route.tpot_s) == (pytest.approx(read_s), pytest.approx(0.014))
 
@@ -143,7 +143,7 @@ def test_a_pipeline_that_is_always_reading_has_longer_steps():
 
 def test_an_interrupted_request_reads_what_it_had_and_has_fewer_steps_left():
     one = router("auto", alone(server("a", step_s=0.01, per_sequence_s=0.0, prefill_s=1e-3)))
-    assert one.cost(request(prompt=10, most=21, generated=5), 0.0)[0] == pytest.approx(0.015 + 15 * 0.01)
+    assert one.weighed(request(prompt=10, most=21, generated=5), 0.0)[1][0] == pytest.approx(0.015 + 15 * 0.01)
 
 
 def test_work_goes_by_speed_and_equal_ones_take_turns():

@@ -17,13 +17,10 @@ def reservations() -> Reservations:
     return reservations
 
 
-def test_a_request_may_take_all_that_is_left_and_no_more(reservations):
+def test_what_is_held_on_a_node_adds_up(reservations):
     reservations.reserve("r", ("a",), (0,), 40, 0.0)
-    assert reservations.has_capacity(0, 60)
-    assert not reservations.has_capacity(0, 61)
     reservations.reserve("s", ("a",), (0,), 60, 0.0)
     assert reservations.load("a") == (2, 100)
-    assert not reservations.has_capacity(0, 0)
 
 
 def test_only_what_was_booked_before_the_beat_before_is_missed(reservations):

@@ -6,7 +6,6 @@ it. Same events at the same times: same instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -70,20 +69,6 @@ class Core:
         self._is_planning = False
         self._plan_reasons: tuple[Reason, ...] = ()
         self._broken: list[Pipeline] = []
-        self._out: list[Instruction] = []
-        self._handlers: dict[type, Callable[[Any, float], None]] = {
-            Join: self._join,
-            Leave: self._leave,
-            Heartbeat: self._heartbeat,
-            Loaded: self._loaded,
-            Arrive: self._arrive,
-            FirstToken: self._first_token,
-            Finished: self._finished,
-            Failed: self._failed,
-            Cancelled: self._cancelled,
-            Planned: self._planned,
-            Tick: self._tick,
-        }
 
     @property
     def demand(self) -> Demand:
@@ -93,16 +78,13 @@ class Core:
     def handle(self, event: Event, now_s: float) -> tuple[Instruction, ...]:
         """Take one event; return what is to be done. A clock that runs backwards stands still instead."""
         now_s = self._advanced(now_s)
-        self._out = []
-        self._handlers[type(event)](event, now_s)
-        return self._settled(now_s)
+        return (*self._handled(event, now_s), *self._settled(now_s))
 
     def rebalance(self, now_s: float) -> tuple[Instruction, ...]:
         """Ask for a new plan now, whatever the load."""
         now_s = self._advanced(now_s)
-        self._out = []
         self._want_plan(now_s)
-        return self._settled(now_s)
+        return tuple(self._settled(now_s))
 
     def next_wake_s(self, now_s: float) -> float | None:
         """Return when a `Tick` is due at the latest; None where nothing can happen by itself."""
@@ -163,9 +145,10 @@ class Core:
 
     def status(self) -> dict[str, Any]:
         """Return what serves, what waits and what is planned."""
+        counts = self.counts()
         return {
             "model": self.model.model_name,
-            "ready": bool(self._rollout.in_phase(PipelinePhase.SERVING)),
+            "ready": bool(counts["ready"]),
             "pipelines": [
                 {
                     "version": pipeline.version,
@@ -179,27 +162,52 @@ class Core:
                 {"id": node.node_id, "running": node.running, "slots": node.slots, "load": node.get_current_load()}
                 for node in self.nodes()
             ],
-            "requests": {"waiting": self._requests.num_waiting, "unfinished": len(self._requests)},
+            "requests": {key: counts[key] for key in ("waiting", "unfinished")},
             "is_planning": self._is_planning,
-            "planned_for": {
-                "batch": self.demand.batch,
-                "prompt_tokens": self.demand.prompt_tokens,
-                "output_tokens": self.demand.output_tokens,
-            },
+            "planned_for": {key: getattr(self.demand, key) for key in ("batch", "prompt_tokens", "output_tokens")},
             "reasons": [reason.to_dict() for reason in self._plan_reasons],
         }
 
-    def _join(self, event: Join, now_s: float) -> None:
+    def _handled(self, event: Event, now_s: float) -> list[Instruction]:
+        requests = self._requests
+        match event:
+            case Join():
+                return self._join(event, now_s)
+            case Leave(node_id, incarnation):
+                if self._members.is_current(node_id, incarnation):
+                    return self._evict(node_id, Reason("node-left", subject=node_id), now_s)
+            case Heartbeat():
+                return self._heartbeat(event, now_s)
+            case Loaded(node_id, incarnation, version):
+                if self._members.is_current(node_id, incarnation):
+                    self._arrangement.check()
+                    return self._rollout.loaded(node_id, version, now_s)
+            case Arrive(request):
+                return requests.arrive(request, now_s)
+            case FirstToken(request_id, attempt):
+                requests.first_token(request_id, attempt, now_s)
+            case Finished(request_id, attempt, generated):
+                requests.finish(request_id, attempt, generated, now_s)
+            case Failed():
+                return self._failed(event, now_s)
+            case Cancelled(request_id):
+                return requests.cancel(request_id, now_s)
+            case Planned():
+                return self._planned(event, now_s)
+            case Tick():
+                return self._tick(now_s)
+        return []
+
+    def _join(self, event: Join, now_s: float) -> list[Instruction]:
         node = event.node
         verdict = self._members.join(node, event.incarnation, now_s)
         if isinstance(verdict, Reason):
-            self._out.append(RejectJoin(node.node_id, event.incarnation, verdict))
-            return
+            return [RejectJoin(node.node_id, event.incarnation, verdict)]
         if verdict == "known":
-            return
-        if verdict == "restarted":
-            self._lose(node.node_id, now_s)
+            return []
+        out = self._lose(node.node_id, now_s) if verdict == "restarted" else []
         self._welcome(node, now_s)
+        return out
 
     def _welcome(self, node: Node, now_s: float) -> None:
         """Give a node work: a whole engine serves at once, layers are laid onto others with the next plan."""
@@ -209,17 +217,12 @@ class Core:
         else:
             self._want_plan(now_s + SETTLE_S)
 
-    def _leave(self, event: Leave, now_s: float) -> None:
-        if self._members.is_current(event.node_id, event.incarnation):
-            self._evict(event.node_id, Reason("node-left", subject=event.node_id), now_s)
-
-    def _heartbeat(self, event: Heartbeat, now_s: float) -> None:
+    def _heartbeat(self, event: Heartbeat, now_s: float) -> list[Instruction]:
         node_id = event.node_id
         was_suspect = node_id in self._members and self._members[node_id].is_suspect
         refused = self._members.heartbeat(event, now_s)
         if refused:
-            self._out.append(RejectJoin(node_id, event.incarnation, refused))
-            return
+            return [RejectJoin(node_id, event.incarnation, refused)]
         if was_suspect:
             self._welcome(self._members[node_id].node, now_s)
         self._arrangement.hear(event, self._members[node_id].node)
@@ -227,60 +230,45 @@ class Core:
         ours = {r for pipeline in self._rollout.on_node(node_id) for r in pipeline.running}
         later = {r for r in ours if not self._requests.starts_on(r, node_id)}
         lost = ours.intersection(self._requests.router.reconcile(node_id, event.running | later, now_s))
-        self._out += self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s)
+        return self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s)
 
-    def _loaded(self, event: Loaded, now_s: float) -> None:
-        if self._members.is_current(event.node_id, event.incarnation):
-            self._out += self._rollout.loaded(event.node_id, event.version, now_s)
-            self._arrangement.check()
-
-    def _arrive(self, event: Arrive, now_s: float) -> None:
-        self._out += self._requests.arrive(event.request, now_s)
-
-    def _first_token(self, event: FirstToken, now_s: float) -> None:
-        self._requests.first_token(event.request_id, event.attempt, now_s)
-
-    def _finished(self, event: Finished, now_s: float) -> None:
-        self._requests.finish(event.request_id, event.attempt, event.generated, now_s)
-
-    def _cancelled(self, event: Cancelled, now_s: float) -> None:
-        self._out += self._requests.cancel(event.request_id, now_s)
-
-    def _failed(self, event: Failed, now_s: float) -> None:
-        instructions = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s)
-        if instructions is None:
-            return
-        self._out += instructions
+    def _failed(self, event: Failed, now_s: float) -> list[Instruction]:
+        out = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s)
+        if out is None:
+            return []
         if event.node_id is not None and event.node_id in self._members:
             # Not out yet: its next heartbeat clears it. But its layers are laid elsewhere from now on.
             self._members[event.node_id].is_suspect = True
-            self._lose(event.node_id, now_s)
+            out += self._lose(event.node_id, now_s)
+        return out
 
-    def _planned(self, event: Planned, now_s: float) -> None:
+    def _planned(self, event: Planned, now_s: float) -> list[Instruction]:
         if event.version != self._plan_version:
-            return
+            return []
         self._is_planning, self._broken, self._plan_reasons = False, [], event.reasons
         here = {node.node_id for node in self._members.nodes()}
         # Nodes may have gone while the plan was made; that has made another one due.
         plan = [p for p in event.pipelines if here.issuperset(stage.node_id for stage in p)]
-        self._out += self._rollout.adopt(plan, now_s)
         self._arrangement.check()
+        return self._rollout.adopt(plan, now_s)
 
-    def _tick(self, _event: Tick, now_s: float) -> None:
+    def _tick(self, now_s: float) -> list[Instruction]:
+        out: list[Instruction] = []
         for node_id in self._members.silent(now_s):
             data = {"seconds": self.config.heartbeat_timeout}
-            self._evict(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
+            out += self._evict(node_id, Reason("node-silent", subject=node_id, data=data), now_s)
         for pipeline in self._rollout.in_phase(PipelinePhase.LOADING):
             if now_s - pipeline.since_s > (limit_s := self._load_limit_s(pipeline)):
                 for node_id in sorted(name for name in pipeline.missing if name in self._members):
                     reason = Reason("load-too-slow", subject=node_id, data={"seconds": round(limit_s)})
-                    self._evict(node_id, reason, now_s)
+                    out += self._evict(node_id, reason, now_s)
         if self._rollout.in_phase(PipelinePhase.WAITING):
             for pipeline in self._rollout.in_phase(PipelinePhase.DRAINING):
                 if now_s - pipeline.since_s > DRAIN_S:
-                    self._out += self._requests.take_back(pipeline.running, Reason("makes-room"), now_s)
+                    out += self._requests.take_back(pipeline.running, Reason("makes-room"), now_s)
         self._arrangement.renew()
         self._watch_load(now_s)
+        return out
 
     def _load_limit_s(self, pipeline: LivePipeline) -> float:
         """Return how long a pipeline may load before those it waits for must join anew, and others go on."""
@@ -305,43 +293,41 @@ class Core:
         pipelines = len(self._rollout.wanted())
         return self._requests.traffic.demand(self._assumed, self.demand, pipelines=pipelines, now_s=now_s)
 
-    def _evict(self, node_id: str, reason: Reason, now_s: float) -> None:
+    def _evict(self, node_id: str, reason: Reason, now_s: float) -> list[Instruction]:
         self._members.remove(node_id)
-        self._out.append(EvictNode(node_id, reason))
-        self._lose(node_id, now_s)
+        out = [EvictNode(node_id, reason), *self._lose(node_id, now_s)]
         self._arrangement.calibration.forget(node_id)
         self.metrics.forget(node_id)
+        return out
 
-    def _lose(self, node_id: str, now_s: float) -> None:
+    def _lose(self, node_id: str, now_s: float) -> list[Instruction]:
         """Take a node's pipelines out; what ran there goes elsewhere, before anything that came later."""
         lost, out = self._rollout.lose(node_id, now_s)
-        self._out += out
         # A request may run on several: its stages can be shared, or be stitched from two pipelines.
         hit = {request_id for pipeline in lost for request_id in pipeline.running}
-        self._out += self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s)
+        out += self._requests.take_back(hit, Reason("node-lost", subject=node_id), now_s)
         if lost:
             self._arrangement.check()
             self._broken += [p.stages for p in lost if p.phase is not PipelinePhase.DRAINING and not p.is_fixed]
             self._want_plan(now_s)
+        return out
 
     def _want_plan(self, due_s: float) -> None:
         self._plan_due_s = due_s if self._plan_due_s is None else min(self._plan_due_s, due_s)
 
-    def _plan(self, now_s: float) -> None:
+    def _plan(self, now_s: float) -> Replan:
         wanted = [pipeline for pipeline in self._rollout.wanted() if not pipeline.is_fixed]
         self._plan_version += 1
         self._is_planning, self._plan_due_s, self._planned_s = True, None, now_s
         self._arrangement.renew(demand=self._demanded(now_s))
-        self._out.append(
-            Replan(
-                self._plan_version,
-                tuple(self._members.nodes()),
-                current=(*(pipeline.stages for pipeline in wanted), *self._broken),
-                reserved_tokens=tuple(self._requests.kv_tokens(pipeline.running) for pipeline in wanted),
-                wanted_tokens_per_s=self._requests.forecast.tokens_per_s(now_s),
-                horizon_s=self.config.request_arrival_horizon,
-                calibration=self._arrangement.calibration.copy(),
-            )
+        return Replan(
+            self._plan_version,
+            tuple(self._members.nodes()),
+            current=(*(pipeline.stages for pipeline in wanted), *self._broken),
+            reserved_tokens=tuple(self._requests.kv_tokens(pipeline.running) for pipeline in wanted),
+            wanted_tokens_per_s=self._requests.traffic.tokens_per_s(now_s),
+            horizon_s=self.config.request_arrival_horizon,
+            calibration=self._arrangement.calibration.copy(),
         )
 
     def _fits_both(self, node_id: str, ranges: list[tuple[int, int]]) -> bool:
@@ -365,12 +351,10 @@ class Core:
         self.metrics.at(now_s)
         return now_s
 
-    def _settled(self, now_s: float) -> tuple[Instruction, ...]:
+    def _settled(self, now_s: float) -> list[Instruction]:
         """Do what follows any event: pipelines move on, routers learn of them, plans fall due, requests leave."""
-        if self._rollout.is_dry():
-            self._out += self._rollout.advance(now_s)
+        out = self._rollout.advance(now_s) if self._rollout.is_dry() else []
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
-            self._plan(now_s)
+            out.append(self._plan(now_s))
         self._arrangement.tell(self._requests, self._rollout, self._members)
-        self._out += self._requests.dispatch(now_s)
-        return tuple(self._out)
+        return out + self._requests.dispatch(now_s)

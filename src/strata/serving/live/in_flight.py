@@ -11,7 +11,6 @@ from typing import Any, Final
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.live.config import SchedulerConfig
-from strata.serving.live.forecast import Forecast
 from strata.serving.live.instructions import Abort, Dispatch, Instruction, Reject
 from strata.serving.live.metrics import MetricsCollector
 from strata.serving.live.rollout import Rollout
@@ -34,7 +33,7 @@ class InFlightRequest:
     arrived_s: float
     attempt: int = 0
     route: Route | None = None
-    versions: tuple[int, ...] = ()
+    versions: frozenset[int] = frozenset()
     first_token_s: float | None = None
     timeline: list[dict[str, Any]] = field(default_factory=list)
 
@@ -46,7 +45,6 @@ class InFlightRequests:
         self, config: SchedulerConfig, rollout: Rollout, metrics: MetricsCollector, *, hidden_bytes: float
     ) -> None:
         self.router = make_router(config.routing_strategy)
-        self.forecast = Forecast(config.request_arrival_horizon)
         self.traffic = Traffic(config.request_arrival_horizon)
         self._config, self._rollout, self._metrics, self._hidden_bytes = config, rollout, metrics, hidden_bytes
         self._queue = WaitingQueue(config.queue_limit)
@@ -79,7 +77,7 @@ class InFlightRequests:
     def arrive(self, signal: RequestSignal, now_s: float) -> list[Instruction]:
         """Queue a request, or say at once why not."""
         request_id = signal.request_id
-        self.forecast.add(signal.max_tokens, now_s)
+        self.traffic.arrived(signal.max_tokens, now_s)
         if request_id in self._requests:
             return [Reject(request_id, Reason("request-known", subject=request_id))]
         request = InFlightRequest(signal, now_s)
@@ -93,25 +91,21 @@ class InFlightRequests:
     def dispatch(self, now_s: float) -> list[Instruction]:
         """Send off whoever has room, best first; a few that are too large do not hold up smaller ones."""
         out: list[Instruction] = []
-        if not len(self._queue):
-            return out
-        route: Route | None = None
+        routes: dict[str, Route] = {}
         refused: dict[str, Reason] = {}
 
-        def has_capacity(signal: RequestSignal) -> bool:
-            nonlocal route
-            route = self.router.route(signal, now_s)
-            if route is None and (reason := self.router.refuses(signal, now_s)) is not None:
+        def has_route(signal: RequestSignal) -> bool:
+            if route := self.router.route(signal, now_s):
+                routes[signal.request_id] = route
+            elif reason := self.router.refuses(signal, now_s):
                 refused[signal.request_id] = reason
-            return route is not None
+            return signal.request_id in routes
 
-        while True:
-            while (
-                signal := self._queue.pop(now_s, has_capacity, tries=OVERTAKEN)
-            ) is not None and route is not None:
-                out.append(self._sent(self._requests[signal.request_id], route, now_s))
+        while len(self._queue):
+            while signal := self._queue.pop(now_s, has_route, tries=OVERTAKEN):
+                out.append(self._sent(self._requests[signal.request_id], routes.pop(signal.request_id), now_s))
             if not refused:
-                return out
+                break
             # Waiting would not help them, and behind them others wait.
             for request_id, reason in refused.items():
                 request = self._requests[request_id]
@@ -119,6 +113,7 @@ class InFlightRequests:
                 self._close(request, now_s)
                 out.append(self._rejected(request, reason))
             refused.clear()
+        return out
 
     def first_token(self, request_id: str, attempt: int, now_s: float) -> None:
         """Note when the first token came."""
@@ -200,14 +195,11 @@ class InFlightRequests:
 
     def _sent(self, request: InFlightRequest, route: Route, now_s: float) -> Dispatch:
         versions = tuple(self._version_of[stage.node_id] for stage in route.stages)
-        request.attempt, request.route, request.versions = (
-            request.attempt + 1,
-            route,
-            tuple(dict.fromkeys(versions)),
-        )
         request_id = request.signal.request_id
-        for version in versions:
+        request.attempt, request.route, request.versions = request.attempt + 1, route, frozenset(versions)
+        for version in request.versions:
             self._rollout[version].running.add(request_id)
+        taken = " > ".join(stage.node_id for stage in route.stages)
         request.timeline.append(
             {
                 "attempt": request.attempt,
@@ -219,15 +211,10 @@ class InFlightRequests:
                     "cached_tokens": route.cached_tokens,
                     "trust": "analytic",
                 },
-                "others": self._others(request.signal, route, now_s),
+                "others": [path for path in self.router.explain(request.signal, now_s) if path["path"] != taken],
             }
         )
         return Dispatch(request_id, request.attempt, route, versions)
-
-    def _others(self, signal: RequestSignal, route: Route, now_s: float) -> list[dict[str, float | str]]:
-        """Return what other paths would have cost."""
-        taken = " > ".join(stage.node_id for stage in route.stages)
-        return [path for path in self.router.explain(signal, now_s) if path["path"] != taken]
 
     def _rejected(self, request: InFlightRequest, reason: Reason, *, retry_after_s: float | None = None) -> Reject:
         self._metrics.count("rejected")
@@ -241,7 +228,7 @@ class InFlightRequests:
         for version in request.versions:
             if pipeline := self._rollout.get(version):
                 pipeline.running.discard(request_id)
-        request.route, request.versions = None, ()
+        request.route, request.versions = None, frozenset()
 
     def _close(self, request: InFlightRequest, now_s: float) -> None:
         self._free(request, now_s)

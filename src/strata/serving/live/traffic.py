@@ -1,15 +1,18 @@
-"""What requests of late were like: tokens read and written, and how many there were at a time."""
+"""What requests of late were like, and how many tokens the next ones will ask for; no clock: time comes in."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final
 
 from strata.workload.serving_job import Demand
 
-PARTS: Final = 10
+PARTS: Final = 20
 """Parts the window is counted in."""
+LEVEL, TREND = 0.3, 0.1
+"""Weights of the newest part in Holt's double exponential smoothing (Holt 1957): assumed."""
 LEAST: Final = 32
 """Requests of the window before their means stand for those to come (assumed)."""
 DRIFT: Final = 1.5
@@ -21,24 +24,34 @@ MOST_BATCH: Final = 256
 
 @dataclass(slots=True)
 class _Part:
+    """Tokens that arrivals may generate; requests served and their tokens; the most requests at a time."""
+
     number: int
-    requests: int = 0
+    offered_tokens: int = 0
+    served: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     peak: int = 0
 
 
 class Traffic:
-    """Means and the peak over the last `window_s`; no clock: time comes in."""
+    """Arrivals and ends over the last `window_s`: their means, their peak, and their trend continued."""
 
     def __init__(self, window_s: float) -> None:
         self._part_s = window_s / PARTS
         self._parts = deque[_Part]()
+        self._since_s: float | None = None
+
+    def arrived(self, max_tokens: int, now_s: float) -> None:
+        """Count a request that may generate so many tokens."""
+        if self._since_s is None:
+            self._since_s = now_s
+        self._part(now_s).offered_tokens += max_tokens
 
     def finished(self, prompt_tokens: int, output_tokens: int, now_s: float) -> None:
         """Count a request that has been served."""
         part = self._part(now_s)
-        part.requests += 1
+        part.served += 1
         part.prompt_tokens += prompt_tokens
         part.output_tokens += output_tokens
 
@@ -47,13 +60,33 @@ class Traffic:
         part = self._part(now_s)
         part.peak = max(part.peak, count)
 
+    def tokens_per_s(self, now_s: float) -> float:
+        """Return the tokens foreseen to be asked for in the next window; infinite where nothing is known."""
+        if self._since_s is None or now_s - self._since_s < self._part_s:
+            return math.inf
+        newest = self._part(now_s).number
+        offered = {part.number: part.offered_tokens for part in self._parts}
+        first = max(int(self._since_s // self._part_s), newest - PARTS + 1)
+        level, trend = None, 0.0
+        for number in range(first, newest):
+            # The first part may have begun late; what it lacks is not an absence of requests.
+            width_s = min(self._part_s, (number + 1) * self._part_s - self._since_s)
+            rate = offered.get(number, 0) / max(width_s, 1e-9)
+            if level is None:
+                level = rate
+                continue
+            before = level
+            level = LEVEL * rate + (1 - LEVEL) * (level + trend)
+            trend = TREND * (level - before) + (1 - TREND) * trend
+        return max(0.0, (level or 0.0) + trend * PARTS / 2)
+
     def demand(self, assumed: Demand, now: Demand, *, pipelines: int, now_s: float) -> Demand:
         """Return what to plan for: `now` unless requests of late were far from it; `assumed` while they are few.
 
         The sequences of a pipeline are never fewer than assumed: a quiet hour is no reason to have no room.
         """
         self._part(now_s)
-        count = sum(part.requests for part in self._parts)
+        count = sum(part.served for part in self._parts)
         if count < LEAST:
             return now
         prompt = round(sum(part.prompt_tokens for part in self._parts) / count)
@@ -73,6 +106,7 @@ class Traffic:
         return seen if any(max(a, b) > DRIFT * min(a, b) for a, b in pairs) else now
 
     def _part(self, now_s: float) -> _Part:
+        """Return what the present is counted in, after forgetting what is older than the window."""
         number = int(now_s // self._part_s)
         if not self._parts or self._parts[-1].number < number:
             self._parts.append(_Part(number))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,17 +14,18 @@ from strata.serving.layout import Layout, Route
 from strata.serving.planning.allocation import Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.graph import graph_of
-from strata.serving.routing.pipelines import EXPLAINED, steps_left
+from strata.serving.routing.pipelines import EXPLAINED
 from strata.serving.routing.reservations import Reservations
+from strata.serving.routing.router import Router
 
 SWEEPS: Final = 4
-"""Heads whose best ring is searched for exactly, at most. Where more might be best, `Found.least_s` still bounds
-what is missed; with hops of 1 to 8 ms at random, 64 heads to choose from, 1 % on average."""
+"""Heads whose best ring is searched for exactly, at most. Where more might be best, `CheapestPath.least_s` still
+bounds what is missed; with hops of 1 to 8 ms at random, 64 heads to choose from, 1 % on average."""
 
 TIE: Final = 1 + 1e-9
 
 
-class Found(NamedTuple):
+class CheapestPath(NamedTuple):
     """A path as servers, its seconds, and what no path is below [s]."""
 
     nodes: tuple[int, ...]
@@ -61,7 +61,7 @@ class Weighed(NamedTuple):
     read_s: Floats
 
 
-class DynamicProgrammingRouting:
+class DynamicProgrammingRouting(Router):
     """Backwards over the boundaries, every minimum over all servers at once; exact for each request.
 
     cost(path) = sum over nodes of (wait + fill(prompt) + steps * step(n + 1)) + hops of the prompt's activations
@@ -118,20 +118,9 @@ class DynamicProgrammingRouting:
         self._refresh(path.nodes)
         return route
 
-    def first_token(self, request_id: str, now_s: float) -> None:
-        """Note that a request's prompt has been read: waits are reckoned here."""
-
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
         self._refresh(self.reservations.release(request_id))
-
-    def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
-        """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
-        return self.reservations.reconcile(node_id, running, now_s)
-
-    def load(self, node_id: str) -> tuple[int, int]:
-        """Return the sequences and KV tokens booked on a node."""
-        return self.reservations.load(node_id)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no path could ever take a request, were all idle; None where one could, or none is there."""
@@ -173,7 +162,7 @@ class DynamicProgrammingRouting:
         self._latest = (request.request_id, now_s), weighed
         return weighed
 
-    def _search(self, request: RequestSignal, now_s: float) -> Found | None:
+    def _search(self, request: RequestSignal, now_s: float) -> CheapestPath | None:
         weighed = self._weigh(request, now_s)
         prices, sweep, least_s = weighed.prices, weighed.sweep, weighed.least_s
         bound_s = float(least_s.min(initial=np.inf))
@@ -183,7 +172,7 @@ class DynamicProgrammingRouting:
         head = self._pick(least_s, bound_s)
         nodes = self._trace(head, sweep)
         end_s = prices.tokens * self.graph.closing_s.item(self.graph.place[nodes[-1]], head)
-        best = Found(nodes, sweep.total_s.item(head) + end_s, bound_s)
+        best = CheapestPath(nodes, sweep.total_s.item(head) + end_s, bound_s)
         if best.total_s <= bound_s * TIE:
             return best
         order = np.argsort(least_s, kind="stable")
@@ -196,14 +185,14 @@ class DynamicProgrammingRouting:
             bound_s = best.total_s
         return best._replace(least_s=bound_s)
 
-    def _ring(self, head: int, prices: Prices, best: Found) -> Found:
+    def _ring(self, head: int, prices: Prices, best: CheapestPath) -> CheapestPath:
         """Return the best path from a head with its way back to it, or `best` where that is no slower."""
         sweep = self._sweep(prices, prices.tokens * self.graph.closing_s[:, head])
         seconds = sweep.total_s.item(head)
-        return best if best.total_s <= seconds else Found(self._trace(head, sweep), seconds, seconds)
+        return best if best.total_s <= seconds else CheapestPath(self._trace(head, sweep), seconds, seconds)
 
     def _prices(self, request: RequestSignal, now_s: float) -> Prices:
-        prompt, steps = request.prefill_tokens, steps_left(request)
+        prompt, steps = request.prefill_tokens, request.steps_left
         cost: Floats = np.array((1.0, prompt, steps)) @ self._price
         cost += self._share * np.maximum(self._read_s - now_s, 0.0)
         cost[self._free_kv < request.kv_tokens] = np.inf

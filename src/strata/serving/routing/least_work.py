@@ -11,7 +11,7 @@ from strata.arrays import Bools, Floats
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
-from strata.serving.routing.pipelines import PipelineRouter, Times, steps_left
+from strata.serving.routing.pipelines import PipelineRouter, Times
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex
 from strata.serving.routing.reading import Reading
 from strata.units import show_time
@@ -147,7 +147,7 @@ class LeastWorkRouting(PipelineRouter):
         next_quiet_s, next_reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
         usual_s = _mean_step(next_quiet_s, next_reading_s, usual)
 
-        steps = steps_left(request)
+        steps = request.steps_left
         cost: Floats = ttft_s + steps * usual_s
         cost += running * (steps * (usual_s - before_s) + read_s * (1.0 - quiet_s / np.maximum(reading_s, 1e-12)))
         if request.blocks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,6 +14,7 @@ from strata.serving.layout import Layout, Line, Route, StageServer
 from strata.serving.planning.allocation import Pipeline, Stage
 from strata.serving.request import RequestSignal
 from strata.serving.routing.reservations import Reservations
+from strata.serving.routing.router import Router
 
 EXPLAINED: Final = 5
 """Paths shown by `explain`."""
@@ -34,12 +34,7 @@ def part(server: StageServer, stage: Stage, line: Line) -> Line:
     return Line(line.fixed_s * share, line.per_unit_s * share)
 
 
-def steps_left(request: RequestSignal) -> int:
-    """Return the decode steps of a request at most: its first token comes out of reading the prompt."""
-    return max(request.max_tokens - request.generated - 1, 0)
-
-
-class PipelineRouter:
+class PipelineRouter(Router):
     """The common part of both: subclasses `choose`. Pipelines are in canonical order, whoever joined first.
 
     Lines, fixed and per-unit seconds [P, 2]: `around` of one microbatch once around the ring, over its sequences;
@@ -108,22 +103,11 @@ class PipelineRouter:
         slowest_s = self.slowest[:, 0] * rounds + self.slowest[:, 1] * sequences
         return slowest_s, self.around[:, 0] + self.around[:, 1] * (sequences / np.maximum(rounds, 1.0))
 
-    def first_token(self, request_id: str, now_s: float) -> None:
-        """Note that a request's prompt has been read; not every router minds."""
-
     def release(self, request_id: str, now_s: float) -> None:
         """Give back what a request held; nothing where it holds nothing."""
         nodes = self.reservations.release(request_id)
         if nodes:
             self._refresh({p for node in nodes for p in self._through[node]})
-
-    def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
-        """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
-        return self.reservations.reconcile(node_id, running, now_s)
-
-    def load(self, node_id: str) -> tuple[int, int]:
-        """Return the sequences and KV tokens booked on a node."""
-        return self.reservations.load(node_id)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no pipeline could ever take a request, were it idle; None where one could, or none is there."""
@@ -149,11 +133,7 @@ class PipelineRouter:
     def weighed(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats, Bools]:
         """Return what a request would see of each pipeline, its cost there, and where there is room [P]."""
         times = self.times(request, now_s)
-        return times, times.ttft_s + steps_left(request) * times.step_s, self.has_capacity(request)
-
-    def cost(self, request: RequestSignal, now_s: float) -> Floats:
-        """Return the cost of a request on each pipeline [P]: the seconds until its last token, or more."""
-        return self.weighed(request, now_s)[1]
+        return times, times.ttft_s + request.steps_left * times.step_s, self.has_capacity(request)
 
     def has_capacity(self, request: RequestSignal) -> Bools:
         """Return which pipelines have a slot and the KV memory of the whole request left [P]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,9 +39,6 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._entries
 
     def push(self, request: RequestSignal, now_s: float, *, is_forced: bool = False) -> bool:
         """Add a request that came at `now_s`; False where the queue is full, which `is_forced` does not mind.
@@ -81,21 +78,16 @@ class WaitingQueue:
             heapq.heappush(heap, item)
         return best
 
-    def remove(self, request_id: str) -> RequestSignal | None:
-        """Forget a request and return it; None where it does not wait. O(1), amortised."""
+    def remove(self, request_id: str) -> bool:
+        """Forget a request; False where it does not wait. O(1), amortised."""
         entry = self._entries.pop(request_id, None)
         if entry is None:
-            return None
+            return False
         entry.is_gone = True
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [item for item in self._heap if not item[2].is_gone]
             heapq.heapify(self._heap)
-        return entry.request
-
-    def waiting(self, now_s: float) -> Iterator[RequestSignal]:
-        """Go through all requests, each with what is left of its goals; in the order they came."""
-        for entry in list(self._entries.values()):
-            yield _left(entry, now_s)
+        return True
 
 
 def _left(entry: _Entry, now_s: float) -> RequestSignal:

@@ -52,10 +52,6 @@ class Reservations:
             self._held[request_id] = held._replace(nodes=nodes)
             self._add(request_id, nodes, held.kv_tokens, sign=1)
 
-    def has_capacity(self, node: int, kv_tokens: int) -> bool:
-        """Return whether a node has a slot and so many KV tokens left."""
-        return self.running[node] < self.slots[node] and self.kv_used[node] + kv_tokens <= self.kv_tokens[node]
-
     def reserve(
         self, request_id: str, names: tuple[str, ...], nodes: tuple[int, ...], kv_tokens: int, now_s: float
     ) -> None:

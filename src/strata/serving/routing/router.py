@@ -1,4 +1,4 @@
-"""What every router is: a book of who runs where, and a choice."""
+"""What every router is: counts of who runs where, and a choice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Protocol
 from strata.decision import Reason
 from strata.serving.layout import Layout, Route
 from strata.serving.request import RequestSignal
+from strata.serving.routing.reservations import Reservations
 
 
 class Router(Protocol):
-    """Chooses routes and keeps the book. Deterministic: same calls, same answers; time comes in as `now_s`.
+    """Chooses routes. Deterministic: same calls, same answers; time comes in as `now_s`.
 
     The counts are the router's own: reserved by `route`, given back by `release`; heartbeats only reconcile.
     """
+
+    reservations: Reservations
 
     def arrange(self, layout: Layout) -> None:
         """Take a new layout; what runs keeps its reservations on nodes that are still there."""
@@ -30,9 +33,11 @@ class Router(Protocol):
 
     def reconcile(self, node_id: str, running: AbstractSet[str], now_s: float) -> tuple[str, ...]:
         """Return requests booked on a node for longer than a heartbeat that the node says it does not run."""
+        return self.reservations.reconcile(node_id, running, now_s)
 
     def load(self, node_id: str) -> tuple[int, int]:
         """Return the sequences and KV tokens booked on a node."""
+        return self.reservations.load(node_id)
 
     def refuses(self, request: RequestSignal, now_s: float) -> Reason | None:
         """Say why no path could ever take a request, were all idle; None where waiting may help."""
