@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,8 +33,12 @@ FAR: Final = Line(0.1)
 """A hop nobody has measured: assumed to be one between continents."""
 
 
-class HopTable(Mapping[tuple[str, str], Line]):
+class HopTable(ABC):
     """Hops that are also known as an array, which is read many times faster than pair by pair."""
+
+    @abstractmethod
+    def get(self, pair: tuple[str, str], default: Line) -> Line:
+        """Return the hop of a directed pair."""
 
     @abstractmethod
     def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Floats:
@@ -68,7 +72,7 @@ class Layout:
     num_layers: int
     servers: tuple[StageServer, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
-    hops: Mapping[tuple[str, str], Line] = field(default_factory=dict)
+    hops: Mapping[tuple[str, str], Line] | HopTable = field(default_factory=dict)
     far: Line = FAR
 
     def hop(self, source: str, dest: str) -> Line:

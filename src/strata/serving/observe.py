@@ -6,29 +6,32 @@ take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations, repeat
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Final
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.decision import Reason
 from strata.fleet.fleet import Domain, Fleet
 from strata.serving.layout import FAR, HopTable, Layout, Line, StageServer
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline, Stage
-from strata.serving.planning.pool import Array, LayerCapacity, NodePool, PoolNode
+from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
 from strata.serving.planning.service import SPARE, ServiceGoals
 from strata.simulate.inference.calibration import Calibration, Phase
 from strata.simulate.inference.memory import kv_tokens, room
 from strata.simulate.inference.roofline import Rates, Terms, decode_terms, parts_of, prefill_terms
 from strata.workload.inference import ModelInfo
-from strata.workload.serving_job import BANDWIDTH_EFFICIENCY, FLOPS_EFFICIENCY, MEMORY_HEADROOM, Demand
+from strata.workload.serving_job import Demand, Derating
 
 ASSUMED_BANDWIDTH_BYTES_PER_S: Final = 1e9 / 8
 """Of a hop nobody has measured: 1 Gbit/s."""
 MOST_SEQUENCES: Final = 256
 """Sequences that engines decode together at most, however much memory there is (`max_num_seqs` of vLLM)."""
+
+_USUAL: Final = Derating()
 
 
 def nodes_of(fleet: Fleet) -> tuple[Node, ...]:
@@ -73,9 +76,7 @@ def pool_of(
     demand: Demand,
     *,
     calibration: Calibration | None = None,
-    memory_headroom: float = MEMORY_HEADROOM,
-    flops_efficiency: float = FLOPS_EFFICIENCY,
-    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
+    derating: Derating = _USUAL,
     held: Mapping[str, tuple[int, int]] | None = None,
 ) -> NodePool:
     """Return the pool for layer allocation: times of one decode step of the demanded batch at its mean context.
@@ -84,23 +85,20 @@ def pool_of(
     them. Whole backends (`Node.model`) hold all layers or none; a node whose memory or rates are not known, none.
     Prompts and goals are in `service`. held: layers that nodes have ready, which decides between equal plans.
     """
-    terms = _decode(nodes, model, demand, flops_efficiency, bandwidth_efficiency)
-    steps = _calibrated(terms.at(demand.batch, demand.context), nodes, terms, "decode", calibration)
-    rates = _rates(nodes, flops_efficiency, bandwidth_efficiency)
-    prompts = prefill_terms(model, rates, tokens=demand.prompt_tokens)
-    prompt_s = _calibrated(prompts.at(demand.prompt_tokens, 0.0), nodes, prompts, "prefill", calibration)
-    layers = _prefixes(steps)
-    tokens = demand.batch * demand.kv_tokens
+    decode, prefill = _roofline(nodes, model, demand, derating)
+    steps = _calibrated(decode.at(demand.batch, demand.context), nodes, decode, "decode", calibration)
+    prompts = _calibrated(prefill.at(demand.prompt_tokens, 0.0), nodes, prefill, "prefill", calibration)
     memory = np.array([node.memory_bytes for node in nodes], dtype=float)
-    rooms = np.stack(room(model, memory, tokens=tokens, headroom=memory_headroom), axis=1)
+    tokens = demand.batch * demand.kv_tokens
+    rooms = np.stack(room(model, memory, tokens=tokens, headroom=derating.memory_headroom), axis=1)
     pool_nodes = [
-        PoolNode(node.node_id, tuple(prefix), head_s, _capacity(node, rooms_of, model))
-        for node, prefix, head_s, rooms_of in zip(
-            nodes, layers.tolist(), steps[:, -1].tolist(), rooms.tolist(), strict=True
+        PoolNode(node.node_id, tuple(prefix), head_s, _capacity(node, layers, model))
+        for node, prefix, head_s, layers in zip(
+            nodes, _prefixes(steps).tolist(), steps[:, -1].tolist(), rooms.tolist(), strict=True
         )
     ]
     service = ServiceGoals(
-        tuple(tuple(row) for row in _prefixes(prompt_s).tolist()),
+        tuple(map(tuple, _prefixes(prompts).tolist())),
         _hops(nodes, demand.prompt_tokens * model.hidden_bytes),
         demand.batch / max(demand.output_tokens, 1),
         demand.ttft_goal_s,
@@ -118,9 +116,7 @@ def layout_of(
     demand: Demand,
     *,
     calibration: Calibration | None = None,
-    memory_headroom: float = MEMORY_HEADROOM,
-    flops_efficiency: float = FLOPS_EFFICIENCY,
-    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY,
+    derating: Derating = _USUAL,
 ) -> Layout:
     """Return what routers decide on: a server for each stage, and the hops between the nodes.
 
@@ -134,16 +130,15 @@ def layout_of(
     everything = (*pipelines, *((Stage(node_id, 0, model.num_layers),) for node_id in alone))
     stages = list(dict.fromkeys(stage for pipeline in everything for stage in pipeline))
     used = [by_id[stage.node_id] for stage in stages]
-    decode = _decode(used, model, demand, flops_efficiency, bandwidth_efficiency)
-    rates = _rates(used, flops_efficiency, bandwidth_efficiency)
-    prefill = prefill_terms(model, rates, tokens=demand.prompt_tokens)
+    decode, prefill = _roofline(used, model, demand, derating)
     servers = []
     for i, (node, stage) in enumerate(zip(used, stages, strict=True)):
         steps, prompts = _row(decode, i), _row(prefill, i)
         if calibration is not None:
             steps = calibration.fit(node.node_id, "decode", steps).terms
             prompts = calibration.fit(node.node_id, "prefill", prompts).terms
-        tokens = kv_tokens(model, node.memory_bytes, stage.first, stage.end, headroom=memory_headroom)
+        headroom = derating.memory_headroom
+        tokens = kv_tokens(model, node.memory_bytes, stage.first, stage.end, headroom=headroom)
         if node.model:
             tokens = node.kv_tokens or tokens or (node.slots or demand.batch) * demand.kv_tokens
         slots = min(MOST_SEQUENCES, tokens // max(demand.kv_tokens, 1))
@@ -157,22 +152,19 @@ def layout_of(
             )
         )
     far = Line(FAR.fixed_s, model.hidden_bytes / ASSUMED_BANDWIDTH_BYTES_PER_S)
-    return Layout(model.num_layers, tuple(servers), everything, _Hops(by_id, model.hidden_bytes), far)
+    return Layout(model.num_layers, tuple(servers), everything, _Hops(nodes, model.hidden_bytes), far)
 
 
 def _fault(domain: Domain) -> Reason | None:
     card = domain.accelerator
     if domain.num_nodes < 1:
         return Reason("no-accelerators", subject=domain.name, data={"domain": domain.name})
-    missing = [
-        name
-        for name, value in (
-            ("FP16 rate", card.fp16_flops),
-            ("memory bandwidth", card.memory_bandwidth_bytes_per_s),
-            ("memory", card.memory_bytes),
-        )
-        if not value
-    ]
+    figures = {
+        "FP16 rate": card.fp16_flops,
+        "memory bandwidth": card.memory_bandwidth_bytes_per_s,
+        "memory": card.memory_bytes,
+    }
+    missing = [name for name, value in figures.items() if not value]
     if missing:
         data = {"figure": " and ".join(missing), "accelerator": card.name}
         return Reason("figure-missing", subject=domain.name, data=data)
@@ -190,18 +182,13 @@ def _hop(fleet: Fleet, source: Domain, dest: Domain) -> tuple[float, float]:
     return link.latency_s, min([*bandwidth, link.bandwidth_bytes_per_s])
 
 
-def _rates(nodes: Sequence[Node], flops_efficiency: float, bandwidth_efficiency: float) -> Rates:
-    return Rates(
-        np.array([node.compute_capability for node in nodes], dtype=float) * flops_efficiency,
-        np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float) * bandwidth_efficiency,
-    )
-
-
-def _decode(
-    nodes: Sequence[Node], model: ModelInfo, demand: Demand, flops_efficiency: float, bandwidth_efficiency: float
-) -> Terms:
-    rates = _rates(nodes, flops_efficiency, bandwidth_efficiency)
-    return decode_terms(model, rates, batch=demand.batch, context=demand.context)
+def _roofline(nodes: Sequence[Node], model: ModelInfo, demand: Demand, derating: Derating) -> tuple[Terms, Terms]:
+    """Return the terms of a decode step and of a prompt, before anything is measured."""
+    flops = np.array([node.compute_capability for node in nodes], dtype=float)
+    bandwidth = np.array([node.memory_bandwidth_bytes_per_s for node in nodes], dtype=float)
+    rates = Rates(flops * derating.flops_efficiency, bandwidth * derating.bandwidth_efficiency)
+    decode = decode_terms(model, rates, batch=demand.batch, context=demand.context)
+    return decode, prefill_terms(model, rates, tokens=demand.prompt_tokens)
 
 
 def _row(terms: Terms, i: int) -> Terms:
@@ -210,8 +197,8 @@ def _row(terms: Terms, i: int) -> Terms:
 
 
 def _calibrated(
-    seconds: Array, nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None
-) -> Array:
+    seconds: Floats, nodes: Sequence[Node], terms: Terms, phase: Phase, calibration: Calibration | None
+) -> Floats:
     """Put what was measured in the place of what was expected, at the reference of the terms."""
     if calibration is not None:
         for i, node in enumerate(nodes):
@@ -222,7 +209,7 @@ def _calibrated(
     return seconds
 
 
-def _prefixes(parts: Array) -> Array:
+def _prefixes(parts: Floats) -> Floats:
     """Return prefix sums over layers, the head left out [N, L + 1]."""
     before = np.zeros_like(parts)
     np.cumsum(parts[:, :-1], axis=1, out=before[:, 1:])
@@ -243,7 +230,7 @@ def _capacity(node: Node, rooms: list[int], model: ModelInfo) -> LayerCapacity:
     return LayerCapacity(*rooms)
 
 
-def _links(nodes: Sequence[Node]) -> tuple[Array, Array]:
+def _links(nodes: Sequence[Node]) -> tuple[Floats, Floats]:
     """Return latencies [N, N], nan where neither end knows any, and bandwidths [N, N]."""
     latency = _figures(nodes, [node.hop_s for node in nodes])
     bandwidth = _figures(nodes, [node.bandwidth_bytes_per_s for node in nodes])
@@ -251,16 +238,16 @@ def _links(nodes: Sequence[Node]) -> tuple[Array, Array]:
     return np.where(np.isnan(latency), latency.T, latency), bandwidth
 
 
-def _hops(nodes: Sequence[Node], message_bytes: float) -> Array:
+def _hops(nodes: Sequence[Node], message_bytes: float) -> Floats:
     """Return [N, N] seconds of one message. What was measured one way only is taken for the way back."""
     latency, bandwidth = _links(nodes)
     latency[np.isnan(latency)] = FAR.fixed_s
-    hops: Array = latency + message_bytes / bandwidth
+    hops: Floats = latency + message_bytes / bandwidth
     np.fill_diagonal(hops, 0.0)
     return hops
 
 
-def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> Array:
+def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> Floats:
     """Return what nodes say of each other [N, N], nan where they do not; like nodes often share one mapping."""
     names = [node.node_id for node in nodes]
     matrix, rows = np.full((len(nodes), len(nodes)), np.nan), dict[int, int]()
@@ -276,32 +263,26 @@ def _figures(nodes: Sequence[Node], figures: Sequence[Mapping[str, float]]) -> A
 class _Hops(HopTable):
     """The hops between all nodes, over tokens passed on, each worked out when asked for: N nodes have N^2."""
 
-    def __init__(self, nodes: Mapping[str, Node], token_bytes: float) -> None:
+    def __init__(self, nodes: Sequence[Node], token_bytes: float) -> None:
         self._nodes, self._token_bytes = nodes, token_bytes
-        self._index = {name: i for i, name in enumerate(nodes)}
-        self._table: Array | None = None
+        self._index = {node.node_id: i for i, node in enumerate(nodes)}
+        self._table: Floats | None = None
 
-    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Array:
+    def lines(self, sources: Sequence[str], dests: Sequence[str]) -> Floats:
         """Return fixed and per-unit seconds of all pairs [2, S, D]; nan for those that are not there."""
         if self._table is None:
-            latency, bandwidth = _links(list(self._nodes.values()))
+            latency, bandwidth = _links(self._nodes)
             per_token = np.where(np.isnan(latency), np.nan, self._token_bytes / bandwidth)
             self._table = np.stack((latency, per_token))
         rows, columns = ([self._index[name] for name in names] for names in (sources, dests))
-        hops: Array = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
+        hops: Floats = self._table[:, np.array(rows, dtype=int)[:, None], np.array(columns, dtype=int)[None, :]]
         return hops
 
-    def __getitem__(self, pair: tuple[str, str]) -> Line:
-        source, dest = self._nodes[pair[0]], self._nodes[pair[1]]
-        latency_s = source.hop_s.get(dest.node_id)
+    def get(self, pair: tuple[str, str], default: Line) -> Line:
+        """Return the hop of a directed pair."""
+        source, dest = (self._nodes[self._index[name]] for name in pair)
+        latency_s = source.hop_s.get(dest.node_id, dest.hop_s.get(source.node_id))
         if latency_s is None:
-            latency_s = dest.hop_s[source.node_id]
+            return default
         bandwidth = source.bandwidth_bytes_per_s.get(dest.node_id, ASSUMED_BANDWIDTH_BYTES_PER_S)
         return Line(latency_s, self._token_bytes / bandwidth)
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        pairs = permutations(self._nodes.values(), 2)
-        return ((a.node_id, b.node_id) for a, b in pairs if b.node_id in a.hop_s or a.node_id in b.hop_s)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from strata.decision import UNHASHED
 from strata.workload.inference import ModelInfo
@@ -25,6 +25,14 @@ WEIGHT_BYTES: Final[dict[Weights, float]] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.
 """Bytes of a parameter in a block; int4 with a 16-bit scale for every 128 (GPTQ's and AWQ's usual group)."""
 
 KV_BYTES: Final[dict[Kv, float]] = {"bf16": 2.0, "fp8": 1.0}
+
+
+class Derating(NamedTuple):
+    """Shares of what is published: memory left free, and of peaks what is reached until nodes are measured."""
+
+    memory_headroom: float = MEMORY_HEADROOM
+    flops_efficiency: float = FLOPS_EFFICIENCY
+    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,11 @@ class ServingJob:
     strategy: Literal["auto", "dp", "greedy"] = "auto"
     routing: Literal["auto", "dp", "rr"] = "auto"
     longest_tokens: int = field(default=0, metadata={UNHASHED: True})
+
+    @property
+    def derating(self) -> Derating:
+        """Memory left free and the efficiencies, together."""
+        return Derating(self.memory_headroom, self.flops_efficiency, self.bandwidth_efficiency)
 
     @property
     def context_limit(self) -> int:

@@ -59,15 +59,7 @@ def estimates(
 ) -> Estimate:
     """Return the figures of some pipelines, of which there is at least one."""
     demand = job.demand
-    layout = layout_of(
-        nodes,
-        pipelines,
-        job.model,
-        demand,
-        memory_headroom=job.memory_headroom,
-        flops_efficiency=job.flops_efficiency,
-        bandwidth_efficiency=job.bandwidth_efficiency,
-    )
+    layout = layout_of(nodes, pipelines, job.model, demand, derating=job.derating)
     servers = {server.node_id: server for server in layout.servers}
     by_id = {node.node_id: node for node in nodes}
     made = [_pipeline(fleet, by_id, pool, servers, layout, stages, demand) for stages in pipelines]

@@ -119,14 +119,7 @@ def plan_serving(
     """
     started = clock()
     nodes = nodes_of(fleet)
-    pool = pool_of(
-        nodes,
-        job.model,
-        job.demand,
-        memory_headroom=job.memory_headroom,
-        flops_efficiency=job.flops_efficiency,
-        bandwidth_efficiency=job.bandwidth_efficiency,
-    )
+    pool = pool_of(nodes, job.model, job.demand, derating=job.derating)
 
     def is_over() -> bool:
         return is_stopped() or clock() - started > time_limit_s

@@ -87,7 +87,7 @@ def _nodes(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
 
 def _fits(fleet: Fleet, job: ServingJob) -> bool:
     """Return whether nodes that links join hold the model."""
-    pool = pool_of(nodes_of(fleet), job.model, job.demand, memory_headroom=job.memory_headroom)
+    pool = pool_of(nodes_of(fleet), job.model, job.demand, derating=job.derating)
     return any(not why_not_held(pool.only(members)) for members in _joined(pool))
 
 

@@ -46,15 +46,8 @@ def replay_job(
     core, demand, by_id = Core(config, job.model, job.demand), job.demand, {node.node_id: node for node in nodes}
 
     def lines(stages: Pipeline) -> Layout:
-        return layout_of(
-            [by_id[stage.node_id] for stage in stages],
-            (stages,),
-            job.model,
-            demand,
-            memory_headroom=job.memory_headroom,
-            flops_efficiency=job.flops_efficiency,
-            bandwidth_efficiency=job.bandwidth_efficiency,
-        )
+        used = [by_id[stage.node_id] for stage in stages]
+        return layout_of(used, (stages,), job.model, demand, derating=job.derating)
 
     def plan(wanted: Replan) -> Planned:
         return answer(wanted, job.model, demand, config)
