@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StageMessage
+from strata.serving.worker.holder import ChainError
 from strata.serving.worker.shape import Shape
-from strata.serving.worker.stage import ChainError
 from strata.serving.worker.worker import Worker
 
 SHAPE = Shape(num_layers=6, hidden_size=4, num_heads=2, max_positions=64)
@@ -151,7 +151,7 @@ class Cluster:
         import asyncio
 
         for worker in self.workers:
-            tasks = {*worker._tasks, *worker.driver._loose}
+            tasks = {*worker.tasks, *worker.driver.loose}
             await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
 
 

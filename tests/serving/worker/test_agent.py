@@ -5,8 +5,9 @@ import pytest
 
 from strata.errors import UsageError
 from strata.serving.wire import Desired, JoinMessage, RangeMessage
-from strata.serving.worker.agent import LONGEST_WAIT_S, Agent, GatewayReply, Unreachable, wait_s
+from strata.serving.worker.agent import LONGEST_WAIT_S, Agent, wait_s
 from strata.serving.worker.holder import Holder, Refused
+from strata.serving.worker.links import GatewayReply, Unreachable
 from tests.serving.worker.builders import SHAPE, NumberMaker
 
 CARD = JoinMessage(

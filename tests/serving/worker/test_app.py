@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from strata.serving.wire import StepHeader
-from strata.serving.worker.agent import Unreachable
 from strata.serving.worker.app import frame
-from strata.serving.worker.links import HttpGateway, hops
-from strata.serving.worker.peers import STEP_HEADER, HttpPeers, from_bytes, to_bytes
+from strata.serving.worker.links import (
+    STEP_HEADER,
+    HttpGateway,
+    HttpPeers,
+    Unreachable,
+    from_bytes,
+    hops,
+    to_bytes,
+)
 from tests.serving.worker.builders import Cluster
 
 TOKEN = {"authorization": "Bearer secret"}

@@ -24,7 +24,8 @@ def parts(*cuts):
 
 def say(*cuts, generated=(), max_tokens=40, temperature=0.0, seed=0):
     """What `generate` does, along a chain, perhaps going on with what was said before."""
-    from strata.serving.worker.model import Cache, one_thread
+    from strata.serving.worker.model import Cache
+    from tests.serving.worker.single_process import one_thread
 
     chain, said, position = parts(*cuts), list(generated), 0
     caches = [Cache(SHAPE.max_positions) for _ in chain]
@@ -41,7 +42,7 @@ def say(*cuts, generated=(), max_tokens=40, temperature=0.0, seed=0):
 
 
 def generate(**options):
-    from strata.serving.worker.model import generate
+    from tests.serving.worker.single_process import generate
 
     return generate(SHAPE, PROMPT, **({"max_tokens": 40} | options))
 
@@ -61,7 +62,8 @@ def test_an_interrupted_text_goes_on_as_if_nothing_had_been(interrupted):
 def test_replayed_tokens_leave_the_same_bits_behind():
     import numpy as np
 
-    from strata.serving.worker.model import Cache, one_thread
+    from strata.serving.worker.model import Cache
+    from tests.serving.worker.single_process import one_thread
 
     (part,), tokens = parts(), [*PROMPT, 1, 2, 3]
     with one_thread():
@@ -78,7 +80,8 @@ def test_sequences_that_are_decoded_together_have_the_bits_of_each_alone(togethe
     """They come and go: the i-th begins with step i, and is as long as it is."""
     import numpy as np
 
-    from strata.serving.worker.model import Cache, one_thread
+    from strata.serving.worker.model import Cache
+    from tests.serving.worker.single_process import one_thread
 
     chain, steps = parts(*cuts), 24
     with one_thread():
@@ -123,7 +126,7 @@ def test_texts_differ_by_seed_and_by_temperature():
 
 
 def test_weights_differ_by_seed():
-    from strata.serving.worker.model import generate
+    from tests.serving.worker.single_process import generate
 
     other = generate(Shape(5, 32, 4, 96, seed=2), PROMPT, max_tokens=40)
     assert other != generate(SHAPE, PROMPT, max_tokens=40)

@@ -120,7 +120,7 @@ def live(tmp_path_factory):
 
 
 def expected(prompt, **options):
-    from strata.serving.worker.model import generate
+    from tests.serving.worker.single_process import generate
 
     return generate(SHAPE, encode(prompt), stop_tokens=(EOS,), **options)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final
 
-from strata.errors import StrataError, UsageError
+from strata.errors import UsageError
 from strata.serving.wire import (
     Desired,
     HeartbeatMessage,
@@ -19,10 +19,10 @@ from strata.serving.wire import (
     LeaveMessage,
     LoadedMessage,
     Message,
-    RangeMessage,
-    Sample,
 )
 from strata.serving.worker.holder import Refused
+from strata.serving.worker.links import HttpGateway, Unreachable
+from strata.serving.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -30,43 +30,6 @@ FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 5.0
 PATIENT: Final = frozenset({408, 425, 429})
 """Client errors that are none: the gateway asks to come again."""
-
-
-class GatewayReply(NamedTuple):
-    """Of the gateway: its status, the token of the reason where there is one, and the body."""
-
-    status: int
-    code: str
-    body: bytes
-
-
-class Unreachable(StrataError):
-    """The gateway did not answer."""
-
-
-class GatewayLink(Protocol):
-    """The way to the gateway."""
-
-    async def post(self, path: str, message: Message) -> GatewayReply:
-        """Send a message. Raises Unreachable."""
-
-
-class HostedWorker(Protocol):
-    """What the agent speaks for."""
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """Requests that hold something here."""
-
-    @property
-    def holder(self) -> Any:
-        """Its `plans`, `loaded` and `release`."""
-
-    def take_samples(self) -> tuple[Sample, ...]:
-        """Return what was measured since the last call."""
-
-    def load(self, wanted: RangeMessage) -> None:
-        """Have layers loaded."""
 
 
 def wait_s(failures: int, longest_s: float) -> float:
@@ -83,13 +46,13 @@ class Agent:
     def __init__(
         self,
         card: JoinMessage,
-        gateway: GatewayLink,
-        host: HostedWorker,
+        gateway: HttpGateway,
+        worker: Worker,
         *,
         measure: Callable[[Mapping[str, str]], Awaitable[Mapping[str, float]]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.card, self.gateway, self.host = card, gateway, host
+        self.card, self.gateway, self.worker = card, gateway, worker
         self.peers: Mapping[str, str] = {}
         self.heartbeat_interval_s = LONGEST_WAIT_S
         self.is_joined = False
@@ -114,23 +77,23 @@ class Agent:
 
     async def loaded(self, version: int) -> None:
         """Tell the gateway that a plan's layers are ready; where it cannot be told, the next heartbeat does."""
-        message = LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version)
-        try:
-            await self.gateway.post("/nodes/loaded", message)
-        except Unreachable as error:
-            log.warning("%s", error)
+        await self._tell(
+            LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version), "loaded"
+        )
 
     async def leave(self) -> None:
         """Leave gracefully; a gateway that does not hear of it misses the heartbeats."""
-        message = LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation)
+        await self._tell(LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation), "leave")
+
+    async def _tell(self, message: Message, path: str) -> None:
         try:
-            await self.gateway.post("/nodes/leave", message)
+            await self.gateway.post(f"/nodes/{path}", message)
         except Unreachable as error:
             log.warning("%s", error)
 
     async def _turn(self) -> bool:
         """Join, or send a heartbeat where that is done; return whether the gateway heard it."""
-        held = frozenset(self.host.holder.plans)
+        held = frozenset(self.worker.holder.plans)
         message = self._heartbeat() if self.is_joined else self.card
         try:
             answer = await self.gateway.post("/nodes/heartbeat" if self.is_joined else "/nodes/join", message)
@@ -166,10 +129,10 @@ class Agent:
         return HeartbeatMessage(
             node_id=self.card.node_id,
             incarnation=self.card.incarnation,
-            running=self.host.running,
-            loaded=self.host.holder.loaded,
+            running=self.worker.running,
+            loaded=self.worker.holder.loaded,
             hop_s=hop_s,
-            samples=self.host.take_samples(),
+            samples=self.worker.take_samples(),
         )
 
     def _heed(self, desired: Desired, held: frozenset[int]) -> None:
@@ -177,8 +140,8 @@ class Agent:
         self.heartbeat_interval_s, self.peers = desired.heartbeat_interval_s, desired.peers
         for wanted in desired.ranges:
             try:
-                self.host.load(wanted)
+                self.worker.load(wanted)
             except Refused as refused:
                 log.error("plan %d: %s", wanted.version, refused)
         for version in held - {wanted.version for wanted in desired.ranges}:
-            self.host.holder.release(version)
+            self.worker.holder.release(version)

@@ -25,9 +25,8 @@ from strata.serving.wire import (
     StepHeader,
     TokenMessage,
 )
-from strata.serving.worker.holder import Key, Refused
-from strata.serving.worker.peers import STEP_HEADER, from_bytes
-from strata.serving.worker.stage import ChainError
+from strata.serving.worker.holder import ChainError, Key, Refused
+from strata.serving.worker.links import STEP_HEADER, from_bytes
 from strata.serving.worker.worker import Worker
 
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]

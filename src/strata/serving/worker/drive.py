@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from strata.serving.tasks import TaskSet
 from strata.serving.tokens import VOCAB_SIZE
 from strata.serving.wire import GenerateLine, GenerateMessage, StepHeader, TokenMessage
-from strata.serving.worker.holder import Key
-from strata.serving.worker.stage import ChainError, StageRunner
+from strata.serving.worker.holder import ChainError, Key
+from strata.serving.worker.stage import StageRunner
 
 STEP_LIMIT_S: Final = 30.0
 """How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
@@ -25,7 +26,8 @@ class ChainDriver:
         self.step_limit_s = step_limit_s
         self._steps: dict[Key, int] = {}
         self._aborted: set[Key] = set()
-        self._loose: set[asyncio.Task[None]] = set()
+        self.loose = TaskSet(lambda _error: None)
+        """Steps whose token has come or is not wanted: only the chain's answer is due, which nobody waits for."""
 
     def deliver(self, message: TokenMessage) -> None:
         """Take a token; one nobody waits for (of an aborted attempt, or a second time) is dropped."""
@@ -60,19 +62,11 @@ class ChainDriver:
                 future.cancel()
             stage.holder.stop(key)
             for step in steps:
-                self._let_go(step)
-
-    def _let_go(self, step: asyncio.Task[None]) -> None:
-        """Let a step end by itself: its token has come or is not wanted, only the chain's answer is due."""
-        self._loose.add(step)
-        step.add_done_callback(self._loose.discard)
-        step.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody waits for
+                self.loose.keep(step)
 
     async def close(self) -> None:
         """Break off what is still on its way."""
-        for step in self._loose:
-            step.cancel()
-        await asyncio.gather(*self._loose, return_exceptions=True)
+        await self.loose.close()
 
     async def _tokens(
         self, stage: StageRunner, message: GenerateMessage, key: Key, steps: set[asyncio.Task[None]]

@@ -26,6 +26,14 @@ class Refused(StrataError):
         self.is_at_fault = is_at_fault
 
 
+class ChainError(StrataError):
+    """A step did not get through the chain of workers. `node_id`: who is suspected."""
+
+    def __init__(self, message: str, node_id: str | None = None) -> None:
+        super().__init__(message)
+        self.node_id = node_id
+
+
 class Key(NamedTuple):
     """One attempt at a request."""
 

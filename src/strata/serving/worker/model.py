@@ -9,8 +9,7 @@ Letters: T tokens, R rows (one token of some sequence each), D hidden, H heads, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,17 +33,6 @@ are, and no token may depend on who is served beside."""
 def use_one_thread() -> None:
     """Let this thread multiply matrices alone: sums are then always taken in the same order."""
     torch.set_num_threads(1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As `use_one_thread`, and as it was afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class LayerCache:
@@ -184,28 +172,3 @@ class Part:
                 return int(logits.argmax())
             generator = torch.Generator().manual_seed((seed * 1_000_003 + position) % 2**63)
             return int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
-
-
-def generate(
-    shape: Shape,
-    prompt: Sequence[int],
-    *,
-    max_tokens: int,
-    temperature: float = 0.0,
-    seed: int = 0,
-    stop_tokens: Sequence[int] = (),
-) -> list[int]:
-    """Return the tokens the whole model, in this process, says after a prompt; a stop token is not among them."""
-    maker, cache = LayerMaker(shape), Cache(shape.max_positions)
-    part = maker.part(0, shape.num_layers, {n: maker.layer(n) for n in shape.layer_numbers(0, shape.num_layers)})
-    given, position, written = list(prompt), 0, list[int]()
-    with one_thread():
-        while len(written) < max_tokens and position + len(given) < shape.max_positions:
-            hidden = part.run(cache, given, position=position)
-            position += len(given)
-            token = part.choose(hidden, temperature=temperature, seed=seed, position=position)
-            if token in stop_tokens:
-                break
-            written.append(token)
-            given = [token]
-    return written

@@ -17,14 +17,14 @@ from typing import Final
 from starlette.applications import Starlette
 
 from strata.net.server import serve
+from strata.serving.tasks import TaskSet
 from strata.serving.wire import JoinMessage, node_client
 from strata.serving.worker.agent import Agent
 from strata.serving.worker.app import frame
 from strata.serving.worker.drive import STEP_LIMIT_S
 from strata.serving.worker.hardware import Hardware
-from strata.serving.worker.links import HttpGateway, hops
+from strata.serving.worker.links import HttpGateway, HttpPeers, hops
 from strata.serving.worker.model import LayerMaker, use_one_thread
-from strata.serving.worker.peers import HttpPeers
 from strata.serving.worker.shape import Shape
 from strata.serving.worker.worker import Worker
 
@@ -83,20 +83,19 @@ class _WorkerProcess:
             measure=lambda peers: hops(self._client, peers),
         )  # fmt: skip
         self.worker.on_loaded = self.agent.loaded
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet(self._stopped)
         self._leaving: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         """Live as long as the server listens."""
-        for forever in (self.agent.run(), self.agent.measure_forever(), self.worker.expire_forever()):
-            task = asyncio.create_task(forever)
-            task.add_done_callback(self._stopped)
-            self._tasks.append(task)
+        self._heartbeats = self._tasks.start(self.agent.run())
+        self._tasks.start(self.agent.measure_forever())
+        self._tasks.start(self.worker.expire_forever())
         try:
             yield
         finally:
-            await self._end(self._tasks)
+            await self._tasks.close()
             if self._leaving:
                 await self._leaving
             await self.worker.close()
@@ -107,17 +106,12 @@ class _WorkerProcess:
         self._leaving = asyncio.create_task(self._leave())
 
     async def _leave(self) -> None:
-        await self._end(self._tasks[:1])
+        self._heartbeats.cancel()
+        await asyncio.gather(self._heartbeats, return_exceptions=True)
         if self.agent.is_joined:
             await self.agent.leave()
 
-    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _stopped(self, task: asyncio.Task[None]) -> None:
+    def _stopped(self, error: BaseException) -> None:
         """Take the server down with what should have run for ever."""
-        if not task.cancelled() and (error := task.exception()):
-            self.error = error
-            signal.raise_signal(signal.SIGTERM)
+        self.error = error
+        signal.raise_signal(signal.SIGTERM)

@@ -11,39 +11,18 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from strata.clock import Clock
-from strata.errors import StrataError
 from strata.serving.wire import Phase, Sample, StepHeader, TokenMessage
-from strata.serving.worker.holder import DecodeRow, Holder, Key, Refused, Sequence
+from strata.serving.worker.holder import ChainError, DecodeRow, Holder, Key, Refused, Sequence
+from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
 MAX_SAMPLES: Final = 256
 """Measurements kept for the next heartbeat; the oldest go first."""
-
-
-class ChainError(StrataError):
-    """A step did not get through. `node_id`: who is suspected."""
-
-    def __init__(self, message: str, node_id: str | None = None) -> None:
-        super().__init__(message)
-        self.node_id = node_id
-
-
-class Peers(Protocol):
-    """The way to other workers; every call raises ChainError."""
-
-    async def step(self, header: StepHeader, hidden: Any) -> None:
-        """Have the step done by the first of the header's stages and all after it."""
-
-    async def token(self, url: str, message: TokenMessage) -> None:
-        """Send a token to the first worker."""
-
-    async def abort(self, url: str, key: Key) -> None:
-        """Have a worker free what an attempt holds."""
 
 
 class _Step(NamedTuple):
@@ -66,7 +45,7 @@ class StageRunner:
         node_id: str,
         holder: Holder,
         *,
-        peers: Peers,
+        peers: HttpPeers,
         executor: Executor,
         clock: Clock,
         deliver: Callable[[TokenMessage], None],

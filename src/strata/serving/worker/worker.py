@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 from strata.clock import Clock
+from strata.serving.tasks import TaskSet
 from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, Sample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
-from strata.serving.worker.holder import Holder, Key, StageMaker
+from strata.serving.worker.holder import ChainError, Holder, Key, StageMaker
+from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.shape import Shape
-from strata.serving.worker.stage import ChainError, Peers, StageRunner
+from strata.serving.worker.stage import StageRunner
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class Worker:
         maker: StageMaker,
         *,
         memory_bytes: float,
-        peers: Peers,
+        peers: HttpPeers,
         clock: Clock,
         slots: int = SLOTS,
         step_limit_s: float = STEP_LIMIT_S,
@@ -51,7 +53,7 @@ class Worker:
         self.on_loaded: Callable[[int], Awaitable[None]] = _nobody
         self._clock, self._lease_s = clock, lease_s
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="layers", initializer=in_thread)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = TaskSet()
         self.stage = StageRunner(
             node_id,
             self.holder,
@@ -76,7 +78,7 @@ class Worker:
         """Have layers loaded beside those that serve. Raises Refused where they do not fit."""
         missing = self.holder.open(wanted.version, wanted.first, wanted.end)
         if missing is not None:
-            self._start(self._load(wanted.version, missing))
+            self.tasks.start(self._load(wanted.version, missing))
 
     async def _load(self, version: int, missing: tuple[int, ...]) -> None:
         try:
@@ -101,7 +103,7 @@ class Worker:
                     yield line
         finally:
             for url in {stage.url for stage in message.stages[1:]} - {self.stage.url}:
-                self._start(self._abort_there(url, key))
+                self.tasks.start(self._abort_there(url, key))
 
     def abort(self, key: Key) -> None:
         """Stop an attempt and free what it holds here; one that is driven from here ends everywhere."""
@@ -129,17 +131,10 @@ class Worker:
 
     async def close(self) -> None:
         """Break off what is still running in the background."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.close()
         await self.driver.close()
         await self.stage.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
-
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _nobody(version: int) -> None:
