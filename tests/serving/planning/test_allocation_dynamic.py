@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.serving.planning.allocate import greedy
 from strata.serving.planning.allocation import score
 from strata.serving.planning.dynamic import least_latency, most_throughput, quickest_from
-from strata.serving.planning.greedy import greedy
 from strata.serving.planning.split import bottleneck_s, least_bottleneck, stages_s
 from tests.serving.planning.pools import legal_splits, node, pool, random_pool
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line, StageServer
-from strata.serving.planning.request_rate import capacity, ttft_s
+from strata.serving.planning.estimate import capacity, ttft_s
 from strata.workload.serving_job import Demand
 
 ASKED = Demand(batch=8, prompt_tokens=1000, output_tokens=100)

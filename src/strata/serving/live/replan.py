@@ -18,9 +18,8 @@ from strata.serving.node import Node
 from strata.serving.observe import pool_of
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Pipeline, faults, goodput, pipeline_of, score
-from strata.serving.planning.capacity import why_not_held
 from strata.serving.planning.goal import Goal
-from strata.serving.planning.pool import NodePool
+from strata.serving.planning.pool import NodePool, why_not_held
 from strata.serving.planning.service import SPARE
 from strata.serving.planning.split import least_bottleneck
 from strata.workload.inference import ModelInfo

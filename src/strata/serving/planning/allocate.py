@@ -11,11 +11,9 @@ from strata.decision import Reason
 from strata.serving.planning.allocation import Allocation, Pipeline, pipeline_of, score
 from strata.serving.planning.auto import auto
 from strata.serving.planning.bound import bound_tokens_per_s, fluid_bound
-from strata.serving.planning.capacity import largest_pipeline, why_not_held
 from strata.serving.planning.dynamic import least_latency, most_throughput
 from strata.serving.planning.goal import Goal
-from strata.serving.planning.greedy import greedy
-from strata.serving.planning.pool import NodePool
+from strata.serving.planning.pool import NodePool, largest_pipeline, why_not_held
 from strata.serving.planning.shared_stages import with_shared_stages
 from strata.serving.planning.split import least_bottleneck
 
@@ -68,3 +66,37 @@ def allocate(
     if not pipelines:
         reasons = (*reasons, Reason("nodes-apart", data={"nodes": len(pool.nodes)}))
     return Allocation(tuple(pipelines), score(pool, pipelines), bound, reasons)
+
+
+def greedy(pool: NodePool) -> list[Pipeline]:
+    """Return the seed's greedy pipelines: nodes from the fastest down until the model is held, then the next one.
+
+    A look-ahead closes a pipeline with the smallest node that completes it, so that large ones are not spent on a
+    few layers. Layers are then split exactly; nodes left that hold no model stay idle.
+    """
+    left = sorted(range(len(pool.nodes)), key=lambda i: (pool.layer_s[i], -pool.nodes[i].capacity.middle, i))
+    left = [i for i in left if pool.nodes[i].capacity.middle >= 1]
+    pipelines: list[Pipeline] = []
+    while left:
+        members: list[int] = []
+        while left and len(members) < pool.num_layers:
+            closing = [i for i in left if _holds(pool, [*members, i])]
+            if closing:
+                smallest = min(closing, key=lambda i: pool.nodes[i].capacity.middle)
+                members.append(smallest)
+                left.remove(smallest)
+                break
+            members.append(left.pop(0))
+        counts = least_bottleneck(pool, members)
+        if counts is None:
+            break
+        pipelines.append(pipeline_of(pool, members, counts))
+    return pipelines
+
+
+def _holds(pool: NodePool, members: list[int]) -> bool:
+    if len(members) == 1:
+        return pool.nodes[members[0]].capacity.only >= pool.num_layers
+    nodes = [pool.nodes[i].capacity for i in members]
+    held = nodes[0].first + sum(n.middle for n in nodes[1:-1]) + nodes[-1].last
+    return held >= pool.num_layers and min(nodes[0].first, nodes[-1].last) >= 1

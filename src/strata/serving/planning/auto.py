@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from strata.serving.planning.allocation import Pipeline, pipeline_of, score
-from strata.serving.planning.capacity import largest_pipeline
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.dynamic import least_latency, most_throughput
 from strata.serving.planning.evaluation import Ring, RingEvaluator
 from strata.serving.planning.goal import Goal, Weighing
-from strata.serving.planning.pool import NodePool
+from strata.serving.planning.pool import NodePool, largest_pipeline
 from strata.serving.planning.search import Search
 from strata.serving.planning.small_pools import MOST_NODES, undominated_plans
 from strata.serving.planning.split import least_bottleneck

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final, NamedTuple
 
 from strata.decision import Reason, Trust, worst
 from strata.fleet.fleet import Fleet
@@ -18,13 +19,15 @@ from strata.serving.observe import layout_of
 from strata.serving.planning.allocation import Pipeline, performance_of
 from strata.serving.planning.planfile import PlannedPipeline, PlannedStage
 from strata.serving.planning.pool import NodePool
-from strata.serving.planning.request_rate import capacity, ttft_s
+from strata.serving.planning.service import TAIL
 from strata.serving.planning.split import stages_s
 from strata.units import show_time
 from strata.workload.serving_job import Demand, ServingJob
 
 FULL = 0.995
 """Share of its stages' tokens/s above which a pipeline is said to have enough sequences in flight."""
+GROWTH: Final = 1.25
+"""Batches are tried in steps of a quarter."""
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,51 @@ def _missed(pipelines: Sequence[PlannedPipeline], demand: Demand, goodput_per_s:
         data = {"served": goodput_per_s, "asked": demand.rate_per_s}
         reasons.append(Reason("rate-not-served", data=data))
     return reasons
+
+
+class RequestRate(NamedTuple):
+    """Requests/s at most, and those that keep the goals."""
+
+    requests_per_s: float
+    goodput_per_s: float
+
+
+def ttft_s(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> float:
+    """Return a prompt's way along an idle pipeline, and that of its first token back."""
+    names = [server.node_id for server in servers]
+    reading_s = sum(server.prefill.at(demand.prompt_tokens) for server in servers)
+    there_s = sum(layout.hop(a, b).at(demand.prompt_tokens) for a, b in pairwise(names))
+    return reading_s + there_s + layout.hop(names[-1], names[0]).at(1)
+
+
+def capacity(layout: Layout, servers: Sequence[StageServer], demand: Demand) -> RequestRate:
+    """Return what a pipeline of servers, in their order, gets through at the best batch.
+
+    With b sequences a step, each reads one prompt for all its tokens, so a step carries b / output prompts as
+    well: a stage takes decode(b) + b / output * prompt, a token all stages and hops. No more sequences are in
+    flight than the KV memory of the tightest stage holds. Prompts wait at the slowest stage as in `service.py`.
+    """
+    prompts_s = [server.prefill.at(demand.prompt_tokens) for server in servers]
+    ring, slots = layout.ring([server.node_id for server in servers]), min(server.slots for server in servers)
+    most = within = 0.0
+    batch = 1
+    while batch <= slots:
+        steps_s = [
+            server.decode.at(batch) + batch / demand.output_tokens * prompt_s
+            for server, prompt_s in zip(servers, prompts_s, strict=True)
+        ]
+        token_s = sum(steps_s) + ring.at(batch)
+        rate = min(batch / max(steps_s), slots / token_s) / demand.output_tokens
+        most = max(most, rate)
+        if token_s <= demand.tpot_goal_s:
+            within = max(within, rate)
+        batch = slots if batch < slots < batch * GROWTH else max(batch + 1, int(batch * GROWTH))
+    return RequestRate(most, within * _kept(ttft_s(layout, servers, demand), max(prompts_s), demand.ttft_goal_s))
+
+
+def _kept(idle_s: float, slowest_s: float, goal_s: float) -> float:
+    """Return which share of its rate a pipeline may serve for 95 of 100 first tokens to be in time."""
+    if goal_s == math.inf:
+        return 1.0
+    mean_wait_s = max(0.0, goal_s - idle_s) / TAIL
+    return mean_wait_s / (mean_wait_s + slowest_s)

@@ -29,7 +29,6 @@ class RingEvaluator:
 
     def __init__(self, pool: NodePool, *, for_goals: bool = False) -> None:
         self.pool, self._service = pool, pool.service if for_goals else None
-        self.speed = [1.0 / s if s > 0 else 1e18 for s in pool.layer_s]
         nodes = pool.nodes
         self.first_fills_s = [n.capacity.first * s for n, s in zip(nodes, pool.layer_s, strict=True)]
         self.fills_s = [n.capacity.middle * s for n, s in zip(nodes, pool.layer_s, strict=True)]

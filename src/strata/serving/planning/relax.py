@@ -11,8 +11,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
-from strata.serving.planning.capacity import why_not_held
-from strata.serving.planning.pool import NodePool
+from strata.serving.planning.pool import NodePool, why_not_held
 from strata.units import show_bytes
 from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from strata.serving.routing.layered import DynamicProgrammingRouting
 from strata.serving.routing.least_work import LeastWorkRouting
-from strata.serving.routing.round_robin import RoundRobinPipelineRouting
+from strata.serving.routing.pipelines import RoundRobinPipelineRouting
 from strata.serving.routing.router import Router
 
 RoutingStrategy = Literal["auto", "dp", "rr"]
