@@ -49,6 +49,20 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class NodeMessage(Message):
+    """From a node. A later start of it has a larger incarnation."""
+
+    node_id: Name
+    incarnation: Incarnation
+
+
+class AttemptMessage(Message):
+    """About one attempt at a request."""
+
+    request_id: Name
+    attempt: Count
+
+
 class RangeMessage(Message):
     """Layers [first, end) of a plan."""
 
@@ -57,11 +71,9 @@ class RangeMessage(Message):
     end: Count
 
 
-class JoinMessage(Message):
+class JoinMessage(NodeMessage):
     """A worker is there; `model` only for a whole pipeline behind one address (vLLM, SGLang)."""
 
-    node_id: Name
-    incarnation: Incarnation
     url: str
     compute_capability: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     memory_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -87,29 +99,22 @@ class Sample:
     seconds: Seconds
 
 
-class HeartbeatMessage(Message):
+class HeartbeatMessage(NodeMessage):
     """A sign of life. `peers`: addresses the worker should know are in the answer; hop_s: one-way, measured."""
 
-    node_id: Name
-    incarnation: Incarnation
     running: tuple[Name, ...] = ()
     loaded: tuple[Count, ...] = ()
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
 
 
-class LeaveMessage(Message):
+class LeaveMessage(NodeMessage):
     """Good-bye."""
 
-    node_id: Name
-    incarnation: Incarnation
 
-
-class LoadedMessage(Message):
+class LoadedMessage(NodeMessage):
     """The layers of a plan are ready."""
 
-    node_id: Name
-    incarnation: Incarnation
     version: Count
 
 
@@ -141,14 +146,12 @@ class StageMessage(Message):
     end: Count
 
 
-class GenerateMessage(Message):
+class GenerateMessage(AttemptMessage):
     """To the first worker of a route.
 
     generated: tokens of earlier attempts; it goes on from there. max_tokens: of all attempts together.
     """
 
-    request_id: Name
-    attempt: Count
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
     prompt: Annotated[tuple[Count, ...], Field(min_length=1)]
     generated: tuple[Count, ...] = ()
@@ -167,14 +170,11 @@ class GenerateLine(Message):
     node_id: str | None = None
 
 
-class AbortMessage(Message):
+class AbortMessage(AttemptMessage):
     """Stop an attempt."""
 
-    request_id: Name
-    attempt: Count
 
-
-class StepHeader(Message):
+class StepHeader(AttemptMessage):
     """Of activations on their way: which attempt, which positions, and the stages that are still to come.
 
     position: of the first token in the body; the keys and values of those before it are cached.
@@ -183,8 +183,6 @@ class StepHeader(Message):
     stages: the receiver and those after it. first_url: where the token goes.
     """
 
-    request_id: Name
-    attempt: Count
     position: Count
     step: Count
     stages: Annotated[tuple[StageMessage, ...], Field(min_length=1)]
@@ -202,10 +200,8 @@ class StepError(Message):
     node_id: str | None = None
 
 
-class TokenMessage(Message):
+class TokenMessage(AttemptMessage):
     """The token of a step, from the last worker to the first."""
 
-    request_id: Name
-    attempt: Count
     step: Count
     token: Count

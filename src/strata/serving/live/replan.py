@@ -82,10 +82,9 @@ def _pool(
 
 def _extended(pool: NodePool, broken: Sequence[Pipeline]) -> list[Pipeline]:
     """Let survivors of a broken pipeline take over its lost layers, in their order, where they have room."""
-    index = {node.id: i for i, node in enumerate(pool.nodes)}
     extended: list[Pipeline] = []
     for stages in broken:
-        members = [index[s.node_id] for s in stages if s.node_id in index]
+        members = [pool.index[s.node_id] for s in stages if s.node_id in pool.index]
         counts = least_bottleneck(pool, members) if members else None
         if counts:
             extended.append(pipeline_of(pool, members, counts))

@@ -67,7 +67,7 @@ def score(pool: NodePool, pipelines: Sequence[Pipeline]) -> Performance:
 
     Where pipelines share nodes, each gives way by as much as its busiest node is asked for too much.
     """
-    index = {node.id: i for i, node in enumerate(pool.nodes)}
+    index = pool.index
     worths, busy = list[Performance](), list[list[tuple[str, float]]]()
     load: dict[str, float] = {}
     for stages in pipelines:
@@ -93,7 +93,7 @@ def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]])
     """Return the tokens/s a plan serves, prompts counted, within its goals; None where none are known."""
     if pool.service is None:
         return None
-    index, total = {node.id: i for i, node in enumerate(pool.nodes)}, 0.0
+    index, total = pool.index, 0.0
     for stages in pipelines:
         members, counts = [index[name] for name, _, _ in stages], [end - first for _, first, end in stages]
         performance = performance_of(pool, members, counts)
@@ -107,7 +107,7 @@ def goodput(pool: NodePool, pipelines: Sequence[Sequence[tuple[str, int, int]]])
 
 def faults(pool: NodePool, pipelines: Sequence[Pipeline], *, may_share: bool = False) -> list[str]:
     """Say what makes a plan illegal; nothing where it may run. A shared node must have the same layers in all."""
-    index, problems = {node.id: i for i, node in enumerate(pool.nodes)}, list[str]()
+    index, problems = pool.index, list[str]()
     seen: dict[str, Stage] = {}
     for number, stages in enumerate(pipelines):
         at = 0

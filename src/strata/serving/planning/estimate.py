@@ -93,8 +93,8 @@ def _pipeline(
     stages: Pipeline,
     demand: Demand,
 ) -> PlannedPipeline:
-    names, index = [stage.node_id for stage in stages], {node.id: i for i, node in enumerate(pool.nodes)}
-    members, counts = [index[name] for name in names], [stage.end - stage.first for stage in stages]
+    names = [stage.node_id for stage in stages]
+    members, counts = [pool.index[name] for name in names], [stage.end - stage.first for stage in stages]
     performance, steps_s = performance_of(pool, members, counts), stages_s(pool, members, counts)
     served = [servers[name] for name in names]
     slots, most = min(server.slots for server in served), capacity(layout, served, demand)

@@ -5,7 +5,7 @@ Everything a layer allocation is decided on. All times are of one decode step of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strata.arrays import Floats
+from strata.arrays import Bools, Floats
 from strata.decision import Reason
 from strata.serving.planning.service import ServiceGoals
 
@@ -95,6 +95,11 @@ class NodePool:
         )
 
     @cached_property
+    def index(self) -> dict[str, int]:
+        """The place of each node, by its id."""
+        return {node.id: i for i, node in enumerate(self.nodes)}
+
+    @cached_property
     def has_equal_layers(self) -> bool:
         """Whether every node takes equally long for each layer, to rounding."""
         if not self.nodes:
@@ -147,19 +152,23 @@ def _regions(near_s: Array) -> list[int]:
     widest = int(np.argmax(ratios))
     if ratios[widest] < CLEAR_GAP:
         return [0] * n
-    joined = near_s <= values[widest]
-    region = [-1] * n
-    for start in range(n):
-        if region[start] >= 0:
-            continue
-        name, reached = max(region) + 1, [start]
-        region[start] = name
-        while reached:
-            for other in np.flatnonzero(joined[reached.pop()]).tolist():
-                if region[other] < 0:
-                    region[other] = name
-                    reached.append(other)
+    region = [0] * n
+    for number, members in enumerate(components(near_s <= values[widest])):
+        for i in members:
+            region[i] = number
     return region
+
+
+def components(joined: Bools) -> Iterator[list[int]]:
+    """Yield the sets of what reaches each other, by way of others perhaps; joined: [N, N], symmetric."""
+    left = set(range(len(joined)))
+    while left:
+        members, new = set[int](), {min(left)}
+        while new:
+            members |= new
+            new = set(np.flatnonzero(joined[sorted(new)].any(axis=0)).tolist()) - members
+        left -= members
+        yield sorted(members)
 
 
 def largest_pipeline(pool: NodePool) -> tuple[list[int], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -11,7 +12,7 @@ import numpy as np
 from strata.decision import Reason
 from strata.fleet.fleet import Fleet
 from strata.serving.observe import nodes_of, pool_of, unusable
-from strata.serving.planning.pool import NodePool, why_not_held
+from strata.serving.planning.pool import components, why_not_held
 from strata.units import show_bytes
 from strata.workload.serving_job import WEIGHT_BYTES, Demand, ServingJob
 
@@ -44,13 +45,9 @@ def _less(
     def fits(value: int) -> bool:
         return _fits(fleet, replace(job, demand=lessened(value)))
 
-    low, high = 1, demanded
-    if high <= low or not fits(low):
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    yield Reason("fits-with-less", data={"what": what, "value": low, "asked": demanded})
+    if demanded > 1 and fits(1):
+        most = bisect_left(range(2, demanded), True, key=lambda value: not fits(value)) + 1
+        yield Reason("fits-with-less", data={"what": what, "value": most, "asked": demanded})
 
 
 def _shorter(demand: Demand, tokens: int) -> Demand:
@@ -75,29 +72,14 @@ def _nodes(fleet: Fleet, job: ServingJob) -> Iterator[Reason]:
     most = min(MOST_NODES, job.model.num_layers)
     if not enough(most):
         return
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+    count = bisect_left(range(1, most), True, key=enough) + 1
     memory = show_bytes(largest.accelerator.memory_bytes)
-    data = {"count": high * largest.devices_per_node, "memory": memory, "kind": largest.accelerator.name}
+    data = {"count": count * largest.devices_per_node, "memory": memory, "kind": largest.accelerator.name}
     yield Reason("needs-devices", data=data)
 
 
 def _fits(fleet: Fleet, job: ServingJob) -> bool:
     """Return whether nodes that links join hold the model."""
     pool = pool_of(nodes_of(fleet), job.model, job.demand, derating=job.derating)
-    return any(not why_not_held(pool.only(members)) for members in _joined(pool))
-
-
-def _joined(pool: NodePool) -> Iterator[list[int]]:
-    """Yield the sets of nodes that reach each other, by way of others perhaps."""
-    reach = np.isfinite(pool.hop_s) & np.isfinite(pool.hop_s.T)
-    left = set(range(len(pool.nodes)))
-    while left:
-        joined, new = set[int](), {min(left)}
-        while new:
-            joined |= new
-            new = set(np.flatnonzero(reach[sorted(new)].any(axis=0)).tolist()) - joined
-        left -= joined
-        yield sorted(joined)
+    joined = np.isfinite(pool.hop_s) & np.isfinite(pool.hop_s.T)
+    return any(not why_not_held(pool.only(members)) for members in components(joined))

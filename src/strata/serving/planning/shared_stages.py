@@ -31,12 +31,11 @@ def with_shared_stages(pool: NodePool, pipelines: Sequence[Pipeline]) -> list[Pi
     """Return the pipelines with idle nodes as second servers of stages; as they are where layers are not alike."""
     if not pool.has_equal_layers or not pipelines:
         return list(pipelines)
-    index = {node.id: i for i, node in enumerate(pool.nodes)}
     used = {stage.node_id for stages in pipelines for stage in stages}
     groups = [
         group
         for stages in pipelines
-        if (group := _evaluated(pool, [[index[stage.node_id]] for stage in stages])) is not None
+        if (group := _evaluated(pool, [[pool.index[stage.node_id]] for stage in stages])) is not None
     ]
     idle = sorted((i for i, node in enumerate(pool.nodes) if node.id not in used), key=lambda i: pool.layer_s[i])
     for i in idle:

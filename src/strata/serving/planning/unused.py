@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from strata.decision import Reason
@@ -50,12 +51,8 @@ def why_unused(
 
 
 def _by_domain(pool: NodePool, members: Sequence[int]) -> dict[str, tuple[str, ...]]:
-    by_domain: dict[str, tuple[str, ...]] = {}
-    for i in members:
-        name = pool.nodes[i].id
-        domain = name.rpartition("/")[0]
-        by_domain[domain] = (*by_domain.get(domain, ()), name)
-    return by_domain
+    names = (pool.nodes[i].id for i in members)  # in order, so that those of a domain are neighbours
+    return {domain: tuple(same) for domain, same in groupby(names, lambda name: name.rpartition("/")[0])}
 
 
 def _too_small(node: Node, devices: int, job: ServingJob) -> Reason:

@@ -128,8 +128,7 @@ class LeastWorkRouting(PipelineRouter):
     def _foresee(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats]:
         """Return what a request would see of each pipeline, and cost there."""
         running, chunk_s = self.running, self.pace[:, 0] + self.pace[:, 1] * self.reading.chunk_tokens
-        slowest_s, around_s = self.busy_s(running)
-        quiet_s, reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
+        slowest_s, quiet_s, reading_s = self._steps(running, chunk_s)
         speed = np.maximum(1.0 - slowest_s / np.maximum(reading_s, 1e-12), 1e-9)
         self.reading.advance(now_s, speed)
         # For the cost, that of all: who has read little of late is not therefore the best place for all that come.
@@ -143,8 +142,7 @@ class LeastWorkRouting(PipelineRouter):
         read_s = work_s / speed
         ttft_s = self.reading.work_s / speed + self.fill[:, 0] + self.fill[:, 1] * unread + (read_s - work_s)
 
-        slowest_s, around_s = self.busy_s(running + 1.0)
-        next_quiet_s, next_reading_s = np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
+        _, next_quiet_s, next_reading_s = self._steps(running + 1.0, chunk_s)
         usual_s = _mean_step(next_quiet_s, next_reading_s, usual)
 
         steps = request.steps_left
@@ -154,6 +152,11 @@ class LeastWorkRouting(PipelineRouter):
             load = running / self.most_slots
             cost += (load > load.min() + AFFINITY_GAP) * self.fill[:, 1] * cached
         return Times(cached, ttft_s, _mean_step(next_quiet_s, next_reading_s, share)), cost
+
+    def _steps(self, sequences: Floats, chunk_s: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the slowest node's work in a step, and a step's time without and with a chunk of a prompt."""
+        slowest_s, around_s = self.busy_s(sequences)
+        return slowest_s, np.maximum(slowest_s, around_s), np.maximum(slowest_s + chunk_s, around_s)
 
     def _cached(self, request: RequestSignal, now_s: float) -> Floats:
         if not request.blocks:
