@@ -49,7 +49,7 @@ def test_what_is_no_memory_is_refused(memory):
 
 def test_a_hidden_size_that_heads_do_not_divide_is_refused(capsys):
     assert run([*MUST, "--hidden", "130"]) == 2
-    assert "a hidden size of 130 cannot be cut into 4 heads" in capsys.readouterr().err
+    assert "a hidden size of 130 is not divisible by 4 heads" in capsys.readouterr().err
 
 
 def test_a_worker_needs_a_gateway_and_a_name():

@@ -117,7 +117,7 @@ def test_layers_that_do_not_fit_are_refused_with_a_reason():
 
     refused = run(answer())
     assert refused.status_code == 409
-    assert refused.json()["error"]["message"] == "there are no layers [0, 99) in a model of 6"
+    assert refused.json()["error"]["message"] == "a model of 6 layers has no layers [0, 99)"
 
 
 def test_activations_of_another_width_are_a_fault_of_nobody():

@@ -243,7 +243,7 @@ def test_an_attempt_runs_once_and_a_second_one_does_not_disturb_it():
             return again, tokens, cluster.peers.aborted
 
     again, tokens, aborted = run(timeline())
-    assert again[0].error == "attempt 1 of r runs already"
+    assert again[0].error == "attempt 1 of r is already running"
     assert tokens == run(_said(*WHOLE))
     assert sorted(aborted) == ["at-b", "at-c"]  # once, at its end
 
@@ -255,7 +255,7 @@ def test_another_worker_at_the_address_is_found_out():
             return await cluster.lines()
 
     (line,) = run(timeline())
-    assert (line.error, line.node_id) == ("z is at the address of b", "b")
+    assert (line.error, line.node_id) == ("z received a step that was meant for b", "b")
 
 
 def test_a_token_that_the_model_does_not_have_is_refused():

@@ -76,12 +76,12 @@ def test_a_plan_wanted_again_is_kept():
 
 @pytest.mark.parametrize(("first", "end"), [(4, 4), (4, 2), (0, 7)])
 def test_layers_the_model_does_not_have_are_refused(first, end):
-    with pytest.raises(Refused, match="there are no layers"):
+    with pytest.raises(Refused, match="a model of 6 layers has no layers"):
         holder().open(1, first, end)
 
 
 def test_layers_that_do_not_fit_are_refused():
-    with pytest.raises(Refused, match=r"layers \[0, 6\) need \d+ bytes where there are \d+"):
+    with pytest.raises(Refused, match=r"layers \[0, 6\) need \d+ bytes; \d+ are available"):
         holder(kv_tokens=0).open(1, 0, 6)
 
 
@@ -125,7 +125,7 @@ def test_what_has_ended_is_not_found():
     begin(held)
     held.end(Key("r", 1))
     held.end(Key("r", 1))
-    with pytest.raises(Refused, match="attempt 1 of r is not here"):
+    with pytest.raises(Refused, match="attempt 1 of r is not running here"):
         held.at(Key("r", 1), 0.0)
 
 

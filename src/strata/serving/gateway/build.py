@@ -95,7 +95,7 @@ class _Builder:
             self.gateway.workers = self._driver(tiny_model(settings.shape), workers)
         if settings.backends:
             client = await stack.enter_async_context(node_client(settings.backend_token))
-            tasks = TaskSet(lambda error: log.error("a task has ended that should not", exc_info=error))
+            tasks = TaskSet(lambda error: log.error("a background task ended unexpectedly", exc_info=error))
             stack.push_async_callback(tasks.close)
             for number, backend in enumerate(settings.backends):
                 if backend.model:

@@ -99,14 +99,14 @@ class Driver:
     def leave(self, stream: RequestStream) -> None:
         """Forget a request whose client has its answer, or has gone."""
         if not stream.is_over:
-            stream.fail(ApiError(499, "the client has gone", "cancelled"))
+            stream.fail(ApiError(499, "the client disconnected", "cancelled"))
             self._close(stream)
             self.post(Cancelled(stream.request_id))
 
     def give_up(self) -> None:
         """End all requests: there is no time left for them."""
         for stream in list(self.streams.values()):
-            self._fail(stream, ApiError(503, "the gateway stops before this request has ended", "draining"))
+            self._fail(stream, ApiError(503, "the gateway is stopping; this request did not finish", "draining"))
 
     async def stop(self) -> None:
         """End all tasks and requests."""
@@ -241,4 +241,4 @@ class Driver:
 
     def _fault(self, what: str, error: BaseException) -> None:
         self.meters.faults.labels(self.name, what).inc()
-        log.error("%s of %s went wrong", what, self.name, exc_info=error)
+        log.error("%s failed for model %s", what, self.name, exc_info=error)

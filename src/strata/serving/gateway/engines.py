@@ -72,7 +72,7 @@ class Engines(BackendClient):
         node_id = dispatch.route.stages[0].node_id
         url = self.urls.get(node_id)
         if url is None:
-            return AttemptResult(error=f"{node_id} has gone", suspect=node_id)
+            return AttemptResult(error=f"{node_id} has left", suspect=node_id)
         request = stream.request
         if stream.num_generated and not self._may_go_on(stream, node_id in self.continues):
             why = "the engine's connection broke, and no other engine can continue this answer"
@@ -85,7 +85,7 @@ class Engines(BackendClient):
                     # It lives and says no: another may say yes, but this is no reason to think it dead.
                     await answer.aclose()
                     await self._sleep(BUSY_S * 2 ** (dispatch.attempt - 1))
-                    return AttemptResult(error=f"{node_id} says {answer.status_code}", is_clean=True)
+                    return AttemptResult(error=f"{node_id} answered {answer.status_code}", is_clean=True)
                 if answer.status_code >= 400:
                     body = await _document(answer)
                     refusal = ApiError(

@@ -40,4 +40,4 @@ class Gateway:
             return ""
         statuses = [driver.core.status() for driver in self.drivers.values()]
         reasons = [reason["text"] for status in statuses for reason in status["reasons"]]
-        return "; ".join(reasons) or "no pipeline serves yet"
+        return "; ".join(reasons) or "no pipeline is serving yet"

@@ -12,32 +12,29 @@ class Meters:
 
     def __init__(self, counts: Callable[[], Mapping[str, dict[str, int]]]) -> None:
         self.registry = new = Registry()
-        self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
-        self.requests = Counter(
-            "strata_requests_total", "Requests that are over.", ["model", "outcome"], registry=new
-        )
-        self.tokens = Counter("strata_tokens_total", "Tokens read and written.", ["model", "kind"], registry=new)
-        self.attempts = Counter(
-            "strata_attempts_total", "Attempts at requests.", ["model", "outcome"], registry=new
-        )
-        self.instructions = Counter(
-            "strata_instructions_total", "Instructions of schedulers.", ["model", "kind"], registry=new
-        )
-        self.faults = Counter("strata_faults_total", "Faults of ours, each logged.", ["model", "at"], registry=new)
-        self.ttft = Histogram(
-            "strata_ttft_seconds", "Arrival to first token.", ["model"], buckets=SECONDS, registry=new
-        )
-        self.latency = Histogram(
-            "strata_request_seconds", "Arrival to end.", ["model"], buckets=SECONDS, registry=new
-        )
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"strata_{name}_total", text, labels, registry=new)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"strata_{name}_seconds", text, ["model"], buckets=SECONDS, registry=new)
 
         def gauge(name: str, text: str, key: str) -> None:
-            read_gauge(
-                new, name, text, ["model"], lambda: {(model,): values[key] for model, values in counts().items()}
-            )
+            def read() -> dict[tuple[str, ...], float]:
+                return {(model,): values[key] for model, values in counts().items()}
 
-        gauge("strata_ready", "Whether a pipeline serves.", "ready")
-        gauge("strata_pipelines", "Pipelines, loading ones too.", "pipelines")
-        gauge("strata_nodes", "Nodes that are in.", "nodes")
-        gauge("strata_waiting_requests", "Requests without a route.", "waiting")
-        gauge("strata_unfinished_requests", "Requests not over.", "unfinished")
+            read_gauge(new, f"strata_{name}", text, ["model"], read)
+
+        self.http = counter("http_requests", "HTTP requests by status.", "code")
+        self.requests = counter("requests", "Finished requests, by outcome.", "model", "outcome")
+        self.tokens = counter("tokens", "Prompt tokens and generated tokens.", "model", "kind")
+        self.attempts = counter("attempts", "Attempts at requests, by outcome.", "model", "outcome")
+        self.instructions = counter("instructions", "Instructions that the scheduler gave.", "model", "kind")
+        self.faults = counter("faults", "Internal errors, each of them logged.", "model", "at")
+        self.ttft = histogram("ttft", "Time from arrival to the first token.")
+        self.latency = histogram("request", "Time from arrival to the end.")
+        gauge("ready", "Whether a pipeline is serving.", "ready")
+        gauge("pipelines", "Pipelines, including those still loading.", "pipelines")
+        gauge("nodes", "Nodes in the cluster.", "nodes")
+        gauge("waiting_requests", "Requests waiting for a route.", "waiting")
+        gauge("unfinished_requests", "Requests that have not finished.", "unfinished")

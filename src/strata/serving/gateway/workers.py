@@ -84,7 +84,7 @@ class Workers(BackendClient):
         head = stages[0]
         missing = next((stage.node_id for stage in stages if not stage.url), None)
         if missing:
-            return AttemptResult(error=f"{missing} has gone", suspect=missing)
+            return AttemptResult(error=f"{missing} has left", suspect=missing)
         message = GenerateMessage(
             request_id=stream.request_id,
             attempt=dispatch.attempt,
@@ -102,7 +102,9 @@ class Workers(BackendClient):
                 "POST", f"{head.url}/generate", content=message.model_dump_json(), timeout=timeout
             ) as answer:
                 if answer.status_code != 200:
-                    return AttemptResult(error=f"{head.node_id} says {answer.status_code}", suspect=head.node_id)
+                    return AttemptResult(
+                        error=f"{head.node_id} answered {answer.status_code}", suspect=head.node_id
+                    )
                 async with aclosing(lines_of(answer.aiter_bytes(), most_bytes=LINE_BYTES)) as lines:
                     return await _read(stream, lines, head.node_id)
         except (httpx.HTTPError, ValueError) as error:

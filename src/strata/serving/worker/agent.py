@@ -104,7 +104,7 @@ class Agent:
             try:
                 desired = Desired.model_validate_json(answer.body)
             except ValueError as error:  # something else answers at its address
-                log.warning("the address does not answer like a gateway: %s", error)
+                log.warning("what answers at this address is not a gateway: %s", error)
                 return False
             self.is_joined = True
             self._heed(desired, held)

@@ -118,7 +118,7 @@ class Holder:
         Raises Refused where the layers do not fit, or the plan is here with others.
         """
         if not 0 <= first < end <= self.shape.num_layers:
-            raise Refused(f"there are no layers [{first}, {end}) in a model of {self.shape.num_layers}")
+            raise Refused(f"a model of {self.shape.num_layers} layers has no layers [{first}, {end})")
         if held := self.plans.get(version):
             if (held.first, held.end) != (first, end):
                 raise Refused(f"plan {version} already has layers [{held.first}, {held.end})")
@@ -127,7 +127,7 @@ class Holder:
         need_bytes = self.shape.weight_bytes(first, end)
         if need_bytes > self.memory_bytes:
             raise Refused(
-                f"layers [{first}, {end}) need {need_bytes} bytes where there are {self.memory_bytes:.0f}"
+                f"layers [{first}, {end}) need {need_bytes} bytes; {self.memory_bytes:.0f} are available"
             )
         self.plans[version] = Held(first, end)
         return tuple(n for n in self.shape.layer_numbers(first, end) if n not in self._layers)
@@ -157,7 +157,7 @@ class Holder:
         if held is None or held.part is None or (held.first, held.end) != (first, end):
             raise Refused(f"layers [{first}, {end}) of plan {version} are not ready", is_at_fault=True)
         if key in self.sequences or key in self._stopped:
-            what = "runs already" if key in self.sequences else "was stopped"
+            what = "is already running" if key in self.sequences else "was stopped"
             raise Refused(f"attempt {key.attempt} of {key.request_id} {what}")
         if len(self.sequences) >= self.slots:
             raise Refused(f"all {self.slots} slots are taken")
@@ -172,7 +172,7 @@ class Holder:
         """Return a sequence that is running. Raises Refused where it is not here (any more)."""
         sequence = self.sequences.get(key)
         if sequence is None:
-            raise Refused(f"attempt {key.attempt} of {key.request_id} is not here")
+            raise Refused(f"attempt {key.attempt} of {key.request_id} is not running here")
         sequence.moved_s = now_s
         return sequence
 

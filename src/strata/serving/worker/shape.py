@@ -31,7 +31,7 @@ class Shape:
         if min(self.num_layers, self.hidden_size, self.num_heads, self.max_positions) < 1:
             raise UsageError("a model has at least one layer, one head, one position and a hidden size")
         if self.hidden_size % self.num_heads:
-            raise UsageError(f"a hidden size of {self.hidden_size} cannot be cut into {self.num_heads} heads")
+            raise UsageError(f"a hidden size of {self.hidden_size} is not divisible by {self.num_heads} heads")
 
     @property
     def fingerprint(self) -> str:

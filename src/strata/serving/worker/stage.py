@@ -101,7 +101,7 @@ class StageRunner:
     def _sequence(self, key: Key, header: StepHeader) -> Sequence:
         here, now_s = header.stages[0], self._clock()
         if here.node_id != self.node_id:
-            raise ChainError(f"{self.node_id} is at the address of {here.node_id}", here.node_id)
+            raise ChainError(f"{self.node_id} received a step that was meant for {here.node_id}", here.node_id)
         try:
             if header.position:
                 return self.holder.at(key, now_s)

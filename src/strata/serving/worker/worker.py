@@ -95,7 +95,7 @@ class Worker:
         """Drive an attempt; however it ends, the other workers of its route free what they hold of it."""
         key = Key(message.request_id, message.attempt)
         if key in self.driver.driven:
-            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} runs already")
+            yield GenerateLine(error=f"attempt {key.attempt} of {key.request_id} is already running")
             return
         try:
             async with aclosing(self.driver.generate(self.stage, message)) as lines:
