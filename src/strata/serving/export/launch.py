@@ -208,7 +208,7 @@ def visible_devices(host: EngineHost, first: int, count: int) -> str:
     return f"{name or 'CUDA_VISIBLE_DEVICES'}={','.join(map(str, range(first, first + count)))} "
 
 
-def launch_all(commands: Sequence[tuple[str, str]]) -> str:
+def run_all(commands: Sequence[tuple[str, str]]) -> str:
     """Return shell lines that run commands, each with its variables before it: one in place, more side by side."""
     if len(commands) == 1:
         ((variables, command),) = commands

@@ -7,28 +7,18 @@ Ray works too, but puts the nodes after the head in an order of its own (vLLM's 
 
 from __future__ import annotations
 
-from strata.serving.export.launch import (
-    EngineFiles,
-    EngineHost,
-    Ranks,
-    Shell,
-    arguments,
-    launch_all,
-    rendered,
-    script_head,
-    visible_devices,
-)
+from strata.serving.export import launch
 from strata.serving.planning.planfile import PlannedService, ServingPlan
 
 PORT = 8000
 
 
-def render(plan: ServingPlan) -> EngineFiles:
+def render(plan: ServingPlan) -> launch.EngineFiles:
     """Return the scripts of all nodes, and the gateway's. Raises as `ranks_of` does."""
-    return rendered(plan, _script, engine="vLLM", port=PORT)
+    return launch.rendered(plan, _script, engine="vLLM", port=PORT)
 
 
-def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
+def _script(plan: ServingPlan, ranks: launch.Ranks, host: launch.EngineHost) -> str:
     many = len(ranks.hosts) > 1
     variables = [f"  PORT         where it answers, on stage 1 (default {PORT})"] if host.first_rank == 0 else []
     if many:
@@ -42,7 +32,9 @@ def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
             "               which orders the stages after the first itself",
             "  RAY_PORT     with ray: a free port of stage 1 (default 6379)",
         ]
-    head = script_head(plan, ranks, host, engine="vLLM", variables=[*variables, "Arguments go to vllm serve."])
+    head = launch.script_head(
+        plan, ranks, host, engine="vLLM", variables=[*variables, "Arguments go to vllm serve."]
+    )
     if host.first_rank == 0:
         head += f'PORT="${{PORT:-{PORT}}}"\n'
     if many:
@@ -53,27 +45,27 @@ def _script(plan: ServingPlan, ranks: Ranks, host: EngineHost) -> str:
         head += _ray(plan.job, ranks, host)
     commands = []
     for node_rank, num_nodes, device in ranks.processes(host):
-        environment = visible_devices(host, device, ranks.tensor_parallel) if device >= 0 else ""
-        joined = arguments(
+        environment = launch.visible_devices(host, device, ranks.tensor_parallel) if device >= 0 else ""
+        joined = launch.arguments(
             ("--distributed-executor-backend", "mp" if ranks.pipeline_parallel > 1 else None),
             ("--nnodes", num_nodes if many else None),
             ("--node-rank", node_rank if many else None),
-            ("--master-addr", Shell("$HEAD_ADDR") if many else None),
-            ("--master-port", Shell("$MASTER_PORT") if many else None),
+            ("--master-addr", launch.Shell("$HEAD_ADDR") if many else None),
+            ("--master-port", launch.Shell("$MASTER_PORT") if many else None),
             ("--headless", "" if node_rank else None),
         )
         commands.append((environment, _serve(plan.job, ranks, answers=node_rank == 0) + joined + ' "$@"'))
-    return head + launch_all(commands)
+    return head + launch.run_all(commands)
 
 
-def _serve(job: PlannedService, ranks: Ranks, *, answers: bool) -> str:
-    return 'vllm serve "$MODEL"' + arguments(
+def _serve(job: PlannedService, ranks: launch.Ranks, *, answers: bool) -> str:
+    return 'vllm serve "$MODEL"' + launch.arguments(
         ("--served-model-name", job.model),
         ("--host", "0.0.0.0" if answers else None),
-        ("--port", Shell("$PORT") if answers else None),
+        ("--port", launch.Shell("$PORT") if answers else None),
         ("--tensor-parallel-size", ranks.tensor_parallel),
         ("--pipeline-parallel-size", ranks.pipeline_parallel if ranks.pipeline_parallel > 1 else None),
-        ("--max-model-len", Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
+        ("--max-model-len", launch.Shell(f"${{CONTEXT:-{ranks.context(job)[0]}}}")),
         ("--max-num-seqs", max(1, ranks.pipeline.slots)),
         ("--gpu-memory-utilization", f"{1 - job.memory_headroom:.3g}"),
         ("--quantization", "fp8" if job.weights == "fp8" else None),
@@ -81,7 +73,7 @@ def _serve(job: PlannedService, ranks: Ranks, *, answers: bool) -> str:
     )
 
 
-def _ray(job: PlannedService, ranks: Ranks, host: EngineHost) -> str:
+def _ray(job: PlannedService, ranks: launch.Ranks, host: launch.EngineHost) -> str:
     """Return the branch of a script that uses a Ray cluster, or refuses to."""
     layers = [other.layers for other in ranks.hosts[1:]]
     devices = len(host.layers) * ranks.tensor_parallel
@@ -96,6 +88,6 @@ def _ray(job: PlannedService, ranks: Ranks, host: EngineHost) -> str:
         start = (
             f'ray start --head --node-ip-address="$HEAD_ADDR" --port="${{RAY_PORT:-6379}}" --num-gpus={devices}'
         )
-        serve = _serve(job, ranks, answers=True) + arguments(("--distributed-executor-backend", "ray"))
+        serve = _serve(job, ranks, answers=True) + launch.arguments(("--distributed-executor-backend", "ray"))
         lines = [start, f'exec {serve} "$@"']
     return "".join(["if [[ ${EXECUTOR:-mp} == ray ]]; then\n", *(f"  {line}\n" for line in lines), "fi\n"])

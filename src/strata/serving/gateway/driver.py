@@ -12,19 +12,8 @@ from strata.serving.gateway.backend import AttemptResult, BackendClient
 from strata.serving.gateway.meters import Meters
 from strata.serving.gateway.openai import ApiError, GenerationRequest
 from strata.serving.gateway.request_stream import RequestStream
+from strata.serving.live import events, instructions
 from strata.serving.live.core import Core
-from strata.serving.live.events import Arrive, Cancelled, Event, Failed, Finished, FirstToken, Planned, Tick
-from strata.serving.live.instructions import (
-    Abort,
-    Dispatch,
-    EvictNode,
-    Instruction,
-    Load,
-    Reject,
-    RejectJoin,
-    Release,
-    Replan,
-)
 from strata.serving.live.replan import answer
 from strata.serving.tasks import TaskSet
 
@@ -61,7 +50,7 @@ class Driver:
 
     # What happens
 
-    def post(self, event: Event) -> tuple[Instruction, ...]:
+    def post(self, event: events.Event) -> tuple[instructions.Instruction, ...]:
         """Tell the scheduler of an event and do what it says; return what it said.
 
         Whatever goes wrong is told and counted here, and the next event is served as if nothing had happened.
@@ -93,7 +82,7 @@ class Driver:
             request, signal, prompt, arrived_s=self.clock(), on_first_token=self._first_token
         )
         self.meters.tokens.labels(self.name, "prompt").inc(signal.prompt_tokens)
-        self.post(Arrive(signal))
+        self.post(events.Arrive(signal))
         return stream
 
     def leave(self, stream: RequestStream) -> None:
@@ -101,7 +90,7 @@ class Driver:
         if not stream.is_over:
             stream.fail(ApiError(499, "the client disconnected", "cancelled"))
             self._close(stream)
-            self.post(Cancelled(stream.request_id))
+            self.post(events.Cancelled(stream.request_id))
 
     def give_up(self) -> None:
         """End all requests: there is no time left for them."""
@@ -128,44 +117,44 @@ class Driver:
 
     def _tick(self) -> None:
         self._timer = None
-        self.post(Tick())
+        self.post(events.Tick())
 
     # What is to be done
 
-    def _do(self, instruction: Instruction) -> None:
+    def _do(self, instruction: instructions.Instruction) -> None:
         match instruction:
-            case Dispatch():
+            case instructions.Dispatch():
                 self._dispatch(instruction)
-            case Abort(request_id, attempt):
+            case instructions.Abort(request_id, attempt):
                 self._stop_attempt(request_id, attempt)
-            case Reject(request_id, reason, retry_after_s):
+            case instructions.Reject(request_id, reason, retry_after_s):
                 if stream := self.streams.get(request_id):
                     status = STATUS.get(reason.token, 503)
                     self._fail(stream, ApiError(status, str(reason), reason.token, retry_after_s=retry_after_s))
-            case Replan():
+            case instructions.Replan():
                 self.tasks.start(self._plan(instruction))
-            case Load():
+            case instructions.Load():
                 self.tasks.start(self.backend_client.load(instruction))
-            case Release():
+            case instructions.Release():
                 self.tasks.start(self.backend_client.release(instruction))
-            case EvictNode(node_id, reason):
+            case instructions.EvictNode(node_id, reason):
                 log.warning("%s", reason)
                 self.backend_client.urls.pop(node_id, None)
-            case RejectJoin():
+            case instructions.RejectJoin():
                 pass  # whoever posted the event tells the node
 
-    async def _plan(self, plan: Replan) -> None:
+    async def _plan(self, plan: instructions.Replan) -> None:
         try:
             planned = await asyncio.to_thread(answer, plan, self.core.model, self.core.demand, self.core.config)
         except Exception as error:
             self._fault("Plan", error)
-            planned = Planned(plan.version, plan.current)
+            planned = events.Planned(plan.version, plan.current)
         self.post(planned)
 
-    def _dispatch(self, dispatch: Dispatch) -> None:
+    def _dispatch(self, dispatch: instructions.Dispatch) -> None:
         stream = self.streams.get(dispatch.request_id)
         if stream is None or stream.is_over:
-            self.post(Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
+            self.post(events.Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
             return
         stream.begin(dispatch.attempt)
         task = self.tasks.start(self._run(stream, dispatch))
@@ -176,9 +165,9 @@ class Driver:
         if stream.first_s is None:
             stream.first_s = self.clock()
             self.meters.ttft.labels(self.name).observe(stream.first_s - stream.arrived_s)
-        self.post(FirstToken(stream.request_id, stream.attempt))
+        self.post(events.FirstToken(stream.request_id, stream.attempt))
 
-    async def _run(self, stream: RequestStream, dispatch: Dispatch) -> None:
+    async def _run(self, stream: RequestStream, dispatch: instructions.Dispatch) -> None:
         request_id, number = dispatch.request_id, dispatch.attempt
         try:
             result = await self.backend_client.attempt(stream, dispatch)
@@ -196,15 +185,15 @@ class Driver:
         if result.finish is not None:
             stream.end(result.finish)
             self._close(stream)
-            self.post(Finished(request_id, number, stream.num_generated))
+            self.post(events.Finished(request_id, number, stream.num_generated))
         elif result.fault:
             self._fail(stream, result.fault)
             if result.suspect:
-                self.post(Failed(request_id, number, stream.num_generated, result.suspect))
-            self.post(Cancelled(request_id))
+                self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
+            self.post(events.Cancelled(request_id))
         else:
             log.warning("%s, attempt %d: %s", request_id, number, result.error)
-            self.post(Failed(request_id, number, stream.num_generated, result.suspect))
+            self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
 
     def _stop_attempt(self, request_id: str, number: int) -> None:
         attempt = self._attempts.get(request_id)
@@ -229,15 +218,17 @@ class Driver:
         self.meters.tokens.labels(self.name, "generated").inc(stream.num_generated)
         self.meters.latency.labels(self.name).observe(self.clock() - stream.arrived_s)
 
-    def _drop(self, event: Event) -> None:
+    def _drop(self, event: events.Event) -> None:
         """End the request that an event was about, here and, as far as that goes, with the scheduler."""
-        request_id = event.request.request_id if isinstance(event, Arrive) else getattr(event, "request_id", "")
+        request_id = (
+            event.request.request_id if isinstance(event, events.Arrive) else getattr(event, "request_id", "")
+        )
         if stream := self.streams.get(request_id):
             self._fail(stream, ApiError(500, "internal error", "internal"))
             if attempt := self._attempts.get(request_id):
                 self._stop_attempt(request_id, attempt.number)
-            if not isinstance(event, Cancelled):
-                self.post(Cancelled(request_id))
+            if not isinstance(event, events.Cancelled):
+                self.post(events.Cancelled(request_id))
 
     def _fault(self, what: str, error: BaseException) -> None:
         self.meters.faults.labels(self.name, what).inc()

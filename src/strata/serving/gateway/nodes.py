@@ -11,41 +11,33 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from strata.decision import Trust
+from strata.serving import wire
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.gateway import Gateway
 from strata.serving.gateway.openai import ApiError
 from strata.serving.live.events import Heartbeat, Join, Leave, Loaded
 from strata.serving.live.instructions import Instruction, RejectJoin
 from strata.serving.node import Node
-from strata.serving.wire import (
-    Desired,
-    HeartbeatMessage,
-    JoinMessage,
-    LeaveMessage,
-    LoadedMessage,
-    Message,
-    RangeMessage,
-)
 
 PEERS: Final = 16
 """Addresses a heartbeat is answered with: in a large cluster the others come with later ones."""
 
-Read = TypeVar("Read", bound=Message)
+Read = TypeVar("Read", bound=wire.Message)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(gateway: Gateway) -> list[Route]:
     """Return the endpoints."""
     return [
-        Route("/nodes/join", _endpoint(gateway, JoinMessage, _join), methods=["POST"]),
-        Route("/nodes/heartbeat", _endpoint(gateway, HeartbeatMessage, _heartbeat), methods=["POST"]),
-        Route("/nodes/leave", _endpoint(gateway, LeaveMessage, _leave), methods=["POST"]),
-        Route("/nodes/loaded", _endpoint(gateway, LoadedMessage, _loaded), methods=["POST"]),
+        Route("/nodes/join", _endpoint(gateway, wire.JoinMessage, _join), methods=["POST"]),
+        Route("/nodes/heartbeat", _endpoint(gateway, wire.HeartbeatMessage, _heartbeat), methods=["POST"]),
+        Route("/nodes/leave", _endpoint(gateway, wire.LeaveMessage, _leave), methods=["POST"]),
+        Route("/nodes/loaded", _endpoint(gateway, wire.LoadedMessage, _loaded), methods=["POST"]),
     ]
 
 
 def _endpoint(
-    gateway: Gateway, kind: type[Read], handle: Callable[[Gateway, Driver, Read], Desired | None]
+    gateway: Gateway, kind: type[Read], handle: Callable[[Gateway, Driver, Read], wire.Desired | None]
 ) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         driver = gateway.workers
@@ -63,7 +55,7 @@ def _endpoint(
     return endpoint
 
 
-def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
+def _join(gateway: Gateway, driver: Driver, message: wire.JoinMessage) -> wire.Desired:
     if message.model:
         raise ApiError(409, "whole engines cannot join: name them with --backend", "whole-engine")
     if gateway.fingerprint and message.fingerprint != gateway.fingerprint:
@@ -84,7 +76,7 @@ def _join(gateway: Gateway, driver: Driver, message: JoinMessage) -> Desired:
     return _desired(driver, message.node_id)
 
 
-def _heartbeat(gateway: Gateway, driver: Driver, message: HeartbeatMessage) -> Desired:
+def _heartbeat(gateway: Gateway, driver: Driver, message: wire.HeartbeatMessage) -> wire.Desired:
     # An open stream says more than a heartbeat: what a worker is done with may still wait here for a slow client.
     running = driver.running_on(message.node_id).union(message.running)
     heartbeat = Heartbeat(message.node_id, message.incarnation, running, message.hop_s, message.samples)
@@ -96,11 +88,11 @@ def _heartbeat(gateway: Gateway, driver: Driver, message: HeartbeatMessage) -> D
     return desired
 
 
-def _leave(gateway: Gateway, driver: Driver, message: LeaveMessage) -> None:
+def _leave(gateway: Gateway, driver: Driver, message: wire.LeaveMessage) -> None:
     driver.post(Leave(message.node_id, message.incarnation))
 
 
-def _loaded(gateway: Gateway, driver: Driver, message: LoadedMessage) -> None:
+def _loaded(gateway: Gateway, driver: Driver, message: wire.LoadedMessage) -> None:
     driver.post(Loaded(message.node_id, message.incarnation, message.version))
 
 
@@ -110,15 +102,15 @@ def _check(instructions: tuple[Instruction, ...]) -> None:
             raise ApiError(409, str(instruction.reason), instruction.reason.token)
 
 
-def _desired(driver: Driver, node_id: str) -> Desired:
+def _desired(driver: Driver, node_id: str) -> wire.Desired:
     peers = sorted(driver.core.peers(node_id).items())
     if len(peers) > PEERS:
         driver.num_heartbeats += 1
         start = driver.num_heartbeats * PEERS % len(peers)
         peers = (peers + peers)[start : start + PEERS]
-    return Desired(
+    return wire.Desired(
         ranges=tuple(
-            RangeMessage(version=version, first=first, end=end)
+            wire.RangeMessage(version=version, first=first, end=end)
             for version, first, end in driver.core.desired(node_id)
         ),
         peers=dict(peers),

@@ -11,6 +11,7 @@ from typing import Final
 
 import httpx
 
+from strata.serving import wire
 from strata.serving.gateway.backend import AttemptResult, BackendClient, lines_of
 from strata.serving.gateway.openai import ApiError, GenerationRequest
 from strata.serving.gateway.request_stream import RequestStream
@@ -18,15 +19,6 @@ from strata.serving.live.instructions import Dispatch, Load, Release
 from strata.serving.request import RequestSignal
 from strata.serving.routing.prefix import block_hashes
 from strata.serving.tokens import EOS, VOCAB_SIZE, encode
-from strata.serving.wire import (
-    AbortMessage,
-    GenerateLine,
-    GenerateMessage,
-    LoadMessage,
-    Message,
-    ReleaseMessage,
-    StageMessage,
-)
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +70,14 @@ class Workers(BackendClient):
     async def attempt(self, stream: RequestStream, dispatch: Dispatch) -> AttemptResult:
         """Stream from the first worker of a route; go on from what its stream has."""
         stages = tuple(
-            StageMessage(version=version, node_id=name, url=self.urls.get(name, ""), first=first, end=end)
+            wire.StageMessage(version=version, node_id=name, url=self.urls.get(name, ""), first=first, end=end)
             for version, (name, first, end) in zip(dispatch.versions, dispatch.route.stages, strict=True)
         )
         head = stages[0]
         missing = next((stage.node_id for stage in stages if not stage.url), None)
         if missing:
             return AttemptResult(error=f"{missing} has left", suspect=missing)
-        message = GenerateMessage(
+        message = wire.GenerateMessage(
             request_id=stream.request_id,
             attempt=dispatch.attempt,
             stages=stages,
@@ -112,20 +104,20 @@ class Workers(BackendClient):
 
     async def abort(self, node_ids: list[str], request_id: str, attempt: int) -> None:
         """Stop an attempt on all nodes of its route; a node that cannot be told notices by itself."""
-        message = AbortMessage(request_id=request_id, attempt=attempt)
+        message = wire.AbortMessage(request_id=request_id, attempt=attempt)
         await asyncio.gather(*(self._tell(name, "abort", message, retries_s=()) for name in node_ids))
 
     async def load(self, order: Load) -> None:
         """Tell a node to load a range."""
-        message = LoadMessage(version=order.version, first=order.first, end=order.end)
+        message = wire.LoadMessage(version=order.version, first=order.first, end=order.end)
         await self._tell(order.node_id, "load", message)
 
     async def release(self, order: Release) -> None:
         """Tell a node to forget a range."""
-        await self._tell(order.node_id, "release", ReleaseMessage(version=order.version))
+        await self._tell(order.node_id, "release", wire.ReleaseMessage(version=order.version))
 
     async def _tell(
-        self, node_id: str, path: str, message: Message, *, retries_s: tuple[float, ...] = RETRIES_S
+        self, node_id: str, path: str, message: wire.Message, *, retries_s: tuple[float, ...] = RETRIES_S
     ) -> None:
         for pause_s in (*retries_s, None):
             url = self.urls.get(node_id)
@@ -147,7 +139,7 @@ class Workers(BackendClient):
 
 async def _read(stream: RequestStream, lines: AsyncIterator[bytes], node_id: str) -> AttemptResult:
     async for raw in lines:
-        line = GenerateLine.model_validate_json(raw)
+        line = wire.GenerateLine.model_validate_json(raw)
         if line.error is not None:
             return AttemptResult(error=line.error, suspect=line.node_id)
         if line.token is not None:

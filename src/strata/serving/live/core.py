@@ -10,22 +10,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from strata.decision import Reason
+from strata.serving.live import events
 from strata.serving.live.arrangement import Arrangement
 from strata.serving.live.config import SchedulerConfig
-from strata.serving.live.events import (
-    Arrive,
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    FirstToken,
-    Heartbeat,
-    Join,
-    Leave,
-    Loaded,
-    Planned,
-    Tick,
-)
 from strata.serving.live.in_flight import InFlightRequests
 from strata.serving.live.instructions import EvictNode, Instruction, RejectJoin, Replan
 from strata.serving.live.members import Members
@@ -75,7 +62,7 @@ class Core:
         """What plans are made for now."""
         return self._arrangement.demand
 
-    def handle(self, event: Event, now_s: float) -> tuple[Instruction, ...]:
+    def handle(self, event: events.Event, now_s: float) -> tuple[Instruction, ...]:
         """Take one event; return what is to be done. A clock that runs backwards stands still instead."""
         now_s = self._advanced(now_s)
         return (*self._handled(event, now_s), *self._settled(now_s))
@@ -168,37 +155,37 @@ class Core:
             "reasons": [reason.to_dict() for reason in self._plan_reasons],
         }
 
-    def _handled(self, event: Event, now_s: float) -> list[Instruction]:
+    def _handled(self, event: events.Event, now_s: float) -> list[Instruction]:
         requests = self._requests
         match event:
-            case Join():
+            case events.Join():
                 return self._join(event, now_s)
-            case Leave(node_id, incarnation):
+            case events.Leave(node_id, incarnation):
                 if self._members.is_current(node_id, incarnation):
                     return self._evict(node_id, Reason("node-left", subject=node_id), now_s)
-            case Heartbeat():
+            case events.Heartbeat():
                 return self._heartbeat(event, now_s)
-            case Loaded(node_id, incarnation, version):
+            case events.Loaded(node_id, incarnation, version):
                 if self._members.is_current(node_id, incarnation):
                     self._arrangement.check()
                     return self._rollout.loaded(node_id, version, now_s)
-            case Arrive(request):
+            case events.Arrive(request):
                 return requests.arrive(request, now_s)
-            case FirstToken(request_id, attempt):
+            case events.FirstToken(request_id, attempt):
                 requests.first_token(request_id, attempt, now_s)
-            case Finished(request_id, attempt, generated):
+            case events.Finished(request_id, attempt, generated):
                 requests.finish(request_id, attempt, generated, now_s)
-            case Failed():
+            case events.Failed():
                 return self._failed(event, now_s)
-            case Cancelled(request_id):
+            case events.Cancelled(request_id):
                 return requests.cancel(request_id, now_s)
-            case Planned():
+            case events.Planned():
                 return self._planned(event, now_s)
-            case Tick():
+            case events.Tick():
                 return self._tick(now_s)
         return []
 
-    def _join(self, event: Join, now_s: float) -> list[Instruction]:
+    def _join(self, event: events.Join, now_s: float) -> list[Instruction]:
         node = event.node
         verdict = self._members.join(node, event.incarnation, now_s)
         if isinstance(verdict, Reason):
@@ -217,7 +204,7 @@ class Core:
         else:
             self._want_plan(now_s + SETTLE_S)
 
-    def _heartbeat(self, event: Heartbeat, now_s: float) -> list[Instruction]:
+    def _heartbeat(self, event: events.Heartbeat, now_s: float) -> list[Instruction]:
         node_id = event.node_id
         was_suspect = node_id in self._members and self._members[node_id].is_suspect
         refused = self._members.heartbeat(event, now_s)
@@ -232,7 +219,7 @@ class Core:
         lost = ours.intersection(self._requests.router.reconcile(node_id, event.running | later, now_s))
         return self._requests.take_back(lost, Reason("node-forgot", subject=node_id), now_s)
 
-    def _failed(self, event: Failed, now_s: float) -> list[Instruction]:
+    def _failed(self, event: events.Failed, now_s: float) -> list[Instruction]:
         out = self._requests.break_off(event.request_id, event.attempt, event.generated, now_s)
         if out is None:
             return []
@@ -242,7 +229,7 @@ class Core:
             out += self._lose(event.node_id, now_s)
         return out
 
-    def _planned(self, event: Planned, now_s: float) -> list[Instruction]:
+    def _planned(self, event: events.Planned, now_s: float) -> list[Instruction]:
         if event.version != self._plan_version:
             return []
         self._is_planning, self._broken, self._plan_reasons = False, [], event.reasons

@@ -13,31 +13,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from strata.serving.layout import Layout
-from strata.serving.live.events import (
-    Arrive,
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    FirstToken,
-    Heartbeat,
-    Join,
-    Leave,
-    Loaded,
-    Planned,
-    Tick,
-)
-from strata.serving.live.instructions import (
-    Abort,
-    Dispatch,
-    EvictNode,
-    Instruction,
-    Load,
-    Reject,
-    RejectJoin,
-    Release,
-    Replan,
-)
+from strata.serving.live import events, instructions
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.fault_events import FaultEvent
@@ -61,7 +37,7 @@ GLANCES: Final = 200
 class ReplayedScheduler(Protocol):
     """What is driven: `live.core.Core`, or a simple one in tests."""
 
-    def handle(self, event: Event, now_s: float) -> Iterable[Instruction]:
+    def handle(self, event: events.Event, now_s: float) -> Iterable[instructions.Instruction]:
         """Take one event; return what is to be done."""
 
     def next_wake_s(self, now_s: float) -> float | None:
@@ -81,8 +57,8 @@ class ReplayEnvironment:
     """
 
     layout_of: Callable[[Pipeline], Layout]
-    plan: Callable[[Replan], Planned]
-    load_s: Callable[[Load], float]
+    plan: Callable[[instructions.Replan], events.Planned]
+    load_s: Callable[[instructions.Load], float]
     heartbeat_interval_s: float = 5.0
     plan_s: float = 0.1
     notice_s: float = 0.05
@@ -222,25 +198,25 @@ class Replay:
         )
         if around.patience_s < math.inf:
             self.clock.at(self.clock.now + around.patience_s, self._give_up, name)
-        self._tell(Arrive(signal))
+        self._tell(events.Arrive(signal))
 
     def _give_up(self, name: str) -> None:
         life = self._lives.get(name)
         if life is not None and math.isnan(life.first_token_s):
             self._end(name)
             self.record.add(life, "cancelled", self.clock.now)
-            self._tell(Cancelled(name))
+            self._tell(events.Cancelled(name))
 
     def _first_token(self, attempt: Attempt) -> None:
         life = self._lives[attempt.request_id]
         if math.isnan(life.first_token_s):
             life.first_token_s = self.clock.now
-        self._tell(FirstToken(attempt.request_id, attempt.number))
+        self._tell(events.FirstToken(attempt.request_id, attempt.number))
 
     def _finished(self, attempt: Attempt) -> None:
         life = self._end(attempt.request_id)
         self.record.add(life, "served", self.clock.now)
-        self._tell(Finished(attempt.request_id, attempt.number, life.request.output_tokens))
+        self._tell(events.Finished(attempt.request_id, attempt.number, life.request.output_tokens))
 
     def _end(self, name: str) -> SimulatedRequest:
         """Forget a request, and stop it where it still runs."""
@@ -263,7 +239,7 @@ class Replay:
             member.is_in = False
             self.service.change(name, is_up=False)
             if fault_event.kind == "leave":
-                self._tell(Leave(name, member.incarnation))
+                self._tell(events.Leave(name, member.incarnation))
             for attempt in list(self._attempts.values()):
                 self._watch(attempt)
 
@@ -271,7 +247,7 @@ class Replay:
         member = self._nodes[name]
         member.incarnation, member.is_in, member.free_s = member.incarnation + 1, True, -math.inf
         self.service.add(name)
-        self._tell(Join(member.node, member.incarnation))
+        self._tell(events.Join(member.node, member.incarnation))
         heartbeat_s = self.clock.now + self._around.heartbeat_interval_s * (share or 1.0)
         self.clock.at(heartbeat_s, self._heartbeat, name, member.incarnation)
 
@@ -280,7 +256,7 @@ class Replay:
         if not member.is_in or member.incarnation != incarnation:
             return
         machine = self.service.machines[name]
-        self._tell(Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
+        self._tell(events.Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
         self.clock.at(self.clock.now + self._around.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
     def _samples(self, machine: Machine) -> tuple[Sample, ...]:
@@ -308,7 +284,7 @@ class Replay:
     def _notice(self, attempt: Attempt, node_id: str) -> None:
         if attempt.state != "over":
             life = self._break_off(attempt)
-            self._tell(Failed(attempt.request_id, attempt.number, life.generated, node_id))
+            self._tell(events.Failed(attempt.request_id, attempt.number, life.generated, node_id))
 
     def _break_off(self, attempt: Attempt) -> SimulatedRequest:
         life = self._lives[attempt.request_id]
@@ -321,11 +297,11 @@ class Replay:
     def _tick(self, due_s: float) -> None:
         if due_s == self._tick_s:
             self._tick_s = math.inf
-            self._tell(Tick())
+            self._tell(events.Tick())
 
     # -- what the scheduler wants
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         now_s = self.clock.now
         for instruction in self._scheduler.handle(event, now_s):
             self._obey(instruction)
@@ -334,39 +310,39 @@ class Replay:
             self._tick_s = wake_s
             self.clock.at(wake_s, self._tick, wake_s)
 
-    def _obey(self, instruction: Instruction) -> None:
+    def _obey(self, instruction: instructions.Instruction) -> None:
         now_s, is_warm = self.clock.now, self.clock.now >= 0
         match instruction:
-            case Dispatch():
+            case instructions.Dispatch():
                 self._dispatch(instruction)
-            case Abort(request_id=name, attempt=number):
+            case instructions.Abort(request_id=name, attempt=number):
                 attempt = self._attempts.get(name)
                 if attempt is not None and attempt.number == number:
                     self._break_off(attempt)
-            case Reject(request_id=name, reason=reason):
+            case instructions.Reject(request_id=name, reason=reason):
                 life = self._end(name)
                 if self._around.start_s <= life.request.at_s < self._around.end_s:
                     self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
                 self.record.add(life, "rejected", now_s)
-            case Replan():
+            case instructions.Replan():
                 self.num_plans += 1
                 planned = self._around.plan(instruction)
                 self.clock.at(now_s + self._around.plan_s * is_warm, self._tell, planned)
-            case Load(node_id=name, version=version):
+            case instructions.Load(node_id=name, version=version):
                 member = self._nodes[name]
                 self.num_loads += is_warm
                 member.free_s = max(now_s, member.free_s) + self._around.load_s(instruction) * is_warm
-                self.clock.at(member.free_s, self._loaded, Loaded(name, member.incarnation, version))
-            case EvictNode():
+                self.clock.at(member.free_s, self._loaded, events.Loaded(name, member.incarnation, version))
+            case instructions.EvictNode():
                 self.num_evicted += 1
-            case RejectJoin(node_id=name, incarnation=incarnation):
+            case instructions.RejectJoin(node_id=name, incarnation=incarnation):
                 member = self._nodes[name]
                 if member.is_in and member.incarnation == incarnation:
                     self.clock.at(now_s, self._join, name, 0.0)
-            case Release():
+            case instructions.Release():
                 pass  # memory is the scheduler's to keep; nothing runs on what it releases
 
-    def _dispatch(self, instruction: Dispatch) -> None:
+    def _dispatch(self, instruction: instructions.Dispatch) -> None:
         name, route = instruction.request_id, instruction.route
         life = self._lives[name]
         assert name not in self._attempts, f"{name} is sent while it runs"
@@ -384,7 +360,7 @@ class Replay:
         self.service.start(attempt)
         self._watch(attempt)
 
-    def _loaded(self, event: Loaded) -> None:
+    def _loaded(self, event: events.Loaded) -> None:
         member = self._nodes[event.node_id]
         if member.is_in and member.incarnation == event.incarnation:
             self._tell(event)

@@ -12,14 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from strata.errors import UsageError
-from strata.serving.wire import (
-    Desired,
-    HeartbeatMessage,
-    JoinMessage,
-    LeaveMessage,
-    LoadedMessage,
-    Message,
-)
+from strata.serving import wire
 from strata.serving.worker.holder import Refused
 from strata.serving.worker.links import HttpGateway, Unreachable
 from strata.serving.worker.worker import Worker
@@ -45,7 +38,7 @@ class Agent:
 
     def __init__(
         self,
-        card: JoinMessage,
+        card: wire.JoinMessage,
         gateway: HttpGateway,
         worker: Worker,
         *,
@@ -78,14 +71,15 @@ class Agent:
     async def loaded(self, version: int) -> None:
         """Tell the gateway that a plan's layers are ready; where it cannot be told, the next heartbeat does."""
         await self._tell(
-            LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version), "loaded"
+            wire.LoadedMessage(node_id=self.card.node_id, incarnation=self.card.incarnation, version=version),
+            "loaded",
         )
 
     async def leave(self) -> None:
         """Leave gracefully; a gateway that does not hear of it misses the heartbeats."""
-        await self._tell(LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation), "leave")
+        await self._tell(wire.LeaveMessage(node_id=self.card.node_id, incarnation=self.card.incarnation), "leave")
 
-    async def _tell(self, message: Message, path: str) -> None:
+    async def _tell(self, message: wire.Message, path: str) -> None:
         try:
             await self.gateway.post(f"/nodes/{path}", message)
         except Unreachable as error:
@@ -102,7 +96,7 @@ class Agent:
             return False
         if answer.status == 200:
             try:
-                desired = Desired.model_validate_json(answer.body)
+                desired = wire.Desired.model_validate_json(answer.body)
             except ValueError as error:  # something else answers at its address
                 log.warning("what answers at this address is not a gateway: %s", error)
                 return False
@@ -124,9 +118,9 @@ class Agent:
         log.warning("the gateway answered %d %s", answer.status, answer.code)
         return False
 
-    def _heartbeat(self) -> HeartbeatMessage:
+    def _heartbeat(self) -> wire.HeartbeatMessage:
         hop_s, self._hop_s = self._hop_s, {}
-        return HeartbeatMessage(
+        return wire.HeartbeatMessage(
             node_id=self.card.node_id,
             incarnation=self.card.incarnation,
             running=self.worker.running,
@@ -135,7 +129,7 @@ class Agent:
             samples=self.worker.take_samples(),
         )
 
-    def _heed(self, desired: Desired, held: frozenset[int]) -> None:
+    def _heed(self, desired: wire.Desired, held: frozenset[int]) -> None:
         """Load what is missing; let go what was held when the gateway was asked and is not wanted."""
         self.heartbeat_interval_s, self.peers = desired.heartbeat_interval_s, desired.peers
         for wanted in desired.ranges:

@@ -15,16 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from strata.net.http import Frame, Limits, Realm, error_body, kind_of
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, read_counter, read_gauge, render
-from strata.serving.wire import (
-    AbortMessage,
-    GenerateMessage,
-    LoadMessage,
-    Message,
-    ReleaseMessage,
-    StepError,
-    StepHeader,
-    TokenMessage,
-)
+from strata.serving import wire
 from strata.serving.worker.holder import ChainError, Key, Refused
 from strata.serving.worker.links import STEP_HEADER, from_bytes
 from strata.serving.worker.worker import Worker
@@ -36,7 +27,7 @@ ACCEPTED: Final = 202
 BROKEN: Final = 502
 """Of a step that did not get through; the body is a StepFault."""
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=wire.Message)
 
 
 class WorkerFrame(Frame):
@@ -106,34 +97,34 @@ def _alone(read: Callable[[], float]) -> Callable[[], dict[tuple[str, ...], floa
 
 
 def _routes(worker: Worker, registry: Registry) -> list[Route]:
-    async def load(message: LoadMessage) -> Response:
+    async def load(message: wire.LoadMessage) -> Response:
         worker.load(message)
         return Response(status_code=ACCEPTED)
 
-    async def release(message: ReleaseMessage) -> Response:
+    async def release(message: wire.ReleaseMessage) -> Response:
         worker.holder.release(message.version)
         return Response(status_code=DONE)
 
-    async def generate(message: GenerateMessage) -> Response:
+    async def generate(message: wire.GenerateMessage) -> Response:
         return _Lines(_lines(worker, message), media_type="application/x-ndjson")
 
-    async def token(message: TokenMessage) -> Response:
+    async def token(message: wire.TokenMessage) -> Response:
         worker.driver.deliver(message)
         return Response(status_code=DONE)
 
-    async def abort(message: AbortMessage) -> Response:
+    async def abort(message: wire.AbortMessage) -> Response:
         worker.abort(Key(message.request_id, message.attempt))
         return Response(status_code=DONE)
 
     async def step(request: Request) -> Response:
         try:
-            header = StepHeader.model_validate_json(request.headers.get(STEP_HEADER, ""))
+            header = wire.StepHeader.model_validate_json(request.headers.get(STEP_HEADER, ""))
         except ValueError as error:
             return _refusal(422, str(error))
         try:
             await worker.stage.step(header, from_bytes(await request.body(), worker.shape.hidden_size))
         except ChainError as fault:
-            answer = StepError(error=str(fault), node_id=fault.node_id)
+            answer = wire.StepError(error=str(fault), node_id=fault.node_id)
             return JSONResponse(answer.model_dump(), status_code=BROKEN)
         return Response(status_code=DONE)
 
@@ -144,11 +135,11 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return PlainTextResponse(render(registry), headers={"content-type": CONTENT_TYPE})
 
     return [
-        Route("/load", _reads(LoadMessage, load), methods=["POST"]),
-        Route("/release", _reads(ReleaseMessage, release), methods=["POST"]),
-        Route("/generate", _reads(GenerateMessage, generate), methods=["POST"]),
-        Route("/token", _reads(TokenMessage, token), methods=["POST"]),
-        Route("/abort", _reads(AbortMessage, abort), methods=["POST"]),
+        Route("/load", _reads(wire.LoadMessage, load), methods=["POST"]),
+        Route("/release", _reads(wire.ReleaseMessage, release), methods=["POST"]),
+        Route("/generate", _reads(wire.GenerateMessage, generate), methods=["POST"]),
+        Route("/token", _reads(wire.TokenMessage, token), methods=["POST"]),
+        Route("/abort", _reads(wire.AbortMessage, abort), methods=["POST"]),
         Route("/step", step, methods=["POST"]),
         Route("/healthz", health),
         Route("/metrics", metrics),
@@ -188,7 +179,7 @@ class _Lines(StreamingResponse):
             await self.body_iterator.aclose()
 
 
-async def _lines(worker: Worker, message: GenerateMessage) -> AsyncGenerator[str, None]:
+async def _lines(worker: Worker, message: wire.GenerateMessage) -> AsyncGenerator[str, None]:
     async with aclosing(worker.generate(message)) as lines:
         async for line in lines:
             yield line.model_dump_json(exclude_none=True) + "\n"
