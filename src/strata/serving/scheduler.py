@@ -52,7 +52,7 @@ class Scheduler:
         if config is None:
             config = SchedulerConfig(allocation_strategy=strategy, routing_strategy=routing_strategy)
         self._core, self._clock = Core(config, model_info, demand), clock
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._routes: dict[str, tuple[int, Route]] = {}
         self._rejected: dict[str, Reason] = {}
         for node in nodes:
@@ -81,8 +81,8 @@ class Scheduler:
 
     def remove_node(self, node_id: str) -> None:
         """Take a node out; its requests go on elsewhere. Nothing happens for a node that is not there."""
-        if node_id in self._lives:
-            self._handle(Leave(node_id, self._lives[node_id]))
+        if node_id in self._incarnations:
+            self._handle(Leave(node_id, self._incarnations[node_id]))
 
     def schedule_request(self, request: RequestSignal) -> Route | None:
         """Send a request off. None where it waits for room, or was rejected (`why_rejected`)."""
@@ -119,8 +119,8 @@ class Scheduler:
         return self._core.explain(request_id)
 
     def _join(self, node: Node) -> None:
-        self._lives[node.node_id] = self._lives.get(node.node_id, 0) + 1
-        self._handle(Join(node, self._lives[node.node_id]))
+        self._incarnations[node.node_id] = self._incarnations.get(node.node_id, 0) + 1
+        self._handle(Join(node, self._incarnations[node.node_id]))
 
     def _handle(self, event: Event) -> None:
         self._obey(self._core.handle(event, self._clock()))
@@ -135,7 +135,8 @@ class Scheduler:
                 todo += self._core.handle(planned, self._clock())
             elif isinstance(instruction, Load):
                 todo += self._core.handle(
-                    Loaded(instruction.node_id, self._lives[instruction.node_id], instruction.version), now_s
+                    Loaded(instruction.node_id, self._incarnations[instruction.node_id], instruction.version),
+                    now_s,
                 )
             elif isinstance(instruction, Dispatch):
                 self._routes[instruction.request_id] = (instruction.attempt, instruction.route)

@@ -3,7 +3,7 @@
 Worker to gateway: POST /nodes/join (JoinMessage, answered by Desired), /nodes/heartbeat (HeartbeatMessage,
 answered by Desired; 409 with `join-again` where the node is unknown), /nodes/leave (LeaveMessage), /nodes/loaded
 (LoadedMessage).
-Gateway to worker: POST /load (LoadMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
+Gateway to worker: POST /load (RangeMessage), /release (ReleaseMessage), /generate (GenerateMessage, answered by
 lines of JSON, each a GenerateLine), /abort (AbortMessage); GET /healthz.
 Worker to worker: POST /step: header `strata-step` with a StepHeader as JSON, the body float32 activations
 [tokens, hidden] in little-endian order; answered by 204 when all stages after it have been passed, so that a
@@ -64,7 +64,7 @@ class AttemptMessage(Message):
 
 
 class RangeMessage(Message):
-    """Layers [first, end) of a plan."""
+    """Layers [first, end) of a plan; to be loaded beside what is served."""
 
     version: Count
     first: Count
@@ -124,10 +124,6 @@ class Desired(Message):
     ranges: tuple[RangeMessage, ...] = ()
     peers: dict[str, str] = Field(default_factory=dict)
     heartbeat_interval_s: Annotated[float, Field(gt=0)]
-
-
-class LoadMessage(RangeMessage):
-    """Load these layers beside what is served."""
 
 
 class ReleaseMessage(Message):

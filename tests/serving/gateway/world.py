@@ -25,7 +25,7 @@ from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Tick
 from strata.serving.tokens import decode, encode
-from strata.serving.wire import GenerateMessage, LoadMessage
+from strata.serving.wire import GenerateMessage, RangeMessage
 from strata.serving.worker.shape import Shape
 
 SHAPE = Shape(num_layers=4, hidden_size=32)
@@ -123,7 +123,7 @@ class FakeWorker(Host):
         if path == "/generate":
             return httpx.Response(200, stream=Stream(self.generate(GenerateMessage.model_validate_json(body))))
         if path == "/load":
-            message = LoadMessage.model_validate_json(body)
+            message = RangeMessage.model_validate_json(body)
             await self.tell("loaded", version=message.version)
         return httpx.Response(204)
 

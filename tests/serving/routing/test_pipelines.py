@@ -111,23 +111,23 @@ def test_prompts_wait_for_each_other_and_a_first_token_says_which_are_read():
     asked = request(prompt=10, most=1)
     for name, prompt in (("r0", 50), ("r1", 20)):
         one.route(request(name, prompt, 1), 0.0)
-    assert one.times(asked, 0.0).ttft_s[0] == pytest.approx(0.8)
-    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.7)
+    assert one.weighed(asked, 0.0)[0].ttft_s[0] == pytest.approx(0.8)
+    assert one.weighed(asked, 0.1)[0].ttft_s[0] == pytest.approx(0.7)
     one.first_token("r0", 0.1)  # earlier than was reckoned
-    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.3)
+    assert one.weighed(asked, 0.1)[0].ttft_s[0] == pytest.approx(0.3)
     one.release("r0", 0.1)
-    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.3)
+    assert one.weighed(asked, 0.1)[0].ttft_s[0] == pytest.approx(0.3)
     one.release("r1", 0.1)  # never read
-    assert one.times(asked, 0.1).ttft_s[0] == pytest.approx(0.1)
+    assert one.weighed(asked, 0.1)[0].ttft_s[0] == pytest.approx(0.1)
 
 
 def test_what_is_read_later_than_was_reckoned_is_still_waited_for():
     one = router("auto", alone(server("a", step_s=0.0, per_sequence_s=0.0, prefill_s=1e-2)))
     for name in ("r0", "r1", "r2"):
         one.route(request(name, 50, 1), 0.0)
-    assert one.times(request(prompt=10, most=1), 2.0).ttft_s[0] == pytest.approx(0.1)
+    assert one.weighed(request(prompt=10, most=1), 2.0)[0].ttft_s[0] == pytest.approx(0.1)
     one.first_token("r0", 2.0)
-    assert one.times(request(prompt=10, most=1), 2.0).ttft_s[0] == pytest.approx(1.1)
+    assert one.weighed(request(prompt=10, most=1), 2.0)[0].ttft_s[0] == pytest.approx(1.1)
 
 
 def test_a_pipeline_that_is_always_reading_has_longer_steps():
@@ -136,7 +136,7 @@ def test_a_pipeline_that_is_always_reading_has_longer_steps():
     )
     for i in range(60):
         one.route(request(f"r{i}", 10_000, 90), float(i))
-    step_s = one.times(request(), 60.0).step_s[0]
+    step_s = one.weighed(request(), 60.0)[0].step_s[0]
     chunk_s = one.reading.chunk_tokens * 1e-4
     assert 0.01 + 0.7 * chunk_s < step_s < 0.01 + chunk_s
 

@@ -78,7 +78,7 @@ def make_frame(
             *nodes.routes(gateway),
         ],
         lifespan=live,
-        exception_handlers={HTTPException: _http_error, ApiError: _fault, Exception: _bug},
+        exception_handlers=dict.fromkeys((HTTPException, ApiError, Exception), _error),
     )
     frame = GatewayFrame(
         app,
@@ -163,18 +163,12 @@ def _finite(data: Any) -> Any:
     return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    body = error_body(error.detail, kind=kind_of(error.status_code), code=str(error.status_code))
-    return Response(body, error.status_code, error.headers, "application/json")
-
-
-async def _bug(_request: Request, _error: Exception) -> Response:
-    # The frame logs it; here it only gets the form of the others.
-    body = error_body("internal error", kind=kind_of(500), code="internal")
-    return Response(body, 500, None, "application/json")
-
-
-async def _fault(_request: Request, fault: Exception) -> Response:
-    assert isinstance(fault, ApiError)
-    return Response(fault.body, fault.status, media_type="application/json")
+async def _error(_request: Request, error: Exception) -> Response:
+    """Give every error the form of OpenAI's API; the frame logs those that are ours."""
+    if isinstance(error, ApiError):
+        return Response(error.body, error.status, media_type="application/json")
+    status, message, code, headers = 500, "internal error", "internal", None
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, error.detail, error.headers
+        code = str(status)
+    return Response(error_body(message, kind=kind_of(status), code=code), status, headers, "application/json")

@@ -15,7 +15,7 @@ from strata.clock import Clock
 from strata.net.http import Frame, Limits
 from strata.serving.gateway.app import make_frame
 from strata.serving.gateway.backend import BackendClient
-from strata.serving.gateway.discovery import Backend, models_of, watch
+from strata.serving.gateway.discovery import Backend, model_of, watch
 from strata.serving.gateway.driver import Driver
 from strata.serving.gateway.engines import Engines
 from strata.serving.gateway.gateway import Gateway
@@ -119,9 +119,9 @@ class _Builder:
     async def _serve_backend(self, backend: Backend, node_id: str, client: httpx.AsyncClient) -> None:
         model = backend.model
         while not model:
-            models = await models_of(backend, client)
-            model = models[0].name if models else ""
-            if not model:
+            if served := await model_of(backend, client):
+                model = served.name
+            else:
                 await asyncio.sleep(ASK_AGAIN_S)
         driver = self._engines(model, client)
         if isinstance(driver.backend_client, Engines):

@@ -82,8 +82,8 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
         if broken.is_set():
             broken.clear()
             is_joined = False
-        if models := await models_of(backend, engines.client):
-            (engines.continues.add if models[0].owner == CONTINUES else engines.continues.discard)(node_id)
+        if model := await model_of(backend, engines.client):
+            (engines.continues.add if model.owner == CONTINUES else engines.continues.discard)(node_id)
             if is_joined:
                 instructions = driver.post(Heartbeat(node_id, incarnation, driver.running_on(node_id)))
             else:
@@ -96,12 +96,13 @@ async def watch(backend: Backend, node_id: str, driver: Driver, engines: Engines
                 await broken.wait()
 
 
-async def models_of(backend: Backend, client: httpx.AsyncClient) -> list[Model]:
-    """Return what an engine says it serves; nothing where it does not answer."""
+async def model_of(backend: Backend, client: httpx.AsyncClient) -> Model | None:
+    """Return the first model an engine says it serves; None where it does not answer, or serves none."""
     try:
         answer = await client.get(f"{backend.url}/v1/models", timeout=POLL_TIMEOUT_S)
         answer.raise_for_status()
-        return [Model(str(entry["id"]), str(entry.get("owned_by", ""))) for entry in answer.json()["data"]]
+        for entry in answer.json()["data"]:
+            return Model(str(entry["id"]), str(entry.get("owned_by", "")))
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.info("%s: %s: %s", backend.url, type(error).__name__, error)
-        return []
+    return None

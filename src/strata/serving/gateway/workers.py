@@ -109,7 +109,7 @@ class Workers(BackendClient):
 
     async def load(self, order: Load) -> None:
         """Tell a node to load a range."""
-        message = wire.LoadMessage(version=order.version, first=order.first, end=order.end)
+        message = wire.RangeMessage(version=order.version, first=order.first, end=order.end)
         await self._tell(order.node_id, "load", message)
 
     async def release(self, order: Release) -> None:

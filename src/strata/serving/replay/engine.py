@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from strata.serving.layout import Layout
 from strata.serving.live import events, instructions
+from strata.serving.live.core import Core
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.replay.fault_events import FaultEvent
@@ -32,16 +33,6 @@ EVERY: Final = 4096
 """Steps between two signs of progress."""
 GLANCES: Final = 200
 """How often the queue is looked at, for the picture."""
-
-
-class ReplayedScheduler(Protocol):
-    """What is driven: `live.core.Core`, or a simple one in tests."""
-
-    def handle(self, event: events.Event, now_s: float) -> Iterable[instructions.Instruction]:
-        """Take one event; return what is to be done."""
-
-    def next_wake_s(self, now_s: float) -> float | None:
-        """Return when a `Tick` is due at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +77,10 @@ class Replay:
 
     def __init__(
         self,
-        scheduler: ReplayedScheduler,
+        scheduler: Core,
         nodes: Iterable[Node],
         requests: Iterable[Request],
-        surroundings: ReplayEnvironment,
+        environment: ReplayEnvironment,
         *,
         fault_events: Iterable[FaultEvent] = (),
         absent: Collection[str] = (),
@@ -97,17 +88,17 @@ class Replay:
         self.record = Record()
         self.clock = EventClock(-WARM_UP_S)
         self.service = SimulatedService(
-            self.clock, surroundings.layout_of, first_token=self._first_token, finished=self._finished
+            self.clock, environment.layout_of, first_token=self._first_token, finished=self._finished
         )
         self.waiting: dict[str, SimulatedRequest] = {}
         self.reasons: dict[str, int] = {}
         self.num_evicted = self.num_plans = self.num_loads = 0
         self.marks: list[CounterSnapshot] = []
         self.queue_samples: list[QueueSample] = []
-        self._scheduler, self._around = scheduler, surroundings
+        self._scheduler, self._environment = scheduler, environment
         self._requests: Iterator[Request] = iter(requests)
         self._nodes = {node.node_id: _Member(node) for node in nodes}
-        self._lives: dict[str, SimulatedRequest] = {}
+        self._unfinished: dict[str, SimulatedRequest] = {}
         self._attempts: dict[str, Attempt] = {}
         self._count = 0
         self._is_fed = False
@@ -116,9 +107,9 @@ class Replay:
             self.clock.at(-WARM_UP_S, self._join, name, number / len(self._nodes))
         for fault_event in sorted(fault_events, key=lambda event: (event.at_s, event.kind, event.node_id)):
             self.clock.at(fault_event.at_s, self._happen, fault_event)
-        self.clock.at(surroundings.start_s, self._mark)
-        self.clock.at(surroundings.end_s, self._mark)
-        self.clock.at(0.0 if surroundings.end_s < math.inf else math.inf, self._glance)
+        self.clock.at(environment.start_s, self._mark)
+        self.clock.at(environment.end_s, self._mark)
+        self.clock.at(0.0 if environment.end_s < math.inf else math.inf, self._glance)
         self._feed()
 
     def run(self, advance: Callable[[float], None] = lambda _now_s: None) -> bool:
@@ -138,10 +129,10 @@ class Replay:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to come or to wait for, and what is measured has been."""
-        now_s, around = self.clock.now, self._around
-        if self._is_fed and not self._lives:
-            return around.end_s == math.inf or len(self.marks) > 1
-        return now_s > around.end_s + around.drain_s
+        now_s, environment = self.clock.now, self._environment
+        if self._is_fed and not self._unfinished:
+            return environment.end_s == math.inf or len(self.marks) > 1
+        return now_s > environment.end_s + environment.drain_s
 
     def close(self) -> None:
         """Note what has not ended as unfinished, and where the counters stand if the end never came.
@@ -152,9 +143,9 @@ class Replay:
             self.marks.append(CounterSnapshot(min(0.0, self.clock.now), {}, {}))
         while len(self.marks) < 2:
             self._mark()
-        for life in self._lives.values():
-            self.record.add(life, "unfinished", self.clock.now)
-        self._lives.clear()
+        for simulated in self._unfinished.values():
+            self.record.add(simulated, "unfinished", self.clock.now)
+        self._unfinished.clear()
 
     # -- what is measured
 
@@ -172,7 +163,7 @@ class Replay:
         for attempt in self._attempts.values():
             running[attempt.route.stages] = running.get(attempt.route.stages, 0) + 1
         self.queue_samples.append(QueueSample(self.clock.now, len(self.waiting), running))
-        self.clock.at(self.clock.now + self._around.end_s / GLANCES, self._glance)
+        self.clock.at(self.clock.now + self._environment.end_s / GLANCES, self._glance)
 
     # -- what happens
 
@@ -186,37 +177,37 @@ class Replay:
     def _arrive(self, request: Request) -> None:
         self._feed()
         self._count += 1
-        name, around = f"r{self._count}", self._around
-        self._lives[name] = self.waiting[name] = SimulatedRequest(request, name)
+        name, environment = f"r{self._count}", self._environment
+        self._unfinished[name] = self.waiting[name] = SimulatedRequest(request, name)
         signal = RequestSignal(
             name,
             prompt_tokens=request.prompt_tokens,
             max_tokens=request.output_tokens,
             blocks=request.blocks,
-            ttft_goal_s=around.ttft_goal_s,
-            tpot_goal_s=around.tpot_goal_s,
+            ttft_goal_s=environment.ttft_goal_s,
+            tpot_goal_s=environment.tpot_goal_s,
         )
-        if around.patience_s < math.inf:
-            self.clock.at(self.clock.now + around.patience_s, self._give_up, name)
+        if environment.patience_s < math.inf:
+            self.clock.at(self.clock.now + environment.patience_s, self._give_up, name)
         self._tell(events.Arrive(signal))
 
     def _give_up(self, name: str) -> None:
-        life = self._lives.get(name)
-        if life is not None and math.isnan(life.first_token_s):
+        simulated = self._unfinished.get(name)
+        if simulated is not None and math.isnan(simulated.first_token_s):
             self._end(name)
-            self.record.add(life, "cancelled", self.clock.now)
+            self.record.add(simulated, "cancelled", self.clock.now)
             self._tell(events.Cancelled(name))
 
     def _first_token(self, attempt: Attempt) -> None:
-        life = self._lives[attempt.request_id]
-        if math.isnan(life.first_token_s):
-            life.first_token_s = self.clock.now
+        simulated = self._unfinished[attempt.request_id]
+        if math.isnan(simulated.first_token_s):
+            simulated.first_token_s = self.clock.now
         self._tell(events.FirstToken(attempt.request_id, attempt.number))
 
     def _finished(self, attempt: Attempt) -> None:
-        life = self._end(attempt.request_id)
-        self.record.add(life, "served", self.clock.now)
-        self._tell(events.Finished(attempt.request_id, attempt.number, life.request.output_tokens))
+        simulated = self._end(attempt.request_id)
+        self.record.add(simulated, "served", self.clock.now)
+        self._tell(events.Finished(attempt.request_id, attempt.number, simulated.request.output_tokens))
 
     def _end(self, name: str) -> SimulatedRequest:
         """Forget a request, and stop it where it still runs."""
@@ -224,7 +215,7 @@ class Replay:
         if attempt is not None and attempt.state != "over":
             self.service.stop(attempt)
         self.waiting.pop(name, None)
-        return self._lives.pop(name)
+        return self._unfinished.pop(name)
 
     def _happen(self, fault_event: FaultEvent) -> None:
         name = fault_event.node_id
@@ -248,7 +239,7 @@ class Replay:
         member.incarnation, member.is_in, member.free_s = member.incarnation + 1, True, -math.inf
         self.service.add(name)
         self._tell(events.Join(member.node, member.incarnation))
-        heartbeat_s = self.clock.now + self._around.heartbeat_interval_s * (share or 1.0)
+        heartbeat_s = self.clock.now + self._environment.heartbeat_interval_s * (share or 1.0)
         self.clock.at(heartbeat_s, self._heartbeat, name, member.incarnation)
 
     def _heartbeat(self, name: str, incarnation: int) -> None:
@@ -257,11 +248,11 @@ class Replay:
             return
         machine = self.service.machines[name]
         self._tell(events.Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
-        self.clock.at(self.clock.now + self._around.heartbeat_interval_s, self._heartbeat, name, incarnation)
+        self.clock.at(self.clock.now + self._environment.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
     def _samples(self, machine: Machine) -> tuple[Sample, ...]:
         """Return what the node would have measured of the steps it does now."""
-        samples, context = [], self._around.context
+        samples, context = [], self._environment.context
         for stage, server in machine.servers.items():
             if server.count:
                 units = max(1, round(server.count / server.rounds))
@@ -278,21 +269,21 @@ class Replay:
         """Let whoever waits for a dead node notice."""
         for stage in attempt.route.stages:
             if not self._nodes[stage.node_id].is_in:
-                self.clock.at(self.clock.now + self._around.notice_s, self._notice, attempt, stage.node_id)
+                self.clock.at(self.clock.now + self._environment.notice_s, self._notice, attempt, stage.node_id)
                 return
 
     def _notice(self, attempt: Attempt, node_id: str) -> None:
         if attempt.state != "over":
-            life = self._break_off(attempt)
-            self._tell(events.Failed(attempt.request_id, attempt.number, life.generated, node_id))
+            simulated = self._break_off(attempt)
+            self._tell(events.Failed(attempt.request_id, attempt.number, simulated.generated, node_id))
 
     def _break_off(self, attempt: Attempt) -> SimulatedRequest:
-        life = self._lives[attempt.request_id]
+        simulated = self._unfinished[attempt.request_id]
         del self._attempts[attempt.request_id]
-        life.generated += self.service.stop(attempt)
-        life.interruptions += 1
-        self.waiting[attempt.request_id] = life
-        return life
+        simulated.generated += self.service.stop(attempt)
+        simulated.interruptions += 1
+        self.waiting[attempt.request_id] = simulated
+        return simulated
 
     def _tick(self, due_s: float) -> None:
         if due_s == self._tick_s:
@@ -320,18 +311,18 @@ class Replay:
                 if attempt is not None and attempt.number == number:
                     self._break_off(attempt)
             case instructions.Reject(request_id=name, reason=reason):
-                life = self._end(name)
-                if self._around.start_s <= life.request.at_s < self._around.end_s:
+                simulated = self._end(name)
+                if self._environment.start_s <= simulated.request.at_s < self._environment.end_s:
                     self.reasons[reason.token] = self.reasons.get(reason.token, 0) + 1
-                self.record.add(life, "rejected", now_s)
+                self.record.add(simulated, "rejected", now_s)
             case instructions.Replan():
                 self.num_plans += 1
-                planned = self._around.plan(instruction)
-                self.clock.at(now_s + self._around.plan_s * is_warm, self._tell, planned)
+                planned = self._environment.plan(instruction)
+                self.clock.at(now_s + self._environment.plan_s * is_warm, self._tell, planned)
             case instructions.Load(node_id=name, version=version):
                 member = self._nodes[name]
                 self.num_loads += is_warm
-                member.free_s = max(now_s, member.free_s) + self._around.load_s(instruction) * is_warm
+                member.free_s = max(now_s, member.free_s) + self._environment.load_s(instruction) * is_warm
                 self.clock.at(member.free_s, self._loaded, events.Loaded(name, member.incarnation, version))
             case instructions.EvictNode():
                 self.num_evicted += 1
@@ -344,17 +335,17 @@ class Replay:
 
     def _dispatch(self, instruction: instructions.Dispatch) -> None:
         name, route = instruction.request_id, instruction.route
-        life = self._lives[name]
+        simulated = self._unfinished[name]
         assert name not in self._attempts, f"{name} is sent while it runs"
         self.waiting.pop(name, None)
-        if math.isnan(life.sent_s):
-            life.sent_s = self.clock.now
+        if math.isnan(simulated.sent_s):
+            simulated.sent_s = self.clock.now
         attempt = Attempt(
             name,
             instruction.attempt,
             route,
-            read_tokens=max(1, life.request.prompt_tokens + life.generated - route.cached_tokens),
-            new_tokens=life.request.output_tokens - life.generated,
+            read_tokens=max(1, simulated.request.prompt_tokens + simulated.generated - route.cached_tokens),
+            new_tokens=simulated.request.output_tokens - simulated.generated,
         )
         self._attempts[name] = attempt
         self.service.start(attempt)

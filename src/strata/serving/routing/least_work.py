@@ -94,10 +94,6 @@ class LeastWorkRouting(PipelineRouter):
         super().release(request_id, now_s)
         self.reading.leave(request_id)
 
-    def times(self, request: RequestSignal, now_s: float) -> Times:
-        """Return what a request would see of each pipeline, the wait for earlier prompts included."""
-        return self._foresee(request, now_s)[0]
-
     def weighed(self, request: RequestSignal, now_s: float) -> tuple[Times, Floats, Bools]:
         """Return what a request would see of each pipeline, what it would cost there, and where there is room [P].
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from strata.serving.routing.layered import DynamicProgrammingRouting
 from strata.serving.routing.least_work import LeastWorkRouting
@@ -12,13 +12,12 @@ from strata.serving.routing.router import Router
 
 RoutingStrategy = Literal["auto", "dp", "rr"]
 
-ROUTERS: Final[Mapping[RoutingStrategy, Callable[[], Router]]] = {
-    "auto": LeastWorkRouting,
-    "dp": DynamicProgrammingRouting,
-    "rr": RoundRobinPipelineRouting,
-}
-
 
 def make_router(strategy: RoutingStrategy) -> Router:
     """Return a router without a layout: it answers None until it is arranged."""
-    return ROUTERS[strategy]()
+    routers: dict[RoutingStrategy, Callable[[], Router]] = {
+        "auto": LeastWorkRouting,
+        "dp": DynamicProgrammingRouting,
+        "rr": RoundRobinPipelineRouting,
+    }
+    return routers[strategy]()

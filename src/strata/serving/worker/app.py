@@ -77,7 +77,7 @@ def _gauges(registry: Registry, worker: Worker) -> None:
         ("kv_capacity_bytes", "Bytes that the KV cache may take.", lambda: holder.kv_capacity_bytes),
         ("waiting", "Steps that wait for their turn.", lambda: stage.num_waiting),
     ):
-        read_gauge(registry, f"strata_worker_{name}", text, (), _alone(read))
+        read_gauge(registry, f"strata_worker_{name}", text, (), _without_labels(read))
     read_gauge(
         registry,
         "strata_worker_layers",
@@ -89,15 +89,15 @@ def _gauges(registry: Registry, worker: Worker) -> None:
         ("steps_total", "Steps that this worker ran.", lambda: stage.num_steps),
         ("tokens_total", "Tokens of attempts that this worker drives.", lambda: driver.num_tokens),
     ):
-        read_counter(registry, f"strata_worker_{name}", text, (), _alone(read))
+        read_counter(registry, f"strata_worker_{name}", text, (), _without_labels(read))
 
 
-def _alone(read: Callable[[], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+def _without_labels(read: Callable[[], float]) -> Callable[[], dict[tuple[str, ...], float]]:
     return lambda: {(): read()}
 
 
 def _routes(worker: Worker, registry: Registry) -> list[Route]:
-    async def load(message: wire.LoadMessage) -> Response:
+    async def load(message: wire.RangeMessage) -> Response:
         worker.load(message)
         return Response(status_code=ACCEPTED)
 
@@ -135,7 +135,7 @@ def _routes(worker: Worker, registry: Registry) -> list[Route]:
         return PlainTextResponse(render(registry), headers={"content-type": CONTENT_TYPE})
 
     return [
-        Route("/load", _reads(wire.LoadMessage, load), methods=["POST"]),
+        Route("/load", _reads(wire.RangeMessage, load), methods=["POST"]),
         Route("/release", _reads(wire.ReleaseMessage, release), methods=["POST"]),
         Route("/generate", _reads(wire.GenerateMessage, generate), methods=["POST"]),
         Route("/token", _reads(wire.TokenMessage, token), methods=["POST"]),
