@@ -37,11 +37,12 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True)
 class RunQueueDelays:
-    """Waits by index, sorted by thread and time; `task` is who waits, `cpu` an index as in `OnCpuIntervals`.
+    """Waits by index, sorted by thread and time; `task` is who waits.
 
     `is_over`: the thread ran again before the trace ended; the others are cut off there. `waker` is the life that
     woke it, -1 for none and for interrupts on an idle CPU. A wait is on one CPU after the other where the kernel
-    moved the thread: `part_wait`, `part_cpu`, `part_start_ns` and `part_end_ns` have one value for each of these.
+    moved the thread: `part_wait`, `part_cpu` (an index as in `OnCpuIntervals`), `part_start_ns` and `part_end_ns`
+    have one value for each of these.
     """
 
     task: NDArray[np.int32]
@@ -50,7 +51,6 @@ class RunQueueDelays:
     cause: NDArray[np.uint8]
     is_over: Bools
     waker: NDArray[np.int32]
-    cpu: NDArray[np.int32]
     part_wait: Ints
     part_cpu: NDArray[np.int32]
     part_start_ns: Ints
@@ -121,7 +121,6 @@ def run_queue_delays_of(trace: Trace, tasks: TaskInstances, on_cpu: OnCpuInterva
         cause,
         is_over,
         np.where(is_woken, _wakers(trace, on_cpu, start), -1).astype(np.int32),
-        part_cpu[is_last],
         part_wait,
         part_cpu,
         part_start_ns,

@@ -11,7 +11,7 @@ from strata.errors import MissingPart, StrataError
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Machine, ThreadGone
 from strata.host.apply.undo import undo
-from strata.host.apply.values import beside, holds, subject
+from strata.host.apply.values import beside, is_done
 from strata.host.policy.step import Step
 
 Result = Literal["done", "already", "skipped", "would"]
@@ -74,14 +74,14 @@ def _look(step: Step, machine: Machine) -> StepOutcome:
         return StepOutcome(step, "would") if made else StepOutcome(step, "skipped", why=str(gone))
     except OSError as error:
         return StepOutcome(step, "skipped", why=error.strerror or str(error))
-    return StepOutcome(step, "already" if _is_done(step, before) else "would", before)
+    return StepOutcome(step, "already" if is_done(step, before) else "would", before)
 
 
 def _take(step: Step, machine: Machine, journal: Journal) -> StepOutcome:
     try:
         meant = machine.check(step)  # also where the file does not say when its thread started
         before = machine.read(step.act, step.path, step.value)
-        if _is_done(step, before):
+        if is_done(step, before):
             return StepOutcome(step, "already", before)
         others = tuple((path, machine.read("write", path, "")) for path in beside(step.path))
         record = journal.announce(meant, machine.before(step.act, step.path, step.value), others)
@@ -96,15 +96,6 @@ def _take(step: Step, machine: Machine, journal: Journal) -> StepOutcome:
             return StepOutcome(step, "skipped", before, "its cpuset holds none of these CPUs")
         raise
     return StepOutcome(step, "done", before)
-
-
-def _is_done(step: Step, before: str) -> bool:
-    if step.act == "mkdir":
-        return before == "there"
-    if step.act == "attach":
-        return before == step.path
-    # Where pages are is not asked: moving those that are there already costs nothing.
-    return step.act != "migrate" and holds(subject(step), step.value, before)
 
 
 def _refused(step: Step, error: OSError) -> StrataError:

@@ -84,14 +84,7 @@ class Journal:
     def announce(self, step: Step, before: str, beside: tuple[tuple[str, str], ...]) -> Record:
         """Put a change on disk that is made next."""
         record = Record(max(self.records, default=-1) + 1, step, before, beside)
-        self._append(
-            {
-                "n": record.number,
-                "step": step.to_dict(),
-                "before": before,
-                "beside": [list(pair) for pair in beside],
-            }
-        )
+        self._append({"n": record.number, "step": step.to_dict(), "before": before, "beside": beside})
         self.records[record.number] = record
         return record
 

@@ -9,7 +9,7 @@ from typing import Literal
 from strata.errors import StrataError
 from strata.host.apply.journal import Journal, Record
 from strata.host.apply.machine import Machine, ThreadGone
-from strata.host.apply.values import FORGOTTEN, holds, subject, undoing
+from strata.host.apply.values import FORGOTTEN, holds, is_done, subject, undoing
 
 Result = Literal["restored", "unchanged", "gone", "changed", "kept", "failed", "would"]
 
@@ -126,12 +126,7 @@ def _is_same(record: Record, current: str, other: str) -> bool:
 
 def _is_ours(record: Record, current: str) -> bool:
     """Return whether what is there is what the step put there."""
-    step = record.step
-    if step.act == "mkdir":
-        return current == "there"
-    if step.act == "attach":
-        return current == step.path
-    if record.after is not None and _is_same(record, current, record.after):
-        return True
-    # A crash came between the change and its confirmation.
-    return record.after is None and holds(subject(step), step.value, current)
+    if record.step.act not in ("mkdir", "attach") and record.after is not None:
+        return _is_same(record, current, record.after)
+    # Otherwise a crash came between the change and its confirmation.
+    return is_done(record.step, current)

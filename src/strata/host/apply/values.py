@@ -34,6 +34,16 @@ def holds(name: str, wanted: str, current: str) -> bool:
     return current.strip() == wanted.strip()
 
 
+def is_done(step: Step, current: str) -> bool:
+    """Return whether what a step changes, which says `current`, is as the step wants it."""
+    if step.act == "mkdir":
+        return current == "there"
+    if step.act == "attach":
+        return current == step.path
+    # Where pages are is not asked: moving those that are there already costs nothing.
+    return step.act != "migrate" and holds(subject(step), step.value, current)
+
+
 def undoing(name: str, wanted: str, before: str) -> str | None:
     """Return what to write to have `before` back after `wanted` was written; None where nothing need be."""
     if name == "cgroup.subtree_control":

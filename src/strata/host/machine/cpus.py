@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from strata.fleet import local
@@ -115,7 +117,5 @@ def _hz(path: Path) -> float:
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
-    groups: dict[int, list[int]] = {}
-    for key, cpu in pairs:
-        groups.setdefault(key, []).append(cpu)
-    return {key: tuple(cpus) for key, cpus in sorted(groups.items())}
+    groups = groupby(sorted(pairs), key=itemgetter(0))
+    return {key: tuple(cpu for _, cpu in group) for key, group in groups}

@@ -25,24 +25,22 @@ SYSTEM: Final = ("/system.slice", "/init.scope", "/user.slice")
 """Cgroups with daemons and shells, which must never wait until all else sleeps."""
 
 
-def cgroup_steps(
-    threads: Sequence[Classified], kernel: Kernel, parts: Split, left: list[LeftOut]
-) -> Iterator[Step]:
-    """Yield the steps on cgroups, by the controllers there are; what cannot be done is added to `left`."""
+def cgroup_steps(threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step | LeftOut]:
+    """Yield the steps on cgroups, by the controllers there are; and what cannot be done here."""
     for controller, files in CONTROLS.items():
         if controller not in kernel.controllers:
             why = f"no controller {controller} there" if kernel.cgroup_root else "cgroup v2 is not mounted"
-            left.append(LeftOut(files, why))
+            yield LeftOut(files, why)
     if not kernel.cgroup_root or not kernel.controllers & CONTROLS.keys():
         return
     if "cpuset" in kernel.controllers and not parts.critical:
-        left.append(LeftOut("cpuset.cpus", "too few CPUs to set some aside"))
+        yield LeftOut("cpuset.cpus", "too few CPUs to set some aside")
     if any(_is_hidden(thread.thread.cgroup) and thread.layer != "rest" for thread in threads):
-        left.append(LeftOut("cgroups of threads outside of this cgroup namespace", "not to be seen from here"))
+        yield LeftOut("cgroups of threads outside of this cgroup namespace", "not to be seen from here")
     threads = [thread for thread in threads if not _is_hidden(thread.thread.cgroup)]
     jobs = sorted({thread.thread.cgroup for thread in threads if thread.layer != "rest"})
     if "" in jobs:
-        left.append(LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined"))
+        yield LeftOut("cgroups of threads in the root cgroup", "it can neither be weighted nor confined")
     for job in (job for job in jobs if job):
         yield from _job(job, [thread for thread in threads if thread.thread.cgroup == job], kernel, parts)
     yield from _others(jobs, threads, kernel, parts)

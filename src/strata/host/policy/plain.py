@@ -43,19 +43,20 @@ class PlainPolicy:
 def plain(cpus: Cpus, kernel: Kernel, threads: Sequence[Classified]) -> PlainPolicy:
     """Return the steps that give a host's threads the four layers without sched_ext."""
     parts = split(cpus, threads)
-    steps: list[Step] = []
-    left: list[LeftOut] = []
     if not any(thread.layer != "rest" for thread in threads):
         return PlainPolicy((), (LeftOut("everything", "no thread of a job was found"),), parts)
-    steps += _nice(threads)
-    steps += cgroup_steps(threads, kernel, parts, left)
-    # Behind the cpusets: older kernels forget an affinity when a thread enters one.
-    steps += _affinity(threads, cpus, parts, left)
-    steps += _memory(threads, kernel, left)
-    steps += _interrupts(threads, kernel, parts, left)
-    steps += _frequency(cpus, parts, left)
-    steps += _bandwidth(threads, kernel, left)
-    return PlainPolicy(tuple(steps), tuple(left), parts)
+    items = (
+        *_nice(threads),
+        *cgroup_steps(threads, kernel, parts),
+        # Behind the cpusets: older kernels forget an affinity when a thread enters one.
+        *_affinity(threads, cpus, parts),
+        *_memory(threads, kernel),
+        *_interrupts(threads, kernel, parts),
+        *_frequency(cpus, parts),
+        *_bandwidth(threads, kernel),
+    )
+    steps = tuple(item for item in items if isinstance(item, Step))
+    return PlainPolicy(steps, tuple(item for item in items if isinstance(item, LeftOut)), parts)
 
 
 def _task(thread: Classified) -> str:
@@ -79,7 +80,7 @@ def _nice(threads: Sequence[Classified]) -> Iterator[Step]:
         yield Step("nice", _task(thread), str(wanted), why, thread.layer, thread.thread.start_ticks)
 
 
-def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
+def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split) -> Iterator[Step | LeftOut]:
     if len(cpus.nodes) < 2:
         return
     everywhere = set(cpus.numbers)
@@ -100,12 +101,12 @@ def _affinity(threads: Sequence[Classified], cpus: Cpus, parts: Split, left: lis
         yield Step("affinity", _task(thread), show(near), why, thread.layer, thread.thread.start_ticks)
     if pinned:
         what = f"affinity of {pinned} {'thread' if pinned == 1 else 'threads'}"
-        left.append(LeftOut(what, "pinned by the application itself"))
+        yield LeftOut(what, "pinned by the application itself")
 
 
-def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
+def _memory(threads: Sequence[Classified], kernel: Kernel) -> Iterator[Step | LeftOut]:
     if len(kernel.memory_nodes) < 2:
-        left.append(LeftOut("memory beside the GPU", "the machine has one NUMA node with memory"))
+        yield LeftOut("memory beside the GPU", "the machine has one NUMA node with memory")
         return
     for thread in threads:
         if thread.thread.is_leader and thread.layer != "rest" and thread.node in kernel.memory_nodes:
@@ -114,17 +115,15 @@ def _memory(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) 
             yield Step("migrate", f"/proc/{thread.thread.pid}", str(thread.node), why, thread.layer, start)
 
 
-def _interrupts(
-    threads: Sequence[Classified], kernel: Kernel, parts: Split, left: list[LeftOut]
-) -> Iterator[Step]:
+def _interrupts(threads: Sequence[Classified], kernel: Kernel, parts: Split) -> Iterator[Step | LeftOut]:
     if not parts.critical:
-        left.append(LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads"))
+        yield LeftOut("interrupts off critical CPUs", "no CPU is set aside for critical threads")
         return
     if any(thread.thread.name == "irqbalance" for thread in threads):
         why = (
             f"irqbalance moves them back unless IRQBALANCE_BANNED_CPULIST={show(parts.critical)}, or it is stopped"
         )
-        left.append(LeftOut("interrupts staying there", why))
+        yield LeftOut("interrupts staying there", why)
     for irq, where in kernel.irqs.items():
         kept = [cpu for cpu in where if cpu not in parts.critical]
         # One that may land on critical CPUs only was put there; it goes where the others are.
@@ -135,20 +134,20 @@ def _interrupts(
             )
 
 
-def _frequency(cpus: Cpus, parts: Split, left: list[LeftOut]) -> Iterator[Step]:
+def _frequency(cpus: Cpus, parts: Split) -> Iterator[Step | LeftOut]:
     slow = [cpu for cpu in cpus.all if cpu.number in parts.critical and 0 < cpu.floor_hz < cpu.top_hz]
     if not any(cpu.top_hz for cpu in cpus.all):
-        left.append(LeftOut("frequency floor", "the kernel has no cpufreq here"))
+        yield LeftOut("frequency floor", "the kernel has no cpufreq here")
     for cpu in slow:
         path = f"/sys/devices/system/cpu/cpu{cpu.number}/cpufreq/scaling_min_freq"
         yield Step("write", path, f"{cpu.top_hz / 1e3:.0f}", "critical CPUs do not slow down", "critical")
 
 
-def _bandwidth(threads: Sequence[Classified], kernel: Kernel, left: list[LeftOut]) -> Iterator[Step]:
+def _bandwidth(threads: Sequence[Classified], kernel: Kernel) -> Iterator[Step | LeftOut]:
     own = [thread for thread in threads if thread.layer == "pipeline"]
     if not kernel.resctrl_domains:
         why = "resctrl is not mounted, or caps no bandwidth in percents"
-        left.append(LeftOut("memory bandwidth of the pipeline", why))
+        yield LeftOut("memory bandwidth of the pipeline", why)
         return
     if not own:
         return

@@ -102,13 +102,13 @@ def compare(
     steal: Steal | None = None,
 ) -> Quick:
     """Return what happened between two snapshots, `seconds` apart: critical threads first, then who waited."""
-    old = {_key(thread): thread for thread in before}
-    changes = [_change(old[_key(thread)], thread) for thread in after if _key(thread) in old]
+    old = {thread.thread.key: thread for thread in before}
+    new = {thread.thread.key: thread for thread in after}
+    changes = [_change(old[key], thread) for key, thread in new.items() if key in old]
     moved = [change for change in changes if change.run_ms or change.wait_ms or change.wakeups]
     moved.sort(key=lambda change: (change.thread.layer != "critical", -change.wait_ms, change.thread.thread.tid))
     pools = _pools(moved, seconds)
     rates = _rates(*interrupts, seconds)
-    new = {_key(thread) for thread in after}
     return Quick(
         seconds,
         num_cpus,
@@ -116,14 +116,10 @@ def compare(
         pools,
         rates,
         (*_notes(moved, pools, seconds, num_cpus), *_stolen(steal)),
-        len(new - old.keys()),
-        len(old.keys() - new),
+        len(new.keys() - old.keys()),
+        len(old.keys() - new.keys()),
         steal,
     )
-
-
-def _key(thread: Classified) -> tuple[int, int]:
-    return thread.thread.tid, thread.thread.start_ticks
 
 
 def _change(old: Classified, new: Classified) -> Change:

@@ -17,7 +17,6 @@ class Pair:
     """
 
     job: str
-    number: int
     is_ab: bool
     change: float | None
     drift: float | None
@@ -57,7 +56,6 @@ def _pair(rollout: Rollout, first: Attempt, second: Attempt) -> Pair | None:
     change = drift if drift is None or not is_first else -drift
     return Pair(
         first.job,
-        first.number // 2,
         is_ab,
         change,
         drift,

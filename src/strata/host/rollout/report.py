@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -67,13 +67,13 @@ class RolloutReport:
                 "smallest_change": math.expm1(noise.smallest),
             },
             "drift_ratio": self.drift,
-            "ratio": _interval(self.ratio),
+            "ratio": self.ratio and asdict(self.ratio),
             "ratio_any_time": {
                 "low": math.exp(verdict.low) if math.isfinite(verdict.low) else None,
                 "high": math.exp(verdict.high) if math.isfinite(verdict.high) else None,
                 "confidence": 1 - plan.alpha,
             },
-            "capacity_saved": _interval(self.saved),
+            "capacity_saved": self.saved and asdict(self.saved),
             "devices": sum(job.devices for job in self.jobs),
             "failures": {"candidate": verdict.failed_candidate, "baseline": verdict.failed_baseline},
             "jobs_back": list(verdict.jobs_back),
@@ -139,14 +139,3 @@ def _jobs(verdict: Verdict) -> tuple[JobReport, ...]:
         for name, pairs in of_job.items()
     ]
     return tuple(sorted(reports, key=lambda job: job.change))
-
-
-def _interval(interval: Interval | None) -> dict[str, float] | None:
-    if interval is None:
-        return None
-    return {
-        "estimate": interval.estimate,
-        "low": interval.low,
-        "high": interval.high,
-        "confidence": interval.confidence,
-    }

@@ -75,8 +75,8 @@ def changes(
     before: tuple[Classified, ...], after: tuple[Classified, ...]
 ) -> tuple[tuple[str, Classified | None, Classified | None], ...]:
     """Return what is new: `born`, `changed` (its pool or layer), `gone`, each with the thread before and after."""
-    old = {(thread.thread.tid, thread.thread.start_ticks): thread for thread in before}
-    new = {(thread.thread.tid, thread.thread.start_ticks): thread for thread in after}
+    old = {thread.thread.key: thread for thread in before}
+    new = {thread.thread.key: thread for thread in after}
     changed: list[tuple[str, Classified | None, Classified | None]] = []
     for key, thread in new.items():
         was = old.get(key)

@@ -34,6 +34,11 @@ class Thread:
     user: int = 0
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Return what tells it from all others, also of the same number."""
+        return self.tid, self.start_ticks
+
+    @property
     def is_leader(self) -> bool:
         """Return whether it is its process's first thread."""
         return self.tid == self.pid
