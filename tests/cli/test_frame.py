@@ -99,7 +99,9 @@ def held(capsys, code, what):
 def test_help_on_a_full_disk_is_one_error(path, monkeypatch, capsys):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
+        num_open = len(os.listdir("/proc/self/fd"))
         assert run([*path[1:], "--help"]) == 5
+        assert len(os.listdir("/proc/self/fd")) == num_open  # a library's user goes on after it
         monkeypatch.undo()
     error, advice = capsys.readouterr().err.splitlines()
     assert error == "error: cannot write: No space left on device"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from strata.cli import slices
 from strata.cli.main import cli
+from tests.slicing import ledger_builders
 from tests.slicing.ledger_builders import MIB, Ledger
 
 
@@ -20,7 +21,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("STRATA_LEDGER", raising=False)
     monkeypatch.setattr("strata.slicing.ledger_directory.os.geteuid", lambda: 4242)  # root would see everybody's
     monkeypatch.setattr("os.geteuid", lambda: 4242)
-    return tmp_path / "strata" / "slices"
+    yield tmp_path / "strata" / "slices"
+    ledger_builders.die()
 
 
 def two_devices() -> Ledger:

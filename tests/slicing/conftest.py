@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slicing import fake_accelerators
+from tests.slicing import fake_accelerators, ledger_builders
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,12 @@ def accelerators(tmp_path_factory: pytest.TempPathFactory) -> fake_accelerators.
             fake_accelerators.build(folder)
             (folder / "built").touch()
     return fake_accelerators.Accelerators(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_slot_outlives_its_test() -> Iterator[None]:
+    yield
+    ledger_builders.die()
 
 
 @pytest.fixture

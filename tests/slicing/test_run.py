@@ -199,16 +199,12 @@ def replace(calls, refused=()):
 
 def test_the_slice_stays_locked_in_what_is_started(make):
     launch, calls = make("sh"), []
-    before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(Replaced):
         start(launch, execute=replace(calls))
-    (new,) = {
-        int(file) for file in set(os.listdir("/proc/self/fd")) - before if Path(f"/proc/self/fd/{file}").exists()
-    }
-    assert new >= 64
-    assert os.get_inheritable(new)
-    assert os.readlink(f"/proc/self/fd/{new}") == launch.environment["STRATA_LEDGER"]
-    os.close(new)
+    (passed_on,) = files_of(launch) - {launch.file}
+    assert passed_on >= 64
+    assert os.get_inheritable(passed_on)
+    os.close(passed_on)
     assert [(path, arguments) for path, arguments, _ in calls] == [(str(launch.program), ["sh"])]
 
 
@@ -220,14 +216,16 @@ def test_a_script_without_a_first_line_is_the_shells(make, tmp_path):
     with pytest.raises(Replaced):
         start(launch, execute=replace(calls, refused=[str(script)]))
     assert calls[-1][:2] == ("/bin/sh", ["/bin/sh", str(script), "x"])
-    os.close(next(int(f) for f in os.listdir("/proc/self/fd") if int(f) >= 64 and _is(f, launch)))
+    (passed_on,) = files_of(launch) - {launch.file}
+    os.close(passed_on)
 
 
-def _is(file, launch):
-    try:
-        return os.readlink(f"/proc/self/fd/{file}") == launch.environment["STRATA_LEDGER"]
-    except OSError:
-        return False
+def files_of(launch: Launch) -> set[int]:
+    """Return the descriptors of this process that are open on the slice's ledger."""
+    ledger = launch.environment["STRATA_LEDGER"]
+    files = {int(entry.name): entry for entry in Path("/proc/self/fd").iterdir()}
+    # The descriptor that listed them is closed by now, and is none of these.
+    return {number for number, entry in files.items() if entry.is_symlink() and os.readlink(entry) == ledger}
 
 
 def test_where_few_files_are_allowed_the_slice_is_held_all_the_same(make, monkeypatch):

@@ -120,4 +120,5 @@ def _abandon_stdout() -> None:
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):  # closed, or no file: there is nothing to let go
         return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), descriptor)

@@ -195,6 +195,7 @@ def test_the_kernels_trace_tells_of_errors_that_were_not_corrected(traced: tuple
     assert started.read(0.0) == []
     os.write(writer, line(CARD, CORRECTED) + line(CARD, FATAL) + line("0000:00:1c.0", NONFATAL))
     assert started.read(1.0) == [Fault(1.0, "aer-fatal", CARD), Fault(1.0, "aer-nonfatal", "0000:00:1c.0")]
+    started.close()
 
 
 def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[trace.AerTrace, int]) -> None:
