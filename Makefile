@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-laws test-full test-real test-cluster control-plane vm-test vm check docs clean
+.PHONY: help demo test test-laws test-full test-real test-minutes test-cluster control-plane vm-test vm check docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -23,8 +23,8 @@ $(VENV)/dev.stamp: $(VENV)/base.stamp
 demo: $(VENV)/base.stamp  ## plan three real jobs on bundled fleets (no torch, no GPU)
 	$(BIN)/strata demo
 
-test: $(VENV)/dev.stamp  ## run all tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+test: $(VENV)/dev.stamp  ## run all tests that need no real parts and take no long time
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'not real and not long and not full'
 
 ROUNDS ?= 20
 test-laws: $(VENV)/dev.stamp  ## run the properties with ROUNDS times new random examples (nightly; 20 rounds: hours)
@@ -39,7 +39,10 @@ $(VENV)/real.stamp: $(VENV)/dev.stamp
 	touch $@
 
 test-real: $(VENV)/real.stamp control-plane  ## install the real parts (torch, ray: 3 GB) and run the tests that need them
-	STRATA_REAL=1 $(BIN)/python -m pytest -m real
+	STRATA_REAL=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m '(real or long) and not full'
+
+test-minutes: $(VENV)/real.stamp control-plane  ## run the tests that take minutes each
+	STRATA_REAL=1 $(BIN)/python -m pytest -m full
 
 control-plane:  ## build Kubernetes and etcd for the tests, once (needs Go; 10 to 15 minutes on two cores)
 	tools/controlplane/build
@@ -57,7 +60,7 @@ vm:  ## fetch a kernel and build scx_layered for the tests in a virtual machine,
 vm-test: $(VENV)/dev.stamp vm  ## run strata host on a kernel with sched_ext, in a virtual machine (15 minutes)
 	STRATA_VM=1 $(BIN)/python -m pytest tests/host/vm
 
-test-full: test test-real vm-test  ## all of these and 3 rounds of test-laws: before an issue is called resolved
+test-full: test test-real test-minutes vm-test  ## all of these and 3 rounds of test-laws: before an issue is called resolved
 	$(MAKE) test-laws ROUNDS=3
 
 check: $(VENV)/dev.stamp  ## lint, types, import floors, generated docs

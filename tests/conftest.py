@@ -14,12 +14,14 @@ from tests.cluster.integration import control_plane
 from tests.host import traces as host_traces
 from tests.host.vm import guest
 from tests.slicing import fake_accelerators
+from tests.support import laws
 
 # A loaded machine is slow now and then; how fast something is benchmarks say. The examples are the same in every
 # run, so that what was green is green; `make test-laws` draws others. No database: the checkout may be read-only.
 settings.register_profile(
     "strata",
-    derandomize=not os.environ.get("STRATA_LAWS"),
+    derandomize=not laws.IS_LONG,
+    max_examples=laws.num_examples(laws.NUM_EXAMPLES),
     database=None,
     deadline=None,
     print_blob=True,

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strata import stats
+from tests.support.laws import examples
 
 SAMPLES = arrays(np.float64, st.integers(2, 30), elements=st.floats(-1e6, 1e6, width=32))
 
@@ -58,7 +59,7 @@ def test_the_interval_of_a_median_is_the_textbooks():
 
 
 @given(SAMPLES, st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_order_of_a_sample_does_not_matter(sample, seed):
     shuffled = rng(seed).permutation(sample)
     assert stats.bootstrap(np.median, sample, rng=rng(1), resamples=50) == stats.bootstrap(
@@ -69,7 +70,7 @@ def test_the_order_of_a_sample_does_not_matter(sample, seed):
 
 
 @given(SAMPLES)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_an_interval_lies_within_the_sample_and_the_same_seed_gives_the_same(sample):
     interval = stats.bootstrap(np.median, sample, rng=rng(), resamples=50)
     assert sample.min() <= interval.low <= interval.high <= sample.max()

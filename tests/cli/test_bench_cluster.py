@@ -11,8 +11,8 @@ from strata.evaluation.bench import cluster as body
 def run(monkeypatch, *more):
     monkeypatch.setattr(body, "SIZES", (20, 40))
     monkeypatch.setattr(body, "TRACES", 1)
-    monkeypatch.setattr(body, "TRACE_GANGS", 40)
-    result = CliRunner().invoke(cli, ["bench", "cluster", "--decisions", "60", *more])
+    monkeypatch.setattr(body, "TRACE_GANGS", 12)
+    result = CliRunner().invoke(cli, ["bench", "cluster", "--decisions", "20", *more])
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -59,7 +59,7 @@ def test_a_file_that_is_none_is_refused_with_its_place(tmp_path):
 
 
 def test_the_world_answers_its_rate_for_every_size(monkeypatch):
-    monkeypatch.setattr(body, "SIZES", ((3, 3),))
+    monkeypatch.setattr(body, "SIZES", ((2, 2),))
     args = ["bench", "world", "--envs", "8", "--instances", "1", "--steps", "2", "-o", "json"]
     result = CliRunner().invoke(cli, args)
     assert result.exit_code == 0, result.output

@@ -121,6 +121,7 @@ def test_values_that_cannot_be_are_refused(tmp_path: Path, broken: dict[str, Any
     assert run(["bench", "serving", write(tmp_path, entry() | broken)]) == BadFile.exit_code
 
 
+@pytest.mark.long("plans all published pools of up to 64 nodes")
 @pytest.mark.skipif(not CASES.is_file(), reason=f"needs {CASES.name} beside the checkout")
 def test_the_shared_cases_are_served_far_better_than_by_parallax(tmp_path: Path) -> None:
     tokens, decode = [], []

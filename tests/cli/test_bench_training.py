@@ -75,6 +75,7 @@ def test_a_bad_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "models" in capsys.readouterr().err
 
 
+@pytest.mark.long("plans all published points")
 @pytest.mark.skipif(not CASES.exists(), reason="../shared with the published cases is not here")
 def test_no_published_point_is_planned_worse_than_the_best_known() -> None:
     result = CliRunner().invoke(cli, ["bench", "training", str(CASES), "-o", "json"])

@@ -25,7 +25,7 @@ apiVersion: strata/v1alpha1
 kind: TrainingJob
 name: small
 model: opt-350m
-train: {global_batch: 64, sequence: 2048}
+train: {global_batch: 16, sequence: 2048}
 """
 PLAN_KEYS = {
     "rank", "step_time_s", "tokens_per_s", "utilization", "wan_bytes_per_step", "cost_usd_per_mtoken", "domains",
@@ -42,7 +42,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, Any]:
-    code = run(["plan", "train", *map(str, arguments), "-o", "json"])
+    """Plan without baselines, which take most of the time, unless they are asked for."""
+    baselines = () if "--baselines" in arguments else ("--no-baselines",)
+    code = run(["plan", "train", *map(str, arguments), *baselines, "-o", "json"])
     out = capsys.readouterr().out
     return code, json.loads(out) if out else None
 
@@ -53,7 +55,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
 
 
 def test_json_has_the_stable_keys(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, data = planned(capsys, *files, "--top", 2)
+    code, data = planned(capsys, *files, "--top", 2, "--baselines")
     assert code == 0
     assert {"plans", "baselines", "proof", "search_s"} <= data.keys()
     assert {"bound_s", "gap"} <= data["proof"].keys()
@@ -362,20 +364,20 @@ def test_why_not_plans_what_the_plan_was_made_from_and_nothing_else(
         assert {reason["token"] for reason in best["reasons"]} & {"scores-lower"}
     # The same names in another folder are other files.
     Path("there/fleet.yaml").write_text(FLEET.replace("num_gpus: 8", "num_gpus: 4"))
-    Path("there/job.yaml").write_text(JOB.replace("64", "32"))
+    Path("there/job.yaml").write_text(JOB.replace("16", "8"))
     monkeypatch.chdir(tmp_path / "there")
     if others:
         assert run(question) == 2
         message = capsys.readouterr().err
         assert f"fleet.yaml (in {tmp_path / 'there'}) has changed: West is 4" in message
-        assert "global_batch is 32, and was 64" in message
+        assert "global_batch is 8, and was 16" in message
         assert message.count("try:") == 1
 
 
 def test_no_baselines_are_compared_where_none_are_wanted(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, data = planned(capsys, *files, "--no-baselines")
+    code, data = planned(capsys, *files)
     assert (code, data["baselines"]) == (0, {})
     assert run(["plan", "train", *map(str, files), "--no-baselines"]) == 0
     assert "compared with" not in capsys.readouterr().out
@@ -411,15 +413,17 @@ def test_ctrl_c_in_a_baseline_ends_the_command(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(latency_blind, "evaluate", interrupted)
-    code, data = planned(capsys, *files)
+    code, data = planned(capsys, *files, "--baselines")
     assert code == 130
     assert data["plans"]
     assert "latency_blind" not in data["baselines"]
 
 
 def test_the_same_seed_gives_the_same_answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    files[0].write_text(FLEET.replace("num_gpus: 8", "num_gpus: 2"))
+
     def answer() -> str:
-        _, data = planned(capsys, *files)
+        _, data = planned(capsys, *files, "--baselines")
         return json.dumps({**data, "search_s": 0})
 
     assert answer() == answer()
@@ -447,6 +451,7 @@ def test_ctrl_c_prints_the_best_so_far_and_exits_130(
     assert data["proof"]["gap"] is None
 
 
+@pytest.mark.long("three exact plans with all baselines on fleets of a real size")
 def test_demo_plans_three_jobs_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--out", str(tmp_path / "out"), "-o", "json"]) == 0
     answers = json.loads(capsys.readouterr().out)

@@ -245,7 +245,7 @@ def test_explain_without_a_file_shows_the_latest_answer_of_either_kind(
     code, _, err = told(capsys, "explain")
     assert code == 2
     assert "no plan has been made yet" in err
-    run(["plan", "train", "seed", "opt-350m"])
+    run(["plan", "train", "seed", "opt-350m", "--no-baselines"])
     run(["plan", "serve", *map(str, files)])
     capsys.readouterr()
     assert "KV slots" in told(capsys, "explain")[1]

@@ -33,7 +33,7 @@ apiVersion: strata/v1alpha1
 kind: TrainingJob
 name: small
 model: opt-350m
-train: {global_batch: 64, sequence: 2048}
+train: {global_batch: 16, sequence: 2048}
 """
 SERVICE = """\
 apiVersion: strata/v1alpha1

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.scheduling.evaluation import TOKENS, evaluate
 from strata.cluster.scheduling.index import Index
 from strata.evaluation.placement.synthetic import synthetic_cluster
 from tests.cluster.builders import A100, B3, PROFILES, choose, claim, cluster, node
+from tests.support.laws import examples
 
 
 def said(asked, *nodes):
@@ -46,7 +47,7 @@ def test_other_cards_count_only_where_they_may(substitution, fits):
     assert said(asked, node("nv"), node("npu", B3))["npu"][0] == "no-profile"
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 99), st.sampled_from([1, 2, 4, 8, None]))
 def test_the_best_node_for_one_pod_is_where_the_router_goes(seed, count):
     index = Index.of(synthetic_cluster(40, np.random.default_rng(seed), busy=0.7))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.api import kinds
@@ -18,6 +18,7 @@ from strata.cluster.scheduling.index import Index
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from tests.cluster import objects
 from tests.cluster.builders import A100, B3, PROFILES
+from tests.support.laws import examples
 
 
 def placement(*places: tuple[str, tuple[int, ...]], memory: float | None = None, share: float = 0.0) -> Placement:
@@ -220,7 +221,7 @@ EVENTS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.sampled_from(EVENTS), max_size=12))
 def test_a_book_kept_up_to_date_is_the_book_of_what_is_there_now(events: list[tuple[Any, ...]]) -> None:
     cache = ClusterCache(PROFILES)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.controller.checkpoint import Search, newest_of
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
 from strata.cluster.controller.checkpoint_layouts import GRACE_S, FileSeen
+from tests.support.laws import examples
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -332,7 +333,7 @@ def test_a_zip_that_claims_several_disks_is_torn(tmp_path: Path) -> None:
     assert why(tmp_path) == {"step_1.pt": "checkpoint-torn"}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     names=st.sets(st.sampled_from([*dcp(2), *trainer(1), *megatron(3), *deepspeed(4), *TRACKERS, "last.pt"])),
     content=st.binary(max_size=80) | st.sampled_from([b"__0_0.distcp", b'{"weight_map": {"a": 1}}', b"3"]),

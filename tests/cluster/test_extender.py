@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.api import placement_annotation as placing
@@ -28,6 +28,7 @@ from strata.errors import BadFile, UsageError
 from strata.evaluation.placement.synthetic import synthetic_cluster
 from strata.reasons import REASONS
 from tests.cluster.builders import B3, PROFILES, cluster, node
+from tests.support.laws import examples
 
 INDEX = Index.of(
     cluster(
@@ -151,7 +152,7 @@ def test_what_is_no_question_is_refused(said):
         read_args(said)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 99), st.sampled_from(["1", "2", "4", "8"]), st.randoms())
 def test_filter_answers_a_part_of_the_names_in_their_order_and_accounts_for_all(seed, devices, random):
     index = Index.of(synthetic_cluster(30, np.random.default_rng(seed), busy=0.7))
@@ -166,7 +167,7 @@ def test_filter_answers_a_part_of_the_names_in_their_order_and_accounts_for_all(
     assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 99), st.sampled_from(["1", "2", "4", "8"]))
 def test_points_are_in_the_order_of_the_routers_scores(seed, devices):
     index = Index.of(synthetic_cluster(40, np.random.default_rng(seed), busy=0.7))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.api.actions import Apply, Event, Patch
@@ -29,6 +29,7 @@ from strata.fleet.fingerprint import Fingerprint, Probe
 from strata.fleet.health import Slow
 from strata.fleet.isolation import FORGIVEN_S, HOLD_S, MemberState, budget
 from tests.cluster.builders import node as node_state
+from tests.support.laws import examples
 
 T0 = 1_800_000_000.0
 OTHER = {"key": "team", "value": "a", "effect": "NoSchedule"}
@@ -360,7 +361,7 @@ healths = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(history=healths, share=st.sampled_from([0.05, 0.1, 0.3]))
 def test_never_more_than_the_budget_are_out_and_a_restart_changes_nothing(
     history: list[tuple[dict[int, float], float]], share: float

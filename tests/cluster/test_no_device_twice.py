@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.cluster.api import jobs, kinds
@@ -42,7 +42,6 @@ LATE = [("submit", "a", 1, 2), ("deliver", kinds.JOB, 1), ("turn",), ("submit", 
 LATE += [("deliver", kinds.JOB_SET, 1), ("turn",)]
 
 
-@settings(deadline=None)
 @example(LATE)
 @example([LATE[0], LATE[1], ("trouble", ("lost",)), *LATE[2:]])
 @given(st.lists(EVENTS, min_size=5, max_size=40))

@@ -3,13 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.scheduling.index import Index
 from strata.fleet.acu import Need
 from tests.cluster.builders import A100, B3, DIE, PROFILES, choose, claim, cluster, decide, node, quads
 from tests.cluster.placement_scores import every_placement, score
+from tests.support.laws import examples
 
 GIB = 2**30
 
@@ -341,7 +342,7 @@ def small_clusters(draw):
     return cluster(*nodes)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(small_clusters(), st.integers(1, 3), st.integers(1, 2))
 def test_no_placement_of_a_small_cluster_is_better(snapshot, pods, count):
     decision = decide(snapshot, claim(count, pods), PROFILES)
@@ -359,7 +360,7 @@ def test_no_placement_of_a_small_cluster_is_better(snapshot, pods, count):
     assert decision.choice.score >= 0.98 * best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.booleans()), max_size=12),
     st.integers(1, 5),
@@ -387,7 +388,7 @@ def test_gangs_are_placed_whole_or_not_at_all_and_no_device_is_given_twice(asked
         index = index.placed(placement)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=8))
 def test_an_updated_index_answers_as_a_new_one(asked):
     index = Index.of(cluster(*[node(f"n{i}", count=4, rdma_group=f"g{i // 2}") for i in range(4)]))

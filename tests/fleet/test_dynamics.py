@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
@@ -11,6 +11,7 @@ from strata.fleet.dynamics.parse import parse_process
 from strata.fleet.dynamics.process import Product
 from strata.fleet.dynamics.regimes import WARNING, Regimes, outage, precursor
 from strata.fleet.dynamics.replay import Replay, read_replay
+from tests.support.laws import examples
 
 MANY = (20_000, 2)
 
@@ -199,7 +200,7 @@ def test_a_product_multiplies_its_parts():
     np.testing.assert_allclose(factors[:, 0], [0.5, 0.75, 0.25])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 1000))
 def test_a_replay_gives_back_its_rows_exactly(rows, links, seed):
     factors = rng(seed).random((rows, links))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -21,9 +21,16 @@ from strata.fleet.ledger import (
     read_limits,
 )
 from strata.fleet.slices import QuotaLimits
-from tests.slicing.ledger_builders import MIB, Ledger, lock
+from tests.slicing.ledger_builders import MIB, Ledger, die, lock
+from tests.support.laws import examples
 
 HEADER = Path(ledger.__file__).parents[1] / "slicing" / "native" / "quota.h"
+
+
+@pytest.fixture(autouse=True)
+def _no_slot_outlives_its_test():
+    yield
+    die()
 
 
 def test_the_living_are_counted_and_the_others_are_gone(tmp_path):
@@ -117,7 +124,7 @@ def test_what_was_asked_for_is_read_back(tmp_path_factory, asked):
     assert read_limits(path) == asked
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, ledger.SIZE - 1), st.integers(0, 255)), max_size=50))
 def test_no_content_breaks_the_reader(tmp_path_factory, changes):
     made = Ledger()

@@ -3,11 +3,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.fleet import topology
 from strata.fleet.topology import Subset, best_subset
+from tests.support.laws import examples
 
 FAST, SLOW = 300e9, 25e9
 
@@ -74,7 +75,7 @@ def test_64_devices_in_shuffled_islands_are_solved_exactly(size, count):
     assert subset.total_bandwidth == islands(64, size)[:count, :count][np.triu_indices(count, 1)].sum()
 
 
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(st.integers(0, 2**32 - 1))
 def test_a_search_cut_short_says_so_and_still_answers(seed):
     upper = np.triu(np.random.default_rng(seed).integers(1, 10**6, (40, 40)), 1).astype(float)

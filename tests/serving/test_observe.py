@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
@@ -27,6 +27,7 @@ from strata.workload.model import Experts
 from strata.workload.serving_job import Demand, Derating
 from tests.support.builders import GBPS, card, domain, fleet, link
 from tests.support.inference_models import models, served, small, spec
+from tests.support.laws import examples
 
 LLAMA = served("llama-3.1-8b")
 DEMAND = Demand(16, 1024, 256)
@@ -125,7 +126,7 @@ def test_every_planned_stage_caches_the_whole_batch() -> None:
     assert all(server.kv_tokens >= 32 * 5000 and server.slots >= 32 for server in layout.servers)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(models(), st.lists(st.floats(0.05, 2.0), min_size=1, max_size=6), st.integers(0, 20_000))
 def test_whatever_the_model_plans_are_legal_and_cache_the_whole_batch(
     model: ModelInfo, memory_gb: list[float], prompt_tokens: int

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
@@ -13,6 +13,7 @@ from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import Problem
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
 TWO = fleet(domain("a"), domain("b"), gbps=5, ms=30)
@@ -59,7 +60,7 @@ def test_money_is_unknown_not_zero_where_a_domain_has_no_price():
     assert found.egress_usd_per_step > 0
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(st.integers(0, 10**6))
 def test_every_report_keeps_its_laws(seed):
     """Idle time is never negative, the parts of a step add up to it, a batch and one alone agree."""
@@ -78,7 +79,7 @@ def test_every_report_keeps_its_laws(seed):
         assert sum(parts.values()) == pytest.approx(together.step_time_s, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(st.integers(0, 10**6), st.floats(0.1, 1.0), st.floats(0.0, 0.2))
 def test_no_plan_is_faster_over_a_slower_or_longer_link(seed, slower, longer_s):
     problem = Problem.of(*small_case(seed, most_domains=2, gradient_compression=(1.0,)))

@@ -6,11 +6,12 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from strata.simulate.chrome import chrome_trace, write_trace
 from strata.simulate.timeline import Span, SpanKind, Timeline
 from tests.simulate.random_timelines import timelines
+from tests.support.laws import examples
 
 WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link West>East"
 STEP = Timeline(
@@ -39,7 +40,7 @@ def on_lane(trace):
 
 
 @given(timeline=timelines())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_trace_is_json_whose_events_have_all_their_fields(timeline):
     trace = json.loads(json.dumps(chrome_trace(timeline), allow_nan=False))
     assert trace["displayTimeUnit"] == "ms"
@@ -51,7 +52,7 @@ def test_a_trace_is_json_whose_events_have_all_their_fields(timeline):
 
 
 @given(timeline=timelines())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_nothing_on_a_lane_happens_at_the_same_time(timeline):
     for events in on_lane(chrome_trace(timeline)).values():
         for (start, length, _), (after, _, _) in pairwise(events):
@@ -59,7 +60,7 @@ def test_nothing_on_a_lane_happens_at_the_same_time(timeline):
 
 
 @given(timeline=timelines())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_work_and_bubbles_fill_a_stage_to_the_end_of_the_step(timeline):
     for events in on_lane(chrome_trace(timeline)).values():
         if any(event["cat"] == "bubble" for _, _, event in events):

@@ -4,11 +4,12 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate import collective
 from strata.simulate.collective import best_all_reduce, best_ring, diloco_s, eta
+from tests.support.laws import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 LINK = {"bandwidth_bytes_per_s": 2.0, "latency_s": 0.5}
@@ -61,7 +62,7 @@ def test_one_way_links_make_a_ring_the_only_algorithm():
 
 
 @given(seed=SEEDS, members=st.integers(2, 6))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_best_ring_is_the_best_of_all_orders(seed, members):
     bandwidth, latency = links(seed, members)
     every = []
@@ -83,7 +84,7 @@ def test_a_large_ring_finds_a_hidden_fast_one():
 
 
 @given(seed=SEEDS, members=st.integers(2, 6), factor=st.floats(1, 4))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_never_faster_with_less_bandwidth_or_more_latency(seed, members, factor):
     bandwidth, latency = links(seed, members)
     base = best_all_reduce(8.0, bandwidth, latency).time_s
@@ -94,7 +95,7 @@ def test_never_faster_with_less_bandwidth_or_more_latency(seed, members, factor)
 
 
 @given(seed=SEEDS, members=st.integers(2, 6))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_time_covers_the_bytes_on_every_link(seed, members):
     bandwidth, latency = links(seed, members)
     found = best_all_reduce(8.0, bandwidth, latency)

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
 from strata.simulate import pipeline
 from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
+from tests.support.laws import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -61,7 +62,7 @@ def step_by_events(times, plan, microbatches, warmup):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_recurrence_is_the_event_simulation(seed):
     rng, times = random_times(seed)
     microbatches, warmup = rng.integers(1, 10, 4), random_warmup(rng, times)
@@ -70,7 +71,7 @@ def test_the_recurrence_is_the_event_simulation(seed):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_all_depths_from_the_last_microbatch_on_are_gpipe(seed):
     rng, times = random_times(seed)
     stages = times.forward_s.shape[1]
@@ -87,7 +88,7 @@ def test_all_depths_from_the_last_microbatch_on_are_gpipe(seed):
     forward=st.integers(1, 9),
     backward=st.integers(1, 9),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_equal_stages_without_links_take_s_plus_m_minus_1_slots(stages, microbatches, forward, backward):
     times = equal_times(stages=stages, forward=forward, backward=backward)
     expected = (stages + microbatches - 1) * (forward + backward)
@@ -96,7 +97,7 @@ def test_equal_stages_without_links_take_s_plus_m_minus_1_slots(stages, microbat
 
 
 @given(stages=st.integers(2, 6), data=st.data(), link=st.floats(0, 3), latency=st.floats(0.01, 9))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_classic_1f1b_pays_a_slow_link_in_every_microbatch(stages, data, link, latency):
     cut = data.draw(st.integers(0, stages - 2))
     times = equal_times(stages=stages, cut=cut, link=link, latency=latency)
@@ -106,7 +107,7 @@ def test_classic_1f1b_pays_a_slow_link_in_every_microbatch(stages, data, link, l
 
 
 @given(stages=st.integers(2, 6), data=st.data(), link=st.floats(0, 3), latency=st.floats(0.01, 9))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_latency_aware_1f1b_pays_it_once_there_and_back(stages, data, link, latency):
     cut = data.draw(st.integers(0, stages - 2))
     times = equal_times(stages=stages, cut=cut, link=link, latency=latency)
@@ -125,7 +126,7 @@ def test_latency_aware_1f1b_hides_ways_that_differ_as_well(there_s, back_s):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_no_pipeline_gets_faster_by_a_slower_part(seed):
     rng, times = random_times(seed)
     warmup = random_warmup(rng, times)
@@ -135,7 +136,7 @@ def test_no_pipeline_gets_faster_by_a_slower_part(seed):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_latency_aware_is_never_slower_than_classic(seed):
     _, times = random_times(seed)
     classic = recurrence_s(times, 12, classic_warmup(times.forward_s.shape[1]))
@@ -176,7 +177,7 @@ def test_torch_gives_what_numpy_gives():
     np.testing.assert_array_equal(latency_aware_warmup(as_torch, 9).numpy(), latency_aware_warmup(times, 9))
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(SEEDS)
 def test_very_many_microbatches_go_on_at_the_pace_of_the_first_thousands(seed):
     rng, times = random_times(seed)

@@ -6,11 +6,12 @@ every cut is a WAN link with probability 1/2, then x ~ U(0, 3), L ~ U(0, 6) seco
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate import screening
 from strata.simulate.pipeline import StageTimes, classic_warmup, latency_aware_warmup, recurrence_s
+from tests.support.laws import examples
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -39,7 +40,7 @@ def wan_draws(seed, *, plans=300):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_gpipe_is_exact(seed):
     _, times, microbatches = random_case(seed)
     exact = recurrence_s(times, microbatches, microbatches[:, None])
@@ -47,7 +48,7 @@ def test_gpipe_is_exact(seed):
 
 
 @given(seed=SEEDS, stages=st.sampled_from([2, 4, 8]), latency=st.floats(0.5, 7.3))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_1f1b_is_exact_for_one_latent_link_between_equal_stages(seed, stages, latency):
     rng = np.random.default_rng(seed)
     latencies = np.zeros((1, stages - 1))
@@ -77,7 +78,7 @@ def test_classic_1f1b_stays_in_its_band():
 
 
 @given(seed=SEEDS)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_warmup_beats_the_lower_bound(seed):
     rng, times, microbatches = random_case(seed)
     warmup = np.cumsum(rng.integers(1, 5, times.forward_s.shape), axis=1)[:, ::-1] - 1

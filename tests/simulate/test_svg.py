@@ -5,11 +5,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from strata.simulate.svg import svg, write_svg
 from strata.simulate.timeline import Span, SpanKind, Timeline
 from tests.simulate.random_timelines import timelines
+from tests.support.laws import examples
 
 GOLDEN = Path(__file__).parent / "golden" / "two_stages.svg"
 WEST, EAST, LINK = "llama/stage 0 (West)", "llama/stage 1 (East)", "llama/link West>East"
@@ -91,7 +92,7 @@ def test_names_cannot_break_the_picture():
 
 
 @given(timeline=timelines())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_timeline_is_a_well_formed_picture_without_negative_sizes(timeline):
     picture = svg(timeline, title="t", width=500)
     for element in ElementTree.fromstring(picture).iter():

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.slicing.elf import read_elf
 from strata.slicing.program import incompatibility
+from tests.support.laws import examples
 
 PATH = os.environ["PATH"]
 PYTHON = Path(sys.executable).resolve()
@@ -110,7 +111,7 @@ def test_a_program_with_more_rights_than_its_user_is_not_held(tmp_path):
     assert "elevated privileges" in why_not_held(program, PATH)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_a_broken_file_is_no_program_and_no_error(tmp_path_factory, data):
     raw = bytearray(elf64("/lib64/ld-linux-x86-64.so.2"))

@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.admission.code import COPY
@@ -31,6 +31,7 @@ from tests.cluster.admission.builders import (
 from tests.cluster.admission.mutability import forbidden
 from tests.cluster.builders import A100, B3, choose, claim, node
 from tests.slicing.contract import slices_from_environment
+from tests.support.laws import examples
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -441,7 +442,7 @@ def build(spec, annotations, counts):
     return pod(annotations=annotations) | {"spec": {**spec, "containers": containers}}
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(spec=SPECS, annotations=ANNOTATIONS, where=WHERES, counts=st.booleans(), minor=st.sampled_from([30, 36]))
 def test_injecting_twice_changes_nothing_more(spec, annotations, where, counts, minor):
     given = build(spec, annotations, counts)

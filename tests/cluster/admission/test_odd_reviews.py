@@ -8,7 +8,7 @@ import json
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.admission.review import answer
@@ -22,6 +22,7 @@ from strata.cluster.api.profile_schema import bundled_profiles
 from strata.cluster.cache.cache import ClusterCache
 from tests.cluster.builders import B3, decide
 from tests.cluster.objects import asks, devices, job, node
+from tests.support.laws import examples
 
 BOOK = ClusterCache(bundled_profiles())
 BOOK.listed(kinds.NODE, [node("n0"), node("n1", B3)])
@@ -145,7 +146,7 @@ def test_without_an_odd_value_it_is_let_in_and_changed(kind, obj):
     assert "patch" in response
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_with_one_it_is_answered_or_refused(data):
     kind, obj = data.draw(st.sampled_from(OBJECTS))

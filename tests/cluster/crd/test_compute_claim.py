@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.api.actions import pascal
@@ -16,6 +16,7 @@ from strata.decision import Alternative, Reason
 from strata.errors import BadFile
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
 from tests.cluster.crd.rules import object_faults
+from tests.support.laws import examples
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T21:00:00Z"
 SCHEMA = crds()[2]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -54,7 +55,7 @@ PART = st.fixed_dictionaries({"vram": st.just(" 512MiB "), "cores": st.integers(
 
 
 @given(WORDS, WHOLE | PART, st.none() | st.tuples(COMPUTE, FIGURES))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_annotations_as_a_spec_ask_for_the_same(words, memory, compute):
     asked = words | memory
     if compute and "cores" not in memory:

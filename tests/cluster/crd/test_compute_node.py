@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.agent.benchmark import Timing, with_measurements
@@ -20,6 +20,7 @@ from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from tests.cluster.builders import A100, B3, DIE, node
 from tests.cluster.crd.rules import object_faults
+from tests.support.laws import examples
 
 NOW = "2026-11-21T20:00:00Z"
 SCHEMA = crds()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -101,14 +102,14 @@ def fingerprints(draw):
 
 
 @given(fingerprints())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_fingerprint_comes_back_as_it_was(fingerprint):
     assert back(fingerprint) == fingerprint
     assert list(object_faults(SCHEMA, written(fingerprint))) == []
 
 
 @given(st.floats(1e12, 300e12), st.floats(1e12, 20e12), st.floats(1e11, 2e12))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_measured_card_comes_back_with_its_own_figures(fp16, fp32, memory):
     timings = [
         Timing("fp16", fp16, (1.0,)),

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.api.kinds import LEASE
@@ -24,6 +24,7 @@ from strata.cluster.api.lease import (
     won,
 )
 from strata.cluster.api.protocol import ApiFailed
+from tests.support.laws import examples
 
 ME, YOU = Candidate("strata", "ai", "me"), Candidate("strata", "ai", "you")
 WALL = "2026-11-21T19:36:00.000000Z"
@@ -196,7 +197,7 @@ def run_all(worlds):
                 world.env.step()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(0, 2**32), st.integers(2, 6))
 def test_never_two_lead_and_one_does_after_the_trouble(seed, candidates):
     world = World(seed, candidates, troubled_s=300.0)

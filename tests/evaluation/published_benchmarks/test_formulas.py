@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.published_benchmarks.case_file import CaseFile, read_cases
@@ -18,6 +18,7 @@ from strata.evaluation.published_benchmarks.formulas import FormulaScore, Formul
 from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, BenchmarkStage, ReplicaRun, plan_from_dict
 from tests import SHARED
 from tests.evaluation.published_benchmarks.builders import case_file
+from tests.support.laws import examples
 
 DATA = SHARED / "data"
 
@@ -88,7 +89,7 @@ def plans(draw: st.DrawFn) -> BenchmarkPlan:
 
 
 @needs_reference
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plan=plans())
 def test_any_plan_scores_as_the_published_scorer_says(
     published: tuple[ModuleType, dict[str, Any], CaseFile], plan: BenchmarkPlan

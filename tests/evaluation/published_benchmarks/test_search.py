@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.published_benchmarks.case_file import CaseFile, CasePoint
@@ -17,6 +17,7 @@ from strata.evaluation.published_benchmarks.plan import BenchmarkPlan, Benchmark
 from strata.evaluation.published_benchmarks.search.objective import PointObjective
 from strata.evaluation.published_benchmarks.search.point import PointResult, search_point
 from tests.evaluation.published_benchmarks.builders import case_file
+from tests.support.laws import examples
 
 GLOBAL_BATCH = 24
 
@@ -91,7 +92,7 @@ def test_a_small_point_is_solved_as_well_as_by_trying_every_plan(
     assert answer.bound <= best * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     counts=st.lists(st.integers(0, 40), min_size=4, max_size=4),
     minimize=st.sampled_from(("iteration_s", "cost_usd")),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.published_benchmarks.formulas import FormulaScorer
@@ -14,6 +14,7 @@ from strata.evaluation.published_benchmarks.search.layer_split import SplitBatch
 from strata.evaluation.published_benchmarks.search.stage_kinds import KindTable, QuotaPools, Rings
 from strata.evaluation.published_benchmarks.search.structures import StructureBounds, Structures, most_replicas
 from tests.evaluation.published_benchmarks.builders import case_file
+from tests.support.laws import examples
 
 LAYERS = 9
 QUOTA = {"east-a": {"fast": 16, "slow": 16}, "west-a": {"fast": 16}}
@@ -31,7 +32,7 @@ def batch_of(kinds: tuple[int, ...], replicas: int, copies: int = 1) -> SplitBat
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_no_split_of_a_short_pipeline_is_better_than_the_one_found(table: KindTable, data: st.DataObject) -> None:
     kinds = tuple(data.draw(st.lists(st.integers(0, len(table.kinds) - 1), min_size=1, max_size=4)))

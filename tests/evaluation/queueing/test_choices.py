@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.queueing.choices import PRICE, Choose, batch, choices, scheduler
@@ -19,6 +19,7 @@ from strata.evaluation.queueing.trace import QueueTrace, draw
 from strata.fleet.dynamics.regimes import Regimes
 from strata.training.replan import rules
 from strata.training.replan.options import Options
+from tests.support.laws import examples
 
 EPISODES = Regimes((20_000.0, 2000.0, 2000.0), factors=(1.0, 0.5, 0.15))
 GRID = Grid.alike(3, 8, gbps=10.0, latency_s=0.01, dynamics=EPISODES)
@@ -132,7 +133,7 @@ def anything(seed: int) -> Choose:
     return rules.random(np.random.default_rng(seed))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**6), load=st.sampled_from((0.6, 1.2)))
 def test_whatever_the_policy_picks_all_work_is_done_once(seed: int, load: float) -> None:
     def sizes(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:

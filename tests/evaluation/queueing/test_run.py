@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.queueing.grid import STEP_S, Grid
@@ -17,6 +17,7 @@ from strata.evaluation.queueing.run import simulate, together
 from strata.evaluation.queueing.snapshot import QueueScheduler, QueueSnapshot
 from strata.evaluation.queueing.trace import QueueTrace, draw
 from strata.fleet.dynamics.regimes import Regimes
+from tests.support.laws import examples
 
 CALM = Regimes((1e9, 1.0), factors=(1.0, 0.5))
 
@@ -141,7 +142,7 @@ def test_the_most_demanded_home_is_asked_for_the_skew_times_its_share() -> None:
         draw(here, load=1.0, jobs=2, skew=4.0, sizes=small_sizes, rng=rng, links_of=rng)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**6), which=st.sampled_from(FIXED), load=st.sampled_from((0.5, 1.2)))
 def test_all_work_is_done_once_and_nothing_starts_before_it_arrives(
     seed: int, which: QueueScheduler, load: float
@@ -158,7 +159,7 @@ def test_all_work_is_done_once_and_nothing_starts_before_it_arrives(
         assert end_s - start_s >= one.work_node_s / one.nodes * (1 - 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**6), which=st.sampled_from((WORST_FIT, MAST_LIKE, GREEDY_SPAN)))
 def test_without_backfill_jobs_start_in_order_of_arrival(seed: int, which: QueueScheduler) -> None:
     here, jobs = drawn(seed, load=1.2)

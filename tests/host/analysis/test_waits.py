@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.host.analysis.run_queue_delays import Cause, switch_outs
@@ -16,6 +16,7 @@ from strata.host.trace.events import EventKind, TaskState, Trace
 from strata.host.trace.read import read_trace
 from tests import SHARED
 from tests.host.traces import IDLE, Text
+from tests.support.laws import examples
 
 SAMPLE = SHARED / "data" / "host_samples" / "perf_script_sched.txt"
 T, HOG, PEER = ("trainer_main", 11), ("hog", 12), ("peer", 13)
@@ -220,7 +221,7 @@ def schedules(draw: st.DrawFn) -> Text:
     return text.switch(now + 1, 0, on[0], ("last", 999)).switch(now + 2, 0, ("last", 999), IDLE)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(schedules())
 def test_waits_are_those_of_a_reader_of_one_event_at_a_time_and_blame_sums_to_them(text):
     with TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ import resource
 import shutil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import MissingPart, StrataError, UsageError
@@ -15,6 +15,7 @@ from strata.host.apply.act import preview
 from strata.host.apply.journal import Journal, opened
 from tests.host.apply.builders import IRQ, STEPS, applied, undone
 from tests.host.pretend_kernel import JOB, NOISE, THREAD, Kernel, Killed
+from tests.support.laws import examples
 
 
 def test_every_step_is_done_and_undo_brings_everything_back(tmp_path):
@@ -67,7 +68,7 @@ def test_killed_while_undoing_the_next_undo_ends_it(tmp_path, dies_at, after):
     assert kernel.state == before
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(cut=st.integers(0, 10**6))
 def test_a_journal_cut_anywhere_still_says_all_that_was_done(tmp_path_factory, cut):
     # A power cut loses the end of the journal; what was not announced on disk was not done yet.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from strata.host.machine.kernel import Kernel
 from strata.host.threads.classify import classify
 from tests.host.builders import training_host
 from tests.host.machine.cpus import simple
+from tests.support.laws import examples
 
 FULL = Kernel(
     cgroup_root="/sys/fs/cgroup",
@@ -23,4 +23,4 @@ HOST = training_host()
 THREADS = classify(HOST)
 BIG = simple(16, nodes=2)
 MACHINES = st.builds(simple, st.integers(1, 64), nodes=st.integers(1, 4), smt=st.booleans())
-FEW = settings(max_examples=60, deadline=None)
+FEW = examples(60)

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -16,6 +16,7 @@ from strata.host.policy.policy import I32, KINDS, MATCHERS, GrowthAlgorithm, Pla
 from strata.host.policy.policy import U32 as RUST_U32
 from strata.host.policy.policy import U64 as RUST_U64
 from tests.host.policy.layers_of import parse
+from tests.support.laws import examples
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 REAL = st.floats(allow_nan=False, allow_infinity=False)
@@ -25,7 +26,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=40, deadline=None)
+FEW = examples(40)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: TEXT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strata.host.policy.lint.conditions import fault
@@ -11,7 +11,6 @@ from strata.host.policy.logic import KNOWN, contradiction, covers, holds, implie
 from strata.host.policy.policy import Match
 from tests.host.builders import thread
 
-MANY = settings(deadline=None)
 WORDS = st.text("ab/", max_size=3)
 NICES = st.integers(-22, 21)
 IDS = st.integers(1, 3)
@@ -46,7 +45,6 @@ def test_every_condition_that_proc_can_answer_is_tried():
     assert set(VALUES) == KNOWN
 
 
-@MANY
 @given(MATCHES, MATCHES, THREADS)
 def test_what_follows_from_a_condition_holds_where_it_does(a, b, one):
     assume(implies(a, b))
@@ -66,32 +64,27 @@ LIKE = st.sampled_from(FAMILIES).flatmap(
 )
 
 
-@MANY
 @given(LIKE, THREADS)
 def test_conditions_that_leave_no_thread_out_take_every_one(some, one):
     assume(leave_none(some))
     assert any(holds(match, one) for match in some)
 
 
-@MANY
 @given(MATCHES, THREADS)
 def test_what_always_holds_holds_for_every_thread(match, one):
     assert not is_always(match) or holds(match, one)
 
 
-@MANY
 @given(BLOCKS, THREADS)
 def test_no_thread_fits_a_contradiction(block, one):
     assert not contradiction(block) or not fits(block, one)
 
 
-@MANY
 @given(BLOCKS, BLOCKS, THREADS)
 def test_who_fits_the_narrow_block_fits_the_wide_one_that_covers_it(wide, narrow, one):
     assert not covers(wide, narrow) or not fits(narrow, one) or fits(wide, one)
 
 
-@MANY
 @given(BLOCKS)
 def test_every_block_covers_itself_and_the_empty_one_covers_all(block):
     assert covers(block, block)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.host.rollout.judge import RolloutStatus, judge, next_policy
@@ -16,6 +16,7 @@ from strata.host.rollout.report import report_of
 from strata.host.rollout.rollout import Arm, Rollout, RolloutPlan, Rules, Unit, coin, turn
 from strata.host.rollout.sequence import interval, log_evidence, log_failure_evidence, rho_of
 from tests.host.rollout.rollouts import attempt, simulated
+from tests.support.laws import examples
 
 PLAN = RolloutPlan("trial", aa_pairs=8, ab_pairs=40)
 words = st.text("abcdefgh-0123", min_size=1, max_size=8)
@@ -228,11 +229,13 @@ def test_equal_policies_are_rejected_no_more_often_than_alpha_however_often_one_
         assert np.mean(wrong) <= alpha
 
 
+@pytest.mark.long("forty simulated roll-outs")
 def test_under_a_a_the_whole_procedure_errs_no_more_often_than_alpha():
     ends = [simulated(seed, 0.0)[1].status for seed in range(40)]
     assert sum(end in (RolloutStatus.ROLL_OUT, RolloutStatus.ROLL_BACK) for end in ends) <= 2
 
 
+@pytest.mark.long("36 simulated roll-outs")
 def test_a_larger_effect_is_found_more_often_and_sooner():
     found = {}
     for effect in (0.01, 0.02, 0.04):
@@ -252,6 +255,7 @@ def test_harm_to_some_jobs_or_crashes_are_found_though_the_rest_gains():
     assert (verdict.status, verdict.reason.token) == (RolloutStatus.ROLL_BACK, "rollout-crashes")
 
 
+@pytest.mark.long("twenty simulated roll-outs")
 def test_drift_from_attempt_to_attempt_moves_no_verdict():
     # 5 % an attempt, more than the effect: the lot that orders a pair takes it out.
     ends = [simulated(seed, 0.0, drift=0.05)[1] for seed in range(20)]
@@ -263,7 +267,7 @@ def test_drift_from_attempt_to_attempt_moves_no_verdict():
 changes = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=60)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(changes, st.floats(-0.3, 0.3))
 def test_the_interval_moves_with_the_changes_and_holds_what_is_not_rejected(x, shift):
     rho = rho_of(0.1, 100, alpha=0.05)

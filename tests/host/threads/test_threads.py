@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import strata.host
@@ -201,7 +201,6 @@ def test_a_number_used_again_is_another_thread():
 NAMES = st.text(min_size=1, max_size=15)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NAMES, st.floats(0, 1e6), st.integers(0, 10**9)), max_size=5), st.booleans())
 def test_anything_is_classified_and_is_as_sure_as_a_share(some, has_gpu):
     leader = thread(1, "python")

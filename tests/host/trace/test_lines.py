@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.host.trace.block import KnownNames, read_block
@@ -125,7 +125,6 @@ NAMES = st.binary(min_size=0, max_size=15).map(lambda raw: raw.replace(b"\n", b"
 IDS = st.integers(0, 10**9).map(b"%d".__mod__)
 
 
-@settings(deadline=None)
 @given(HEADERS, NAMES, NAMES, IDS, IDS, st.sampled_from([b"S", b"R", b"R+", b"D", b"D|K", b"Z"]))
 def test_the_fast_reader_and_the_grammar_agree_on_switches(header, prev, next_, tid, other, state):
     line = (
@@ -136,7 +135,6 @@ def test_the_fast_reader_and_the_grammar_agree_on_switches(header, prev, next_, 
     assert not is_fast or fast == slow
 
 
-@settings(deadline=None)
 @given(HEADERS, st.sampled_from(["wakeup", "waking", "wakeup_new"]), NAMES, IDS, IDS, st.sampled_from([b"", b" "]))
 def test_the_fast_reader_and_the_grammar_agree_on_wakeups(header, kind, name, tid, cpu, end):
     line = b"%bsched_%b: comm=%b pid=%b prio=120 target_cpu=%b%b" % (header, kind.encode(), name, tid, cpu, end)
@@ -144,7 +142,6 @@ def test_the_fast_reader_and_the_grammar_agree_on_wakeups(header, kind, name, ti
     assert not is_fast or fast == slow
 
 
-@settings(deadline=None)
 @given(st.sampled_from([PERF, TRACEFS]), st.integers(0, 180), st.binary(min_size=1, max_size=3))
 def test_a_damaged_line_is_read_alike_or_not_at_all(header, place, damage):
     line = header + SWITCH % (b"trainer_main", b"python3")

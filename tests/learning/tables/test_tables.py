@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import BadFile, UsageError
@@ -18,6 +18,7 @@ from strata.learning.tables.table import LinkChains, ReplanTable
 from strata.learning.tables.value_iteration import solve
 from strata.training.replan import rules
 from tests import SHARED
+from tests.support.laws import examples
 
 SCENARIOS = SHARED / "data" / "replan_scenarios.json"
 
@@ -53,7 +54,7 @@ def test_a_policy_that_waits_out_short_trouble_beats_the_myopic_one():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_exact_solution_is_the_best_of_all_stationary_policies(seed):
     rng = np.random.default_rng(seed)
     tiny = table(rng.uniform(0.5, 2.0, (2, 2)).tolist(), stay=rng.uniform(0.05, 0.95), switch=rng.uniform(0, 0.9))
@@ -77,7 +78,7 @@ def _averages(tiny: ReplanTable):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_nothing_beats_the_clairvoyant_on_its_own_path(seed):
     rng = np.random.default_rng(seed)
     drawn = random_table(rng)
@@ -141,6 +142,7 @@ def test_the_environment_earns_what_the_table_says():
     assert options.value.shape == (6, 2, 5)
 
 
+@pytest.mark.long("solves every published scenario")
 @pytest.mark.skipif(not SCENARIOS.exists(), reason="the shared scenario file is not here")
 def test_all_fixed_rungs_equal_the_reference_averages():
     reference = [entry["reference"] for entry in json.loads(SCENARIOS.read_text())["scenarios"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.live.events import (
@@ -21,6 +21,7 @@ from strata.serving.live.replan import answer
 from strata.serving.live.rollout import PipelinePhase
 from strata.serving.wire import Sample
 from tests.serving.live.cluster import Cluster, node, request
+from tests.support.laws import examples
 
 
 def test_nodes_that_join_together_are_laid_out_together():
@@ -375,7 +376,7 @@ def test_load_above_the_threshold_asks_for_a_plan_once_in_a_while():
 
 
 @pytest.mark.parametrize("strategy", ["rr", "dp", "auto"])
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_every_request_ends_exactly_once_whatever_happens(strategy, data):
     cluster = Cluster("a", "b", "c", "d", routing_strategy=strategy, max_attempts=50)
@@ -417,7 +418,7 @@ def test_every_request_ends_exactly_once_whatever_happens(strategy, data):
 
 
 @given(st.permutations(["a", "b", "c", "d", "e"]))
-@settings(deadline=None, max_examples=10)
+@examples(10)
 def test_the_layout_does_not_depend_on_the_order_of_joining(names):
     assert Cluster(*names).pipelines == Cluster("a", "b", "c", "d", "e").pipelines
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocate import greedy
@@ -11,10 +11,11 @@ from strata.serving.planning.allocation import score
 from strata.serving.planning.dynamic import least_latency, most_throughput, quickest_from
 from strata.serving.planning.split import bottleneck_s, least_bottleneck, stages_s
 from tests.serving.planning.pools import legal_splits, node, pool, random_pool
+from tests.support.laws import examples
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_quickest_pipeline_of_an_order_is_found(seed, equal):
     one = random_pool(seed, num_nodes=5, layers=7, room=(0.2, 1.2), equal=equal)
     best = float("inf")
@@ -39,7 +40,7 @@ def test_latency_fills_the_fastest_node_and_throughput_balances():
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_no_cuts_of_the_same_order_serve_more(seed):
     one = random_pool(seed, num_nodes=6, layers=9, room=(0.2, 1.2))
     fills = [one.nodes[i].capacity.middle * one.layer_s[i] for i in range(6)]

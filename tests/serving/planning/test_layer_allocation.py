@@ -7,7 +7,7 @@ from itertools import combinations, count
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocate import allocate
@@ -19,6 +19,7 @@ from strata.serving.planning.goal import Goal, Weighing
 from strata.serving.planning.pool import LayerCapacity, NodePool
 from strata.serving.planning.split import bottleneck_s, least_bottleneck
 from tests.serving.planning.pools import most_tokens_per_s, node, pool, random_pool
+from tests.support.laws import examples
 
 seeds = st.integers(0, 100_000)
 
@@ -30,7 +31,7 @@ seeds = st.integers(0, 100_000)
     st.sampled_from([0.4, 1.3]),
     st.sampled_from([Goal.THROUGHPUT, Goal.BOTH]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_small_pools_are_served_as_well_as_by_brute_force_and_the_bound_is_no_lower(seed, n, layers, room, goal):
     one = random_pool(seed, num_nodes=n, layers=layers, room=(0.1, room))
     best = most_tokens_per_s(one)
@@ -52,7 +53,7 @@ def test_small_pools_are_served_as_well_as_by_brute_force_and_the_bound_is_no_lo
     st.sampled_from(list(Goal)),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_strategy_is_legal_on_every_pool(seed, n, strategy, goal, equal):
     one = random_pool(seed, num_nodes=n, layers=12, room=(0.05, 0.8), equal=equal)
     found = allocate(one, strategy, goal=goal)
@@ -62,7 +63,7 @@ def test_every_strategy_is_legal_on_every_pool(seed, n, strategy, goal, equal):
 
 
 @given(seeds, st.integers(2, 12), st.sampled_from(["auto", "dp", "greedy"]))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_the_answer_does_not_depend_on_the_order_nodes_joined_in(seed, n, strategy):
     one = random_pool(seed, num_nodes=n, layers=12)
     order = list(range(n))
@@ -120,7 +121,7 @@ def test_throughput_may_cross_regions_where_the_other_goals_do_not():
 
 
 @given(seeds, st.integers(2, 5), st.sampled_from([Goal.LATENCY, Goal.BOTH]))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_no_choice_of_disjoint_pipelines_of_a_small_pool_is_worth_more(seed, n, goal):
     one = random_pool(seed, num_nodes=n, layers=8, room=(0.4, 1.3))
     weighing = Weighing.of(goal)
@@ -145,7 +146,7 @@ def test_no_choice_of_disjoint_pipelines_of_a_small_pool_is_worth_more(seed, n, 
 
 
 @given(seeds, st.integers(9, 14))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_come(seed, n):
     # Some hold the model alone, far apart: what would be best left out for its latency is also worth its tokens.
     one = random_pool(seed, num_nodes=n, layers=12, room=(0.4, 1.5))
@@ -162,7 +163,7 @@ def test_a_plan_with_a_floor_never_gives_fewer_tokens_than_nodes_filled_as_they_
 
 
 @given(seeds, st.integers(1, 14), st.sampled_from([Goal.BOTH, Goal.THROUGHPUT, Goal.LATENCY]), st.booleans())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, equal):
     one = random_pool(seed, num_nodes=n, layers=12, equal=equal)
     found, programme = allocate(one, goal=goal).performance, allocate(one, "dp", goal=goal).performance
@@ -178,7 +179,7 @@ def test_the_search_is_never_worth_less_than_the_seeds_programme(seed, n, goal, 
 
 @example(134, 10)
 @given(seeds, st.integers(9, 16))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_plan_with_a_floor_gives_most_of_the_tokens_of_the_seeds_programme(seed, n):
     one = random_pool(seed, num_nodes=n, layers=12)
     most = allocate(one, "dp", goal=Goal.THROUGHPUT).performance.tokens_per_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocate import allocate
@@ -16,6 +16,7 @@ from strata.serving.planning.goal import Goal
 from strata.serving.planning.pool import NodePool
 from strata.serving.planning.service import ServiceGoals
 from tests.serving.planning.pools import node, pool, random_pool
+from tests.support.laws import examples
 
 
 def with_goals(
@@ -33,7 +34,7 @@ def served(one: NodePool, goal: Goal) -> float:
 
 
 @given(st.integers(0, 1000), st.floats(0.02, 0.5), st.floats(0.01, 0.3))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_planning_for_goals_serves_at_least_as_much_within_them_as_planning_for_anything_else(
     seed, ttft_s, tpot_s
 ):
@@ -45,7 +46,7 @@ def test_planning_for_goals_serves_at_least_as_much_within_them_as_planning_for_
 
 
 @given(st.integers(0, 1000))
-@settings(deadline=None, max_examples=15)
+@examples(15)
 def test_without_limits_every_token_counts_and_with_them_never_more(seed):
     one = random_pool(seed, num_nodes=6, layers=12)
     free = allocate(with_goals(one), goal=Goal.THROUGHPUT)

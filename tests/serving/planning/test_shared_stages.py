@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocate import allocate
@@ -12,10 +12,11 @@ from strata.serving.planning.goal import Goal
 from tests.serving.live.cluster import Cluster, request
 from tests.serving.live.cluster import node as machine
 from tests.serving.planning.pools import node, pool, random_pool
+from tests.support.laws import examples
 
 
 @given(st.integers(0, 2000), st.integers(2, 10))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_sharing_never_serves_less_and_stays_legal(seed, nodes):
     one = random_pool(seed, num_nodes=nodes, layers=16, room=(0.2, 0.6))
     alone = allocate(one, goal=Goal.THROUGHPUT)

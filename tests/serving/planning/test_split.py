@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.order import best_ring
 from strata.serving.planning.pool import LayerCapacity, NodePool, PoolNode
 from strata.serving.planning.split import bottleneck_s, capacities, fill_equal, least_bottleneck
 from tests.serving.planning.pools import legal_splits, node, pool, random_pool
+from tests.support.laws import examples
 
 
 @st.composite
@@ -23,7 +24,7 @@ def ordered(draw):
 
 
 @given(ordered())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_split_has_the_least_bottleneck_of_all(case):
     one, members = case
     counts = least_bottleneck(one, members)
@@ -49,7 +50,7 @@ def test_the_head_counts_as_work_of_the_last_stage():
 
 
 @given(st.integers(0, 10_000), st.integers(5, 7))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_the_ring_of_a_few_nodes_is_the_cheapest(seed, num_nodes):
     from itertools import permutations
 
@@ -83,7 +84,7 @@ def test_a_member_takes_fewer_layers_where_the_next_one_would_be_too_long_for_it
 
 
 @given(ordered())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_unequal_layers_are_split_exactly_where_members_hold_few(case):
     one, members = case
     caps = [max(1, cap // 2) for cap in capacities(one, members)]

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Line
@@ -25,6 +25,7 @@ from strata.workload.requests import Request, arrivals
 from strata.workload.serving_job import Demand, ServingJob
 from tests.serving.live.cluster import DEMAND, llama, node
 from tests.serving.replay.worlds import layout
+from tests.support.laws import examples
 
 
 def requests(rate, seconds, *, prompt=200, output=100, seed=0):
@@ -205,7 +206,7 @@ befallen = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(befallen, st.sampled_from(["rr", "dp", "auto"]), st.sampled_from([0.05, math.inf]), st.integers(0, 99))
 def test_whatever_befalls_the_nodes_each_request_ends_once_and_the_books_are_empty(what, routing, notice_s, seed):
     asked = requests(2.0, 30.0, seed=seed)

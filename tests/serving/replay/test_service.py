@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Line
 from strata.serving.replay.fault_events import FaultEvent
 from strata.workload.requests import Request
 from tests.serving.replay.worlds import pipeline, ran, replay
+from tests.support.laws import examples
 
 
 def test_one_request_takes_its_prefill_and_then_a_step_a_token():
@@ -145,7 +146,7 @@ traffic = st.lists(
 ).map(sorted)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(traffic, st.integers(1, 4), st.floats(0.1, 3), st.booleans())
 def test_every_request_ends_once_whatever_befalls_the_nodes(requests, slots, at_s, is_slow):
     what = [FaultEvent("slow", "a", at_s, 2.5)] if is_slow else [

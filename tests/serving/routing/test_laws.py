@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line
@@ -19,6 +19,7 @@ from tests.serving.routing.layouts import (
     server,
     shuffled,
 )
+from tests.support.laws import examples
 
 seeds = st.integers(0, 100_000)
 strategies = st.sampled_from(STRATEGIES)
@@ -45,7 +46,7 @@ def play(one, sequence):
 
 
 @given(seeds, strategies, calls)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_node_is_ever_booked_beyond_its_slots_or_its_memory(seed, strategy, sequence):
     lay = random_layout(seed)
     one = router(strategy, lay)
@@ -57,7 +58,7 @@ def test_no_node_is_ever_booked_beyond_its_slots_or_its_memory(seed, strategy, s
 
 
 @given(seeds, strategies, calls)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_release_restores_what_the_route_took_and_a_second_one_nothing(seed, strategy, sequence):
     lay = random_layout(seed)
     one = router(strategy, lay)
@@ -73,7 +74,7 @@ def test_a_release_restores_what_the_route_took_and_a_second_one_nothing(seed, s
 
 
 @given(seeds, strategies, calls)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_routes_do_not_depend_on_the_order_nodes_joined_in(seed, strategy, sequence):
     lay = random_layout(seed)
     first, second = router(strategy, lay), router(strategy, shuffled(lay, seed))
@@ -81,7 +82,7 @@ def test_routes_do_not_depend_on_the_order_nodes_joined_in(seed, strategy, seque
 
 
 @given(seeds, strategies, st.integers(1, 120), st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_route_covers_all_layers_along_what_its_nodes_serve(seed, strategy, prompt, most):
     lay = random_layout(seed)
     route = router(strategy, lay).route(request("r", prompt, most), 0.0)
@@ -170,7 +171,7 @@ def test_explanations_name_the_paths_cheapest_first_and_are_few(strategy):
 
 
 @given(seeds, st.sampled_from(["auto", "dp"]), calls)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_after_a_route_the_explanation_is_what_it_was_chosen_among(seed, strategy, sequence):
     one = router(strategy, random_layout(seed))
     for _ in play(one, sequence):

@@ -6,20 +6,21 @@ import math
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line
 from strata.serving.planning.allocation import Stage
 from strata.serving.routing import layered
 from tests.serving.routing.layouts import every_path, latency_s, layout, random_layout, request, router, server
+from tests.support.laws import examples
 
 LATER_S = 1e6
 """Between two requests, so that no prompt is being read when the next comes."""
 
 
 @given(st.integers(0, 100_000), st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), max_size=8))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_every_route_is_as_fast_as_the_best_of_all_paths_with_room(seed, sizes):
     one = random_layout(seed)
     dp = router("dp", one)
@@ -118,7 +119,7 @@ def test_equal_paths_are_taken_in_turn():
 
 
 @given(st.integers(0, 100_000), st.integers(0, 2))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_where_not_every_head_is_searched_the_bound_holds(seed, sweeps):
     one = random_layout(seed, most_slots=9)
     asked, idle = request(), dict.fromkeys((s.node_id for s in one.servers), 0)

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.layout import Layout, Line
 from tests.serving.routing.layouts import alone, layout, random_layout, request, router, server
+from tests.support.laws import examples
 
 
 def heads(one, count, *, keep=False, **more):
@@ -26,7 +27,7 @@ def heads(one, count, *, keep=False, **more):
 
 
 @given(st.lists(st.floats(1e-3, 1e-1), min_size=1, max_size=6))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_turns_are_proportional_to_rates_at_every_moment(steps):
     servers = [server(f"n{i}", step_s=step_s, per_sequence_s=0.0) for i, step_s in enumerate(steps)]
     taken = heads(router("rr", alone(*servers)), 200)
@@ -67,7 +68,7 @@ def test_a_node_in_two_pipelines_counts_in_both():
 
 
 @given(st.integers(0, 100_000), st.lists(st.tuples(st.integers(1, 90), st.integers(1, 60)), max_size=12))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_least_work_takes_the_cheapest_pipeline_with_room_and_never_a_full_one(seed, sizes):
     lay = random_layout(seed)
     one, servers = router("auto", lay), {s.node_id: s for s in lay.servers}

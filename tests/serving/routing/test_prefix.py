@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.planning.allocation import Stage
 from strata.serving.routing.prefix import BLOCK_TOKENS, PrefixIndex, block_hashes
+from tests.support.laws import examples
 
 
 def index(*names: str, **more) -> PrefixIndex:
@@ -14,7 +15,7 @@ def index(*names: str, **more) -> PrefixIndex:
 
 
 @given(st.lists(st.integers(0, 3), max_size=100), st.lists(st.integers(0, 3), max_size=100))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_prompts_share_as_many_hashes_as_leading_full_blocks(first, second):
     ours, theirs = block_hashes(first), block_hashes(second)
     assert len(ours) == len(first) // BLOCK_TOKENS
@@ -51,7 +52,7 @@ def test_blocks_are_forgotten_between_one_and_two_ttl_after_their_last_use():
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), max_size=60))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_no_more_is_kept_than_twice_the_limit_and_the_latest_is(prompts):
     one = index("a", limit=20)
     for now, blocks in enumerate(prompts):

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import heapq
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.routing.queue import PATIENCE, WaitingQueue
 from tests.serving.routing.layouts import request
+from tests.support.laws import examples
 
 
 def anything(_request) -> bool:
@@ -36,7 +37,7 @@ def test_waiting_is_worth_a_priority_every_so_many_seconds():
 
 
 @given(st.integers(0, 5), st.floats(0.1, 20))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_stream_of_higher_priority_starves_nobody(priority, aging_s):
     queue, now = WaitingQueue(10_000, aging_s), 0.0
     queue.push(request("low"), now)
@@ -116,7 +117,7 @@ def test_a_goal_shrinks_with_waiting_and_comes_back_whole():
         max_size=60,
     )
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_it_answers_as_a_sorted_list_would(steps):
     queue, model = WaitingQueue(8, aging_s=4.0), []
     for now, (what, number, priority) in enumerate(steps):

@@ -5,12 +5,13 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.wire import RangeMessage, Sample, TokenMessage
 from strata.serving.worker.holder import Key
 from tests.serving.worker.builders import SHAPE, Cluster, load
+from tests.support.laws import examples
 
 WHOLE = ()
 THREE = (2, 4)
@@ -37,7 +38,7 @@ def test_an_interrupted_attempt_goes_on_with_what_it_would_have_said():
     assert run(_said(*THREE, max_tokens=12, attempt=2, generated=whole[:5])) == whole[5:]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)), st.integers(1, 9), st.integers(0, 9))
 def test_wherever_it_is_cut_and_whenever_it_moves_the_text_is_the_same(before, after, moved, seed):
     fields = {"max_tokens": 10, "temperature": 1.0, "seed": seed}

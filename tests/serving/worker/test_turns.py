@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.serving.worker.turns import Turns
+from tests.support.laws import examples
 
 
 class Table:
@@ -68,7 +69,7 @@ def test_what_waits_while_others_run_goes_together_and_what_goes_alone_keeps_its
     assert results == ["aa", "bb", "11", "cc", "22", "dd"]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.sampled_from("abc123"), max_size=12))
 def test_everybody_gets_their_own_result(items):
     async def timeline(turns, _table):

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.simulate.events.network import Flow, Network, fair_rates
+from tests.support.laws import examples
 
 WIRE = ("a", "b")
 
@@ -91,7 +92,7 @@ def test_rates_are_max_min_fair(flows, capacity):
     ),
     factors=st.lists(st.tuples(st.floats(0, 30), st.floats(0.1, 2)), max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_link_is_over_its_capacity_and_every_byte_is_delivered_once(flows, factors):
     changes = [
         (at_s, lambda network, factor=factor: network.vary(WIRE, bandwidth_factor=factor))
@@ -146,7 +147,7 @@ def test_a_dropped_flow_never_ends_and_leaves_its_share():
     flows=st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 5), st.just({})), min_size=1, max_size=5),
     wider=st.floats(1, 3),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_more_bandwidth_delays_nothing(flows, wider):
     change = (0.0, lambda network: network.vary(WIRE, bandwidth_factor=wider))
     for before, after in zip(ends(flows), ends(flows, [change]), strict=True):

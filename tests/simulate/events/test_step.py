@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
@@ -20,6 +20,7 @@ from strata.training.plan.planner import plan_training
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 from tests.support.builders import GBPS, domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
 
@@ -43,7 +44,7 @@ def two_domains(*, gbps=5.0, ms=30.0):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_without_contention_the_events_are_the_recurrence(seed):
     hardware, work = small_case(seed, schedules=(Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE))
     problem = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=1, rank=1).problem
@@ -68,7 +69,7 @@ def test_gradient_sums_copies_and_local_steps_are_the_recurrences(schedule):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_sums_over_unlike_links_take_what_the_best_of_ring_direct_and_star_takes(seed):
     rng = np.random.default_rng(seed)
     names = "abcde"[: int(rng.integers(2, 6))]
@@ -90,7 +91,7 @@ def test_sums_over_unlike_links_take_what_the_best_of_ring_direct_and_star_takes
 
 
 @given(stages=st.integers(1, 5), groups=st.integers(1, 4), chunks=st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_interleaved_stages_do_all_work_once(stages, groups, chunks):
     for stage in range(stages):
         order = interleaved(stage, stages, stages * groups, chunks)
@@ -160,7 +161,7 @@ def test_the_critical_path_is_a_chain_from_the_start_to_the_end():
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_links_that_are_not_shared_give_the_analytic_step_whatever_crosses_them(seed):
     hardware, work = small_case(seed, schedules=(Schedule.ONE_F_ONE_B, Schedule.LATENCY_AWARE, Schedule.GPIPE))
     problem = plan_training(hardware, work, clock=time.perf_counter, time_limit_s=1, rank=1).problem

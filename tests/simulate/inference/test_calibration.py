@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.simulate.inference.calibration import LEAST, WINDOW, Calibration, Fit, Phase
 from strata.simulate.inference.roofline import Rates, decode_terms, parts_of, prefill_terms
 from tests.support.inference_models import served, small
+from tests.support.laws import examples
 
 LLAMA = served("llama-3.1-8b")
 PRIOR = decode_terms(LLAMA, Rates(150e12, 1.4e12), batch=16, context=1024)
@@ -64,7 +65,7 @@ def test_a_node_that_was_never_measured_takes_what_the_roofline_says() -> None:
     assert (fit.confidence, fit.trust) == (0.0, Trust.ANALYTIC)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.floats(1e-4, 30), st.floats(0, 3), st.floats(0, 3))
 def test_a_true_line_is_found(fixed_s: float, per_unit: float, per_context: float) -> None:
     def truth(units: int, context: float) -> float:
@@ -100,7 +101,7 @@ def test_a_few_measurements_slow_all_terms_alike() -> None:
     assert fit.terms.at(1, 1).sum() == pytest.approx(3 * roofline(1, 1), rel=0.1)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(
         st.builds(

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import MissingPart, UsageError
@@ -16,6 +16,7 @@ from strata.training.environment.placement import home_placement, plan_of, unifo
 from strata.training.plan.exact.problem import Problem
 from tests.simulate.astra.fake_astra import fake
 from tests.support.builders import card, domain, fleet, job, layers, link
+from tests.support.laws import examples
 
 GBPS = 1e9 / 8
 
@@ -175,7 +176,7 @@ def test_where_home_does_not_fit_time_is_measured_against_the_uniform_placement(
     assert uniform["efficiency_term"] == 0.0
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(0, 1), min_size=10, max_size=10), st.integers(0, 99))
 def test_less_bandwidth_never_gives_more_reward(placement, seed):
     env = pair(latency_jitter=0.0)
@@ -187,7 +188,7 @@ def test_less_bandwidth_never_gives_more_reward(placement, seed):
             assert worse <= better + 1e-12
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 1), st.integers(0, 99))
 def test_one_domain_costs_no_communication_and_does_not_feel_the_network(where, seed):
     env = pair()
@@ -305,7 +306,7 @@ def test_astra_is_asked_for_any_placement_and_counts_cycles(monkeypatch, tmp_pat
     assert back["wan_bytes"] == 2 * uniform["wan_bytes"]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(0, 1), min_size=10, max_size=10), st.integers(0, 99))
 def test_events_agree_where_nothing_meets_and_are_no_slower_than_always_sharing(placement, seed):
     events, analytic = pair(backend="events"), pair()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -25,6 +25,7 @@ from strata.training.hi_ppo.outlook import chances, expected
 from strata.training.hi_ppo.placement import fresh, gathered, node_groups, swap
 from strata.workload.job import Schedule
 from strata.workload.plan import TrainingPlan
+from tests.support.laws import examples
 from tests.training.hi_ppo.domain_states import LOST, chain_plan, domain_state, part
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -57,7 +58,7 @@ def test_the_planned_binding_on_good_devices_takes_what_the_cost_model_says():
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_step_of_stragglers_is_at_most_one_percent_short_of_the_recurrence(seed):
     rng = np.random.default_rng(seed)
     mine = part(devices=24, stages=int(rng.integers(1, 5)), copies=3, microbatches=int(rng.integers(1, 65)))
@@ -91,7 +92,7 @@ def test_a_device_without_the_memory_cannot_hold_its_stage():
 # A pipeline that does not fill on so few microbatches: by the time of its slowest stage, three ended with two.
 @example(seed=1575)
 @given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_shares_serve_every_microbatch_and_are_never_slower_than_equal_ones(seed):
     rng = np.random.default_rng(seed)
     mine = part(devices=32, copies=int(rng.integers(2, 7)), microbatches=int(rng.integers(2, 20)))
@@ -110,7 +111,7 @@ def test_a_slow_copy_gets_fewer_microbatches():
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_candidate_can_run_and_keeps_groups_within_nodes_and_devices_apart(seed):
     rng = np.random.default_rng(seed)
     mine = part(devices=32, per_node=8, ranks=4, copies=3)
@@ -252,7 +253,7 @@ def test_expectations_are_exact_for_one_straggler():
 
 
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_expectations_agree_with_drawn_futures(seed):
     rng = np.random.default_rng(seed)
     mine = part(microbatches=32)

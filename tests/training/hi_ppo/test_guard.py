@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.training.hi_ppo.guard import guard
 from strata.training.replan.options import HORIZONS, SPANS
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic
+from tests.support.laws import examples
 from tests.training.hi_ppo.domain_states import options
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -107,7 +108,7 @@ def test_a_first_choice_may_differ_from_the_safe_rules_but_not_be_behind_it_over
 
 
 @given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_passes_is_legal_and_no_switch_loses_at_every_span(seed):
     rng, case = drawn(seed)
     picks, _ = guard(case, rng.integers(-2, 8, len(case)))
@@ -119,7 +120,7 @@ def test_what_passes_is_legal_and_no_switch_loses_at_every_span(seed):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_guarding_twice_changes_nothing_and_rules_without_a_loss_pass(seed):
     rng, case = drawn(seed)
     once, _ = guard(case, rng.integers(0, 6, len(case)))

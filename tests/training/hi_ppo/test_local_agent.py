@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.evaluation.kpi.straggling import compare, history
@@ -11,6 +11,7 @@ from strata.training.hi_ppo.candidates import candidates
 from strata.training.hi_ppo.domain_state import random_state
 from strata.training.hi_ppo.local_agent import LocalCase, decide, local_options, needs_global
 from strata.training.replan.rules import hysteresis, keep, mpc, myopic, random
+from tests.support.laws import examples
 from tests.training.hi_ppo.domain_states import domain_state, part
 
 
@@ -106,7 +107,7 @@ def test_options_say_what_each_candidate_earns_and_what_its_devices_are_like():
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_options_are_finite_and_a_decision_never_binds_what_is_gone(seed):
     rng = np.random.default_rng(seed)
     of = part(devices=32, per_node=8, ranks=int(rng.choice([2, 4])), copies=3)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Reason
@@ -15,6 +15,7 @@ from strata.training.hi_ppo.explanation import explain
 from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
 from strata.training.hi_ppo.policy import load_policy, safe_policy
 from strata.training.replan.options import Options
+from tests.support.laws import examples
 
 
 def drawn(seed: int, rows: int = 32) -> Options:
@@ -30,7 +31,7 @@ def changed(options: Options, **arrays) -> Options:
 
 
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_features_do_not_depend_on_the_unit_of_value(seed, unit):
     options = drawn(seed)
     scaled = changed(options, value=options.value * unit, cost=options.cost * unit)
@@ -39,7 +40,7 @@ def test_features_do_not_depend_on_the_unit_of_value(seed, unit):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_another_order_of_options_is_the_same_decision(seed):
     options, rng = drawn(seed), np.random.default_rng(seed)
     # Of two options that are equally good now, the first stands for the best: here no two are.

@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
@@ -17,6 +17,7 @@ from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective, Recompute, Schedule
 from strata.workload.profile import LayerProfile, LayerTimes
 from tests.support.builders import card, domain, fleet, job, layers, link
+from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
 TOLERANCE = 1.01e-4
@@ -43,7 +44,7 @@ def limits_that_bind(rng, job, reports) -> Limits:
     )
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 10**6), st.sampled_from(list(Objective)))
 def test_the_exact_planner_equals_brute_force(seed, objective):
     rng = np.random.default_rng(seed)
@@ -68,7 +69,7 @@ def test_the_exact_planner_equals_brute_force(seed, objective):
     assert within_limits(asked, answer.best.report)
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(st.integers(0, 10**6))
 def test_every_plan_of_an_answer_is_legal(seed):
     small, asked = small_case(seed)
@@ -96,7 +97,7 @@ def step_s(fleet, job) -> float:
     return best.report.step_time_s if best else np.inf
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(st.integers(0, 10**6))
 def test_one_domain_more_or_one_schedule_more_is_never_slower(seed):
     small, asked = small_case(seed, recompute=tuple(Recompute))
@@ -106,7 +107,7 @@ def test_one_domain_more_or_one_schedule_more_is_never_slower(seed):
     assert least <= step_s(small, replace(asked, schedules=asked.schedules[:1])) * (1 + TOLERANCE)
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(st.integers(0, 10**6), st.integers(0, 99))
 def test_the_order_in_which_a_fleet_lists_its_domains_does_not_matter(seed, shuffle):
     small, asked = small_case(seed)
@@ -115,7 +116,7 @@ def test_the_order_in_which_a_fleet_lists_its_domains_does_not_matter(seed, shuf
     assert step_s(other, asked) == pytest.approx(step_s(small, asked), rel=2 * TOLERANCE)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(st.integers(0, 10**6))
 def test_the_same_question_has_the_same_answer(seed):
     first, second = (plan(*small_case(seed)) for _ in range(2))

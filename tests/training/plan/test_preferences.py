@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.training.plan.exact.routes import efficient
 from strata.training.plan.shortlist.preferences import preferences, seeking
+from tests.support.laws import examples
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 16, 64, 500])
@@ -44,7 +45,7 @@ def answered(points, ideal, nadir, most):
     return found, False
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(*[st.integers(0, 30)] * 3), min_size=2, max_size=25, unique=True))
 def test_asking_into_gaps_ends_with_every_non_dominated_point(rows):
     points = np.array(rows, dtype=float)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strata.fleet.catalogue import accelerator
@@ -19,6 +19,7 @@ from strata.training.plan.shortlist.selection import FEW, shortlist
 from strata.workload.job import Limits, Objective
 from strata.workload.schema import load_job
 from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import small_case
 
 
@@ -30,7 +31,7 @@ def vectors(items):
     return [vector(item.report) for item in items]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
 def test_every_plan_is_legal_and_evaluated_as_the_model_does(seed, batch):
     problem = Problem.of(*small_case(seed, global_batch=batch))
@@ -48,7 +49,7 @@ def test_every_plan_is_legal_and_evaluated_as_the_model_does(seed, batch):
 # The fastest of one domain comes after many that would be faster if they fitted.
 @example(1377, 2)
 @example(1377, 4)
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4]))
 def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_single_domain(seed, batch):
     problem = Problem.of(*small_case(seed, global_batch=batch))
@@ -62,7 +63,7 @@ def test_it_is_empty_only_where_the_planner_finds_nothing_and_holds_the_best_sin
         assert fastest <= alone[0].score * 1.05
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6]))
 def test_the_fastest_of_a_small_problem_is_as_fast_as_the_planners(seed, batch):
     sites, asked = small_case(seed, global_batch=batch)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Trust
@@ -14,6 +14,7 @@ from strata.training.plan.planner import plan_training
 from strata.training.plan.whatif import apply
 from strata.workload.job import Limits, Objective, Recompute
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
+from tests.support.laws import examples
 
 THREE = fleet(domain("East"), domain("North-East", 4), domain("v1.2"), gbps=5.0, ms=30.0)
 JOB = job(local_steps=(8,), limits=Limits(cost_usd_per_step=9.0))
@@ -217,7 +218,7 @@ def test_settings_that_contradict_each_other_are_refused():
     assert fault(*(f"domain.{one.name}=none" for one in THREE.domains)) == "these settings leave no domain"
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 60))
 def test_less_bandwidth_never_makes_the_new_step_faster(gbps, percent, ms):
     pair = fleet(domain("A", 2), domain("B", 2), gbps=gbps, ms=ms)

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.decision import Reason
@@ -16,12 +16,13 @@ from strata.training.plan.objective import money
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import TrainingPlan
 from tests.support.builders import card, domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import has_room_and_links, small_case
 
 EPS = 1e-9
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 10**6))
 def test_no_plan_beats_the_bounds_of_its_branch(seed):
     """A violated bound is a wrong proof: every (setting, subset), every plan that is built for it."""
@@ -42,7 +43,7 @@ def test_no_plan_beats_the_bounds_of_its_branch(seed):
                 assert problem.model.fits(plan)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6))
 def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_branchs(seed):
     problem = Problem.of(*small_case(seed))
@@ -61,7 +62,7 @@ def test_no_plan_beats_the_bounds_of_its_order_and_those_are_no_looser_than_its_
                     assert bound[2] <= money(report) * (1 + EPS)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 10**6))
 def test_no_branch_is_ruled_out_for_which_a_plan_can_be_built(seed):
     problem = Problem.of(*small_case(seed))

@@ -4,7 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -12,6 +12,7 @@ from strata.training.plan.exact.pareto import front, vector
 from strata.training.plan.exact.problem import Problem
 from strata.workload.job import Limits
 from tests.support.builders import domain, fleet, job, layers
+from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
 
 
@@ -21,7 +22,7 @@ def non_dominated(values):
     return np.array(kept).reshape(-1, 3)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 6]))
 def test_the_front_is_exactly_the_non_dominated_set(seed, batch):
     problem = Problem.of(*small_case(seed, global_batch=batch))

@@ -4,7 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.training.plan.exact.routes import (
@@ -45,7 +45,6 @@ def path_cost(pair, order, combine=sum) -> float:
     return combine([pair[a, b] for a, b in pairwise(order)] or [0.0])
 
 
-@settings(deadline=None)
 @given(symmetric(), st.sampled_from(["sum", "max"]))
 def test_the_table_holds_the_least_path_over_every_subset_to_every_end(pair, combine):
     table, fold = path_table(pair, combine), {"sum": sum, "max": max}[combine]
@@ -56,7 +55,6 @@ def test_the_table_holds_the_least_path_over_every_subset_to_every_end(pair, com
             assert table[mask, last] == min(costs, default=np.inf)
 
 
-@settings(deadline=None)
 @given(symmetric())
 def test_the_best_path_is_no_longer_than_any_permutation(pair):
     members = tuple(range(len(pair)))
@@ -67,7 +65,6 @@ def test_the_best_path_is_no_longer_than_any_permutation(pair):
         assert path_cost(pair, order) == cost
 
 
-@settings(deadline=None)
 @given(pair_costs(), st.sampled_from([0.0, 1.0, 2.5, 9.0]), st.sampled_from([1, 2, 8]), st.sampled_from([1, 3]))
 def test_the_best_route_weighs_its_round_trips_against_its_slowest_link(costs, period_s, batches, degree):
     members = tuple(range(len(costs.slowness)))
@@ -91,7 +88,6 @@ def test_the_best_route_weighs_its_round_trips_against_its_slowest_link(costs, p
     assert value(order) == pytest.approx(best) or np.isinf(best)
 
 
-@settings(deadline=None)
 @given(pair_costs())
 def test_the_efficient_orders_are_exactly_those_no_other_dominates(costs):
     members = tuple(range(len(costs.slowness)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
@@ -13,6 +13,7 @@ from strata.training.plan.exact.shards import ShardSpace
 from strata.training.plan.objective import money
 from strata.workload.job import Schedule
 from tests.support.builders import GBPS, card, domain, fleet, job, layers, link
+from tests.support.laws import examples
 from tests.support.small_cases import small_case
 
 EPS = 1e-9
@@ -28,7 +29,7 @@ def sharings(problem: Problem):
                 yield space, (way, group), plan, problem.model.reports([plan])[0]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6))
 def test_no_sharing_beats_its_bounds(seed):
     problem = Problem.of(*small_case(seed))
@@ -108,7 +109,7 @@ def test_the_order_of_regions_and_domains_does_not_change_the_units():
     assert names[0] == names[1] == {frozenset("a"), frozenset("b"), frozenset("c"), frozenset("ab")}
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6))
 def test_the_groups_are_all_sets_of_disjoint_units_that_links_could_connect(seed):
     space = ShardSpace(problem := Problem.of(*small_case(seed, most_domains=4)), everything(problem))

@@ -3,10 +3,11 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.training.plan.exact.split import least_shares, most_shares, split
+from tests.support.laws import examples
 
 layer_s = st.integers(0, 9).map(float)
 
@@ -35,7 +36,7 @@ def slowest(prefixes, counts) -> float:
     return max(p[z] - p[a] for p, (a, z) in zip(prefixes, pairwise(ends), strict=True))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.booleans().flatmap(stage_prefixes))
 def test_no_contiguous_split_has_a_faster_slowest_stage(prefixes):
     counts, best = split(prefixes), brute_force(prefixes)
@@ -46,7 +47,7 @@ def test_no_contiguous_split_has_a_faster_slowest_stage(prefixes):
         assert np.isclose(slowest(prefixes, counts), best, rtol=1e-8)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.booleans().flatmap(stage_prefixes), st.data())
 def test_the_best_split_within_memory_is_found_where_there_is_one(prefixes, data):
     layers = len(prefixes[0]) - 1

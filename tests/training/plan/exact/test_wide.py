@@ -4,7 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.errors import UsageError
@@ -17,10 +17,11 @@ from strata.training.plan.planner import plan_training
 from strata.training.plan.shortlist.branches import Builder
 from strata.workload.job import Objective
 from tests.support.builders import domain, fleet, job, layers, link
+from tests.support.laws import examples
 from tests.support.small_cases import small_fleet, small_job
 
 
-@settings(deadline=None, max_examples=2)
+@examples(2)
 @given(st.integers(0, 10**6), st.integers(11, 14), st.sampled_from([Objective.TIME, Objective.COST]))
 def test_no_plan_of_a_wide_fleet_beats_its_bound(seed, size, objective):
     rng = np.random.default_rng(seed)
