@@ -7,12 +7,12 @@ import math
 import pytest
 
 from strata.cluster.agent import benchmark
-from strata.cluster.agent.benchmark import Timing, is_idle, link_rates, measured_card, with_measurements
+from strata.cluster.agent.benchmark import Timing, is_idle, link_rates, measured_card
 from strata.decision import Trust
 from strata.errors import StrataError
 from strata.fleet.acu import acu, deliverable
 from strata.fleet.catalogue import accelerator
-from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.fingerprint import Device
 
 
 def device(name: str = "H100-SXM5-80GB", **more: object) -> Device:
@@ -62,18 +62,6 @@ def test_a_link_is_as_good_as_its_slower_direction() -> None:
     there, back = Timing("link", 10.0, (1.0,), (0, 1)), Timing("link", 10.0, (2.0,), (1, 0))
     assert link_rates([there, back]) == {(0, 1): 5.0}
     assert link_rates([Timing("fp16", 1.0, (1.0,)), Timing("link", 1.0, (1.0,), (2, 2))]) == {}
-
-
-def test_measurements_go_where_they_were_made() -> None:
-    before = Fingerprint("n", (device(), device()), {(0, 1): "nvlink"}, {(1, 2): 7.0})
-    after = with_measurements(
-        before, {1: [Timing("fp16", 700e12, (1.0,))]}, [Timing("link", 370e9, (1.0,), (0, 1))]
-    )
-    assert after.devices[0] == before.devices[0]
-    assert after.devices[1].card is not None
-    assert after.devices[1].card.fp16_flops_measured == 700e12
-    assert after.measured == {(0, 1): 370e9, (1, 2): 7.0}
-    assert after.bandwidth()[0, 1] == 370e9
 
 
 def test_only_a_device_known_to_be_idle_is_idle() -> None:

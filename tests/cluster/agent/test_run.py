@@ -200,17 +200,16 @@ def test_an_agent_that_hangs_is_not_well() -> None:
 def test_a_thread_that_ends_ends_the_agent() -> None:
     ended = threading.Event()
 
-    def broken(runner: AgentRunner) -> None:
+    def broken() -> None:
         raise RuntimeError("a bug")
 
     runner = AgentRunner(
         Agent(rng=random.Random(0)),
         publish=lambda fingerprint: None,
         meters=AgentMetrics(),
-        sources=[broken],
         on_end=ended.set,
     )
-    runner.start()
+    runner.start(broken)
     assert ended.wait(10.0)
     assert not runner.is_alive()
     with pytest.raises(RuntimeError, match="a bug"):
@@ -228,19 +227,19 @@ def test_a_tool_that_hangs_holds_no_fault_back() -> None:
             answers.wait()
         return found.pop() if found else seen(device(0))
 
-    def ask(runner: AgentRunner) -> None:
+    def ask() -> None:
         ask_tools(
             collect,
             runner.put,
-            took=runner.meters.collection,
+            took=runner.meters.collection.observe,
             every_s=0.001,
             look=runner.look,
             stopped=runner.stopped,
             clock=runner.clock,
         )
 
-    runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=AgentMetrics(), sources=[ask])
-    runner.start()
+    runner = AgentRunner(Agent(rng=random.Random(0)), publish=told.put, meters=AgentMetrics())
+    runner.start(ask)
     assert told.get(timeout=10.0).devices[0].health == 1.0
     assert hangs.wait(10.0)
     runner.put(Fault(runner.clock(), "xid-79", "GPU-0"))
@@ -266,7 +265,7 @@ def test_tools_are_judged_by_readings_of_five_minutes_ago() -> None:
     ask_tools(
         collect,
         told.append,
-        took=meters.collection,
+        took=meters.collection.observe,
         every_s=0.0,
         look=threading.Event(),
         stopped=stopped,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.cluster.agent.benchmark import Timing, with_measurements
+from strata.cluster.agent.benchmark import Timing, measured_card
 from strata.cluster.agent.observation import die_of
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds
@@ -28,7 +28,8 @@ SCHEMA = crds()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 def written(fingerprint, **more):
     """What a controller reads of what an agent wrote, through JSON."""
-    return json.loads(json.dumps(compute_node(fingerprint, at=NOW, **more), allow_nan=False))
+    obj = compute_node(fingerprint, at=NOW)
+    return json.loads(json.dumps({**obj, "status": {**obj["status"], **more}}, allow_nan=False))
 
 
 def back(fingerprint):
@@ -116,7 +117,9 @@ def test_a_measured_card_comes_back_with_its_own_figures(fp16, fp32, memory):
         Timing("fp32", fp32, (1.0,)),
         Timing("memory_bandwidth", memory, (1.0,)),
     ]
-    measured = with_measurements(node("a", count=2).fingerprint, {0: timings})
+    before = node("a", count=2).fingerprint
+    first, second = before.devices
+    measured = replace(before, devices=(replace(first, card=measured_card(first, timings)), second))
     own, other = (device.card for device in back(measured).devices)
     assert own.fp16_flops_measured == pytest.approx(fp16, rel=1e-12)
     assert own.fp32_flops_measured == pytest.approx(fp32, rel=1e-12)
@@ -132,14 +135,15 @@ def test_a_measurement_of_the_catalogue_stays_its_own():
 
 def test_a_card_the_catalogue_has_not_keeps_what_was_measured_of_it():
     unknown = Device(0, "u", "XPU-9000", "Acme", 32.0 * GIB)
-    measured = with_measurements(Fingerprint("a", (unknown,)), {0: [Timing("fp16", 100e12, (1.0,))]})
+    card = measured_card(unknown, [Timing("fp16", 100e12, (1.0,))])
+    measured = Fingerprint("a", (replace(unknown, card=card),))
     (device,) = back(measured).devices
     assert device.card.fp16_flops_measured == pytest.approx(100e12)
     assert (device.card.name, device.card.fp32_flops, device.card.memory_bytes) == ("XPU-9000", None, 32 * GIB)
 
 
 def test_the_object_shows_the_vector_with_its_trust_and_a_summary_for_lists():
-    obj = written(node("a", B3).fingerprint, rdma_group="r1", rack="k2", version="0.6")
+    obj = written(node("a", B3).fingerprint, rdmaGroup="r1", rack="k2", agentVersion="0.6")
     status = obj["status"]
     assert status["devices"][0]["acu"]["fp16"] == {
         "value": acu(accelerator(B3)).fp16,

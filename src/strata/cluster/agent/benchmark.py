@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from strata.decision import Trust
 from strata.errors import StrataError, need
 from strata.fleet.accelerator import Accelerator
-from strata.fleet.fingerprint import Device, Fingerprint
+from strata.fleet.fingerprint import Device
 
 What = Literal["fp16", "fp32", "memory_bandwidth", "link"]
 
@@ -100,17 +100,6 @@ def link_rates(timings: Iterable[Timing]) -> dict[tuple[int, int], float]:
             pair = (min(timing.pair), max(timing.pair))
             rates[pair] = min(timing.rate(), rates.get(pair, math.inf))
     return rates
-
-
-def with_measurements(
-    fingerprint: Fingerprint, timings: Mapping[int, Sequence[Timing]], links: Iterable[Timing] = ()
-) -> Fingerprint:
-    """Return a fingerprint with measured cards (by place in `devices`) and measured links."""
-    devices = tuple(
-        replace(device, card=measured_card(device, timings[i])) if timings.get(i) else device
-        for i, device in enumerate(fingerprint.devices)
-    )
-    return replace(fingerprint, devices=devices, measured={**fingerprint.measured, **link_rates(links)})
 
 
 def time_device(

@@ -16,41 +16,14 @@ VENDOR: Final = "Cambricon"
 
 def parse(text: str) -> Found:
     """Read the card table. Raises BadOutput."""
-    driver, header, under = "", "", ""
-    upper: dict[str, str] = {}
-    last, is_closed = 0, False
-    devices: list[Device] = []
-    for number, line in table.lines_of(text):
-        if match := re.search(r"\bDriver\s+v?(\d[\w.]*)", line):
-            driver = match[1]
-        if "Processes" in line:
-            break
-        if not line.strip().startswith("|"):
-            is_closed = is_closed or line.strip().startswith("+")
-            continue
-        if not header:
-            header = line if {"Card", "Name"} <= table.names(line) else ""
-        elif not under:
-            if "Memory-Usage" not in line:
-                raise BadOutput(TOOL, number, "the second header row with Memory-Usage", line)
-            under = line
-        elif set(line.strip()) <= set("|=+-"):
-            continue
-        elif not upper:
-            upper, is_closed = table.row(header, line, tool=TOOL, number=number), False
-            inited = re.fullmatch(r"v?(\d[\w.]*)", upper.get("Driver", ""))
-            driver = driver or (inited[1] if inited else "")
-        else:
-            devices.append(_device(upper, table.row(under, line, tool=TOOL, number=number), number))
-            upper, is_closed = {}, False
-        last = number
-    if not under:
-        raise BadOutput(TOOL, 0, "a table whose header has Card and Name", text[:80])
-    if upper or (devices and not is_closed):
-        raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
-    indices = [device.index for device in devices]
-    if len(set(indices)) != len(indices):
-        raise BadOutput(TOOL, 0, "every card once", f"cards {indices}")
+    devices = []
+    match = re.search(r"\bDriver\s+v?(\d[\w.]*)", text)
+    driver = match[1] if match else ""
+    rows = table.card_rows(text, tool=TOOL, headers=("Card", "Name"), under="Memory-Usage", ends="Processes")
+    for upper, _, lower, number in rows:
+        shown = re.fullmatch(r"v?(\d[\w.]*)", upper.get("Driver", ""))
+        driver = driver or (shown[1] if shown else "")
+        devices.append(_device(upper, lower, number))
     return Found("cnmon", driver, _boards(devices))
 
 

@@ -48,9 +48,6 @@ def parse(text: str, *, memory: str = "", names: str = "") -> Found:
         raise BadOutput(TOOL, 0, "a table whose header begins with DCU or HCU", text[:80])
     if devices and not is_closed:
         raise BadOutput(TOOL, last, "the line of = below the table; the output ends too early")
-    indices = [device.index for device in devices]
-    if len(set(indices)) != len(indices):
-        raise BadOutput(TOOL, 0, "every device once", f"ids {indices}")
     return Found("hy-smi", "", tuple(devices))
 
 

@@ -21,22 +21,22 @@ class AgentMetrics:
         self.registry = new = Registry()
         self._shown = Fingerprint("")
         self.http = Counter("strata_http_requests_total", "HTTP requests by status.", ["code"], registry=new)
-        self._faults = Counter(
+        self.faults = Counter(
             "strata_agent_faults_total", "Faults seen, programs' own ones too.", ["fault"], registry=new
         )
-        self._publications = Counter(
+        self.publications = Counter(
             "strata_agent_publications_total",
             "Attempts to publish, by the API server's answer.",
             ["status"],
             registry=new,
         )
-        self._published_after = Histogram(
+        self.published_after = Histogram(
             "strata_agent_fault_published_seconds",
             "From a fault to its publication.",
             buckets=SECONDS,
             registry=new,
         )
-        self._collection = Histogram(
+        self.collection = Histogram(
             "strata_agent_collection_seconds", "Time to ask all tools.", buckets=SECONDS, registry=new
         )
         read_gauge(new, "strata_agent_notes", "What could not be read.", (), self._notes)
@@ -64,22 +64,6 @@ class AgentMetrics:
     def show(self, fingerprint: Fingerprint) -> None:
         """Let the gauges tell of this."""
         self._shown = fingerprint
-
-    def fault(self, word: str) -> None:
-        """Count a fault."""
-        self._faults.labels(word).inc()
-
-    def publication(self, status: str) -> None:
-        """Count an attempt to publish."""
-        self._publications.labels(status).inc()
-
-    def published_after(self, seconds: float) -> None:
-        """Count how long a fault took to be published."""
-        self._published_after.observe(seconds)
-
-    def collection(self, seconds: float) -> None:
-        """Count how long asking all tools took."""
-        self._collection.observe(seconds)
 
     def render(self) -> str:
         """Return the page that Prometheus scrapes."""

@@ -51,9 +51,6 @@ def parse(text: str) -> Found:
         raise BadOutput(TOOL, 0, "a table whose header begins with ID and Name", text[:80])
     if first is not None or (devices and not is_closed):
         raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
-    indices = [device.index for device in devices]
-    if len(set(indices)) != len(indices):
-        raise BadOutput(TOOL, 0, "every card once", f"ids {indices}")
     return Found("mthreads-gmi", driver, tuple(devices))
 
 

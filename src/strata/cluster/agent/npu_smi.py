@@ -23,36 +23,16 @@ _NO_ID: Final = -1
 
 def parse_info(text: str) -> Found:
     """Read the device table; an empty one (a driver, no chip) gives no devices. Raises BadOutput."""
-    driver, header, under = "", "", ""
-    upper: dict[str, str] = {}
-    upper_at, last, is_closed = 0, 0, False
-    devices: list[tuple[str, Device]] = []
-    for number, line in table.lines_of(text):
-        if match := re.search(r"\bVersion:\s*(\S+)", line):
-            driver = driver or match[1]
-        if "Process id" in line:
-            break
-        if not line.strip().startswith("|"):
-            is_closed = is_closed or line.strip().startswith("+")
-            continue
-        if not header:
-            header = line if {"NPU", "Name", "Health"} <= table.names(line) else ""
-        elif not under:
-            if not re.search(r"AICore\(%\)|NPU Util\(%\)|Memory-Usage", line):
-                raise BadOutput(TOOL, number, "the second header row with AICore(%) or Memory-Usage(MB)", line)
-            under = line
-        elif not upper:
-            upper, upper_at, is_closed = table.row(header, line, tool=TOOL, number=number), number, False
-        else:
-            lower = table.row(under, line, tool=TOOL, number=number)
-            devices.append((upper["NPU"], _device(upper, upper_at, lower, number)))
-            upper, is_closed = {}, False
-        last = number
-    if not under:
-        raise BadOutput(TOOL, 0, "a table whose header has NPU, Name and Health", text[:80])
-    if upper or (devices and not is_closed):
-        raise BadOutput(TOOL, last, "the rest of the table; the output ends too early")
-    return Found("npu-smi", driver, _boards(devices))
+    version = re.search(r"\bVersion:\s*(\S+)", text)
+    rows = table.card_rows(
+        text,
+        tool=TOOL,
+        headers=("NPU", "Name", "Health"),
+        under=r"AICore\(%\)|NPU Util\(%\)|Memory-Usage",
+        ends="Process id",
+    )
+    devices = [(upper["NPU"], _device(upper, upper_at, lower, number)) for upper, upper_at, lower, number in rows]
+    return Found("npu-smi", version[1] if version else "", _boards(devices))
 
 
 def parse_topology(text: str) -> Matrix:
@@ -114,7 +94,4 @@ def _boards(npu_devices: list[tuple[str, Device]]) -> tuple[Device, ...]:
         index = own if device.index == _NO_ID else device.index
         board = f"npu{npu}" if dies > 1 else ""
         devices.append(replace(device, index=index, model=model, card=card, board=board))
-    indices = [device.index for device in devices]
-    if len(set(indices)) != len(indices):
-        raise BadOutput(TOOL, 0, "every device once", f"ids {indices}")
     return tuple(devices)

@@ -42,9 +42,6 @@ def parse_query(text: str) -> Found:
         driver = values["driver_version"]
     if not devices:
         raise BadOutput(TOOL, 0, "a line for each card")
-    indices = [device.index for device in devices]
-    if len(set(indices)) != len(indices):
-        raise BadOutput(TOOL, 0, "every card once", f"ids {indices}")
     return Found("nvidia-smi", driver, tuple(devices))
 
 

@@ -53,6 +53,12 @@ class Found:
     readings: Mapping[int, Reading] = field(default_factory=dict)
     can_p2p: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Raise BadOutput where a number stands twice: nobody knows which device is meant by it."""
+        indices = [device.index for device in self.devices]
+        if len(set(indices)) != len(indices):
+            raise BadOutput(self.tool, 0, "every device once", f"numbers {indices}")
+
 
 def card_of(name: str, memory_bytes: float) -> Accelerator | None:
     """Return the catalogue's card of a tool's name, None where it has none or its memory is another card's.

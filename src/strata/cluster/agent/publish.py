@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
 from strata import __version__
 from strata.cluster.api.crd.compute_node import compute_node
-from strata.cluster.api.kinds import COMPUTE_NODE, Object
+from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment
 from strata.cluster.api.protocol import ApiFailed
 from strata.fleet.fingerprint import Fingerprint
 
@@ -24,8 +23,7 @@ def publish(
 
     apply: `Api.apply`. Raises ApiFailed, and BadFile for a figure that is none.
     """
-    at = datetime.fromtimestamp(wall_clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    whole = compute_node(fingerprint, at=at, version=__version__)
+    whole = compute_node(fingerprint, at=moment(wall_clock(), "milliseconds"), version=__version__)
     try:
         apply(COMPUTE_NODE, whole, subresource="status", manager=MANAGER)
     except ApiFailed as error:

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -47,8 +47,8 @@ _JOIN_S: Final = 3.0
 Told = Callable[[Agent], None]
 """What a benchmark found, as a call that tells the agent; it may raise StrataError."""
 
-Source = Callable[["AgentRunner"], None]
-"""Runs in a thread of its own until `runner.stopped`; gives what it finds to `runner.put`."""
+Source = Callable[[], None]
+"""Runs in a thread of its own until the runner is stopped, and gives it what it finds."""
 
 
 class AgentRunner:
@@ -63,7 +63,6 @@ class AgentRunner:
         *,
         publish: Callable[[Fingerprint], None],
         meters: AgentMetrics,
-        sources: Sequence[Source] = (),
         on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,9 +72,7 @@ class AgentRunner:
         self.current: Fingerprint | None = None
         self._publish, self._on_end = publish, on_end
         self._events: queue.SimpleQueue[Collected | Fault | Told | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(source,), daemon=True) for source in (*sources, _decide)
-        ]
+        self._threads: list[threading.Thread] = []
         self._waiting: list[float] = []  # when faults came that are not published
         self._error: BaseException | None = None
         self._seen_s = clock()
@@ -84,10 +81,11 @@ class AgentRunner:
         """Take what was found; from any thread."""
         self._events.put(event)
 
-    def start(self) -> None:
-        """Start all threads."""
-        for thread in self._threads:
-            thread.start()
+    def start(self, *sources: Source) -> None:
+        """Start the thread that decides, and one for each source."""
+        for work in (*sources, self._decide):
+            self._threads.append(threading.Thread(target=self._guarded, args=(work,), daemon=True))
+            self._threads[-1].start()
 
     def stop(self) -> None:
         """End the threads, as far as they can be, and raise what ended one before."""
@@ -126,7 +124,7 @@ class AgentRunner:
         if isinstance(event, Collected):
             self.agent.collected(event)
         elif isinstance(event, Fault):
-            self.meters.fault(event.word or "unknown")
+            self.meters.faults.labels(event.word or "unknown").inc()
             if self.agent.faulted(event):
                 log.warning("fault %s of %s", event.word, event.device)
                 self._waiting.append(event.at_s)
@@ -145,28 +143,27 @@ class AgentRunner:
             if isinstance(error, ApiFailed):
                 status, retry_after_s = error.status, error.retry_after_s
             log.warning("not published: %s", error)
-            self.meters.publication(str(status))
+            self.meters.publications.labels(str(status)).inc()
             self.agent.failed(self.clock(), retry_after_s=retry_after_s)
             return
         now_s = self.clock()
-        self.meters.publication("200")
+        self.meters.publications.labels("200").inc()
         for since_s in self._waiting:
-            self.meters.published_after(now_s - since_s)
+            self.meters.published_after.observe(now_s - since_s)
         self._waiting = []
         self.agent.published(now_s)
 
-    def _guarded(self, source: Source) -> None:
+    def _decide(self) -> None:
+        while not self.stopped.is_set():
+            self.turn()
+
+    def _guarded(self, work: Source) -> None:
         try:
-            source(self)
+            work()
         except BaseException as error:
             log.exception("a thread of the agent ends")
             self._error = self._error or error
             self._on_end()
-
-
-def _decide(runner: AgentRunner) -> None:
-    while not runner.stopped.is_set():
-        runner.turn()
 
 
 def run(
@@ -183,48 +180,34 @@ def run(
     """Run the agent and answer HTTP until SIGTERM or SIGINT. Raises what ended a thread."""
     from strata.cluster.health_pages import make_pages
 
-    def ask(runner: AgentRunner) -> None:
-        ask_tools(
-            collect,
-            runner.put,
-            took=runner.meters.collection,
-            every_s=every_s,
-            look=runner.look,
-            stopped=runner.stopped,
-            clock=runner.clock,
-        )
-
-    def watch(runner: AgentRunner) -> None:
-        watch_errors(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
-
-    def see(runner: AgentRunner) -> None:
-        watch_presence(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
-
-    def listen(runner: AgentRunner) -> None:
-        listen_for_xids(nvml.load, runner.put, stopped=runner.stopped, clock=runner.clock)
-
-    def benchmark(runner: AgentRunner) -> None:
-        run_benchmarks(
-            lambda: runner.current,
-            runner.put,
-            at_start=at_start,
-            probe_every_s=probe_every_s,
-            stopped=runner.stopped,
-            wall_clock=time.time,
-        )
-
     runner = AgentRunner(
-        agent,
-        publish=publish,
-        meters=AgentMetrics(),
-        sources=(ask, watch, see, listen, benchmark),
-        on_end=partial(os.kill, os.getpid(), signal.SIGTERM),
+        agent, publish=publish, meters=AgentMetrics(), on_end=partial(os.kill, os.getpid(), signal.SIGTERM)
     )
-    runner.start()
+    meters, stopped, clock = runner.meters, runner.stopped, runner.clock
+
+    def addresses() -> tuple[str, ...]:
+        return runner.addresses
+
+    sources = (
+        partial(ask_tools, collect, took=meters.collection.observe, every_s=every_s, look=runner.look),
+        partial(watch_errors, addresses, root=root),
+        partial(watch_presence, addresses, root=root),
+        partial(listen_for_xids, nvml.load),
+    )
+    benchmarks = partial(
+        run_benchmarks,
+        lambda: runner.current,
+        runner.put,
+        at_start=at_start,
+        probe_every_s=probe_every_s,
+        stopped=stopped,
+        wall_clock=time.time,
+    )
+    runner.start(*(partial(source, runner.put, stopped=stopped, clock=clock) for source in sources), benchmarks)
     try:
         frame = make_pages(
-            runner.meters.render,
-            requests=runner.meters.http,
+            meters.render,
+            requests=meters.http,
             unwell=lambda: "" if runner.is_alive() else "it hangs",
         )
         serve(frame, listener, drain_s=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,6 +59,43 @@ def row(header: str, line: str, *, tool: str, number: int) -> dict[str, str]:
             raise BadOutput(tool, number, f"values for {', '.join(keys) or 'nothing'}", body or line)
         named.update(zip(keys, parts, strict=True))
     return named
+
+
+def card_rows(
+    text: str, *, tool: str, headers: Collection[str], under: str, ends: str
+) -> Iterator[tuple[dict[str, str], int, dict[str, str], int]]:
+    """Yield the two rows of each card by the names in their headers, each with the number of its line.
+
+    headers: names in the first header row. under: what the second one has, a pattern. ends: what no line of the
+    table has, but the one that begins the next table. Raises BadOutput, also where the table ends too early.
+    """
+    header = second = ""
+    upper: dict[str, str] = {}
+    upper_at, last, is_closed = 0, 0, True
+    for number, line in lines_of(text):
+        if ends in line:
+            break
+        if not line.strip().startswith("|"):
+            is_closed = is_closed or line.strip().startswith("+")
+            continue
+        if not header:
+            header = line if names(line).issuperset(headers) else ""
+        elif not second:
+            if not re.search(under, line):
+                raise BadOutput(tool, number, f"the second header row with {under}", line)
+            second = line
+        elif set(line.strip()) <= set("|=+-"):
+            continue
+        elif not upper:
+            upper, upper_at, is_closed = row(header, line, tool=tool, number=number), number, False
+        else:
+            yield upper, upper_at, row(second, line, tool=tool, number=number), number
+            upper, is_closed = {}, False
+        last = number
+    if not second:
+        raise BadOutput(tool, 0, f"a table whose header has {', '.join(headers)}", text[:80])
+    if upper or not is_closed:
+        raise BadOutput(tool, last, "the rest of the table; the output ends too early")
 
 
 def is_known(text: str) -> bool:

@@ -17,10 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from strata.cluster.api.kinds import LEASE, Object, meta
+from strata.cluster.api.kinds import LEASE, Object, meta, moment, version_of
 from strata.cluster.api.protocol import Api, ApiFailed
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ def step(
     """
     if lease is None:
         return State(), _held(None, me, wall)
-    version = str(meta(lease).get("resourceVersion") or "")
+    version = version_of(lease)
     spec = lease.get("spec") or {}
     if version != state.version:
         state = replace(state, version=version, seen_s=now_s)
@@ -81,7 +80,7 @@ def step(
 
 def won(written: Object, *, asked_s: float, now_s: float) -> State:
     """Return the state after a Lease of ours was written. asked_s: read BEFORE the Lease was asked for."""
-    return State(str(meta(written).get("resourceVersion") or ""), now_s, asked_s + RENEW_S)
+    return State(version_of(written), now_s, asked_s + RENEW_S)
 
 
 def released(lease: Object, me: Candidate, *, wall: str) -> Object | None:
@@ -186,4 +185,4 @@ def _now() -> float:
 
 
 def _wall() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment(time.time(), "microseconds")

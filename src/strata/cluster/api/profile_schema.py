@@ -169,25 +169,11 @@ def build(name: str, fields: ProfileFields, document: Document, *, under: tuple[
             faults.append(document.fault((*under, "models", position), message))
     if faults:
         raise BadFile(faults)
-    return RuntimeProfile(
-        name,
-        fields.vendor,
-        tuple(accelerator(model).name for model in fields.models),
-        fields.framework,
-        fields.image,
-        fields.resource,
-        env=fields.env,
-        no_p2p_env=fields.no_p2p_env,
-        mounts=tuple(Mount(m.name, m.host_path, m.container_path, m.is_read_only) for m in fields.mounts),
-        code_mount=fields.code_mount,
-        entrypoints={name: tuple(words) for name, words in fields.entrypoints.items()},
-        node_selector=fields.node_selector,
-        tolerations=tuple(_toleration(entry) for entry in fields.tolerations),
-        devices_env=fields.devices_env,
-        source=fields.source,
-        was_tried=fields.was_tried,
-    )
-
-
-def _toleration(entry: TolerationEntry) -> dict[str, str]:
-    return {key: value for key, value in entry.model_dump().items() if value}
+    same = fields.model_dump(include=set(ProfileFields.model_fields))
+    same |= {
+        "models": tuple(accelerator(model).name for model in fields.models),
+        "mounts": tuple(Mount(**mount) for mount in same["mounts"]),
+        "entrypoints": {engine: tuple(words) for engine, words in fields.entrypoints.items()},
+        "tolerations": tuple({key: word for key, word in each.items() if word} for each in same["tolerations"]),
+    }
+    return RuntimeProfile(name, **same)

@@ -6,9 +6,8 @@ What is written is checked by the same rules as what is read, so that no agent w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import fields, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
@@ -16,7 +15,7 @@ from strata.cluster.agent.benchmark import Timing, measured_card
 from strata.cluster.agent.observation import die_of
 from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
-from strata.cluster.api.kinds import COMPUTE_NODE, Object, name_of
+from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment, name_of
 from strata.decision import Trust
 from strata.errors import BadFile, Fault, StrataError, UsageError
 from strata.fleet.accelerator import Accelerator
@@ -36,9 +35,6 @@ def compute_node(
     fingerprint: Fingerprint,
     *,
     at: str,
-    rdma_group: str = "",
-    rack: str = "",
-    conditions: Sequence[Mapping[str, Any]] = (),
     version: str = "",
 ) -> Object:
     """Return the whole object, for a server-side apply of its status.
@@ -56,10 +52,7 @@ def compute_node(
         "trust": fingerprint.trust.value,
         "devices": [_device(device) for device in fingerprint.devices],
         "links": _links(fingerprint),
-        "rdmaGroup": rdma_group,
-        "rack": rack,
         "summary": _summary(fingerprint),
-        "conditions": [dict(condition) for condition in conditions],
     }
     obj = {
         "apiVersion": COMPUTE_NODE.api_version,
@@ -128,31 +121,20 @@ def fingerprint_of(obj: Object) -> Fingerprint:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    fields = {
-        "index": device.index,
-        "uuid": device.uuid,
-        "model": device.model,
-        "vendor": device.vendor,
-        "memoryBytes": _whole(device.memory_bytes),
-        "memoryUsedBytes": None if device.memory_used_bytes is None else _whole(device.memory_used_bytes),
-        "acu": None if device.card is None else _vector(_worth(device.card)),
-        "health": device.health,
-        "faults": list(device.faults) or None,
-        "board": device.board or None,
-        "busId": device.bus_id or None,
-        "numaNode": device.numa_node,
-        "temperatureC": device.temperature_c,
-        "powerW": device.power_w,
-        "utilisation": device.utilisation,
-        "probe": None if device.probe is None else _probe(device.probe),
+    status: dict[str, Any] = {
+        models.camel(each.name): getattr(device, each.name)
+        for each in fields(Device)
+        if each.name not in ("card", "probe") and getattr(device, each.name) != each.default
     }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _probe(probe: Probe) -> dict[str, Any]:
-    at = datetime.fromtimestamp(probe.at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    fields = {"at": at, "rateFlops": probe.rate_flops, "powerW": probe.power_w}
-    return {key: value for key, value in fields.items() if value is not None}
+    status |= {"health": device.health, "memoryBytes": _whole(device.memory_bytes)}
+    if device.memory_used_bytes is not None:
+        status["memoryUsedBytes"] = _whole(device.memory_used_bytes)
+    if device.card is not None:
+        status["acu"] = _vector(_worth(device.card))
+    if probe := device.probe:
+        power = {} if probe.power_w is None else {"powerW": probe.power_w}
+        status["probe"] = {"at": moment(probe.at_s, "milliseconds"), "rateFlops": probe.rate_flops, **power}
+    return status
 
 
 def _whole(count: float) -> float:
@@ -201,22 +183,14 @@ def _worth(card: Accelerator) -> AcuVector:
 
 
 def _device_of(status: models.DeviceStatus, card: Accelerator | None) -> Device:
+    used = status.memory_used_bytes
+    same = status.model_dump(exclude={"memory_bytes", "memory_used_bytes", "faults", "acu", "probe"})
     return Device(
-        status.index,
-        status.uuid,
-        status.model,
-        status.vendor,
-        float(status.memory_bytes),
-        card,
-        memory_used_bytes=None if status.memory_used_bytes is None else float(status.memory_used_bytes),
-        bus_id=status.bus_id,
-        board=status.board,
-        numa_node=status.numa_node,
-        utilisation=status.utilisation,
-        temperature_c=status.temperature_c,
-        power_w=status.power_w,
-        health=status.health,
+        **same,
+        memory_bytes=float(status.memory_bytes),
+        memory_used_bytes=None if used is None else float(used),
         faults=tuple(status.faults),
+        card=card,
     )
 
 

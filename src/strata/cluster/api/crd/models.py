@@ -50,8 +50,12 @@ def _map_by(key: str) -> dict[str, Any]:
 
 _OURS: Final = ConfigDict(alias_generator=camel, populate_by_name=False, use_attribute_docstrings=True)
 
-# What agents and controllers write is read by older ones as well, which then leave out what they do not know.
-_WRITTEN: Final = ConfigDict(extra="ignore", **_OURS)
+
+class _Written(FileModel):
+    """What agents and controllers write: older ones read it as well, and leave out what they do not know."""
+
+    model_config = ConfigDict(extra="ignore", **_OURS)
+
 
 Word = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=LONGEST)]
@@ -68,10 +72,8 @@ Moment = Annotated[
 assert set(Grade.__args__) == set(Trust), "grades are those of Trust"  # type: ignore[attr-defined]
 
 
-class Condition(FileModel):
+class Condition(_Written):
     """A condition, as everywhere in Kubernetes."""
-
-    model_config = _WRITTEN
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
     status: Literal["True", "False", "Unknown"]
@@ -89,20 +91,16 @@ Conditions = Annotated[list[Condition], Field(max_length=16, json_schema_extra=_
 # ComputeNode
 
 
-class Worth(FileModel):
+class Worth(_Written):
     """One figure of a card in percent of an A100-80GB, and how it is known."""
-
-    model_config = _WRITTEN
 
     # The least is for whoever divides by it; an API server cuts it to 0 for whole numbers, and takes a 0.
     value: Annotated[float, Field(ge=1e-3, le=1e6)]
     trust: Grade
 
 
-class AcuStatus(FileModel):
+class AcuStatus(_Written):
     """What a card is worth, in abstract compute units; a figure nobody knows is absent."""
-
-    model_config = _WRITTEN
 
     fp16: Worth | None = None
     fp32: Worth | None = None
@@ -111,10 +109,8 @@ class AcuStatus(FileModel):
     link_bandwidth: Worth | None = None
 
 
-class ProbeStatus(FileModel):
+class ProbeStatus(_Written):
     """What a short benchmark made a device do while it was idle; slow devices are found by it."""
-
-    model_config = _WRITTEN
 
     at: Moment
     rate_flops: Figure
@@ -123,10 +119,8 @@ class ProbeStatus(FileModel):
     """Drawn meanwhile."""
 
 
-class DeviceStatus(FileModel):
+class DeviceStatus(_Written):
     """One accelerator. Its place in the list is its number in placements."""
-
-    model_config = _WRITTEN
 
     index: Annotated[int, Field(ge=-1, le=1 << 20)]
     """The number the vendor's tool gives it."""
@@ -151,10 +145,8 @@ class DeviceStatus(FileModel):
     probe: ProbeStatus | None = None
 
 
-class LinkStatus(FileModel):
+class LinkStatus(_Written):
     """The fastest link of two devices, by their places in the list, the smaller first."""
-
-    model_config = _WRITTEN
 
     a: Annotated[int, Field(ge=0, lt=MOST_DEVICES)]
     b: Annotated[int, Field(ge=0, lt=MOST_DEVICES)]
@@ -164,10 +156,8 @@ class LinkStatus(FileModel):
     """One direction, where it was measured."""
 
 
-class SummaryStatus(FileModel):
+class SummaryStatus(_Written):
     """For people who list nodes; never read back."""
-
-    model_config = _WRITTEN
 
     devices: Annotated[int, Field(ge=0)] = 0
     model: Sentence = ""
@@ -177,7 +167,7 @@ class SummaryStatus(FileModel):
     """Of the device that is worst off."""
 
 
-class NodeStatus(FileModel):
+class NodeStatus(_Written):
     """What the agent of a node found there."""
 
     model_config = ConfigDict(
@@ -188,7 +178,6 @@ class NodeStatus(FileModel):
                 "a link joins two devices of the list, the smaller place first",
             )
         ),
-        **_WRITTEN,
     )
 
     observed_at: Moment
@@ -214,10 +203,8 @@ class NodeStatus(FileModel):
     conditions: Conditions = Field(default=[])
 
 
-class ComputeNode(FileModel):
+class ComputeNode(_Written):
     """The object as it is read: what Kubernetes adds to any object does not count."""
-
-    model_config = _WRITTEN
 
     status: NodeStatus
 
@@ -260,18 +247,14 @@ class RuntimeProfileSpec(ProfileFields):
     mounts: Annotated[list[MountSpec], Field(max_length=32, json_schema_extra=_map_by("name"))] = Field(default=[])  # type: ignore[assignment]
 
 
-class ProfileMeta(FileModel):
+class ProfileMeta(_Written):
     """What is read of a profile's metadata."""
-
-    model_config = _WRITTEN
 
     name: Name
 
 
-class RuntimeProfileObject(FileModel):
+class RuntimeProfileObject(_Written):
     """The object as it is read."""
-
-    model_config = _WRITTEN
 
     metadata: ProfileMeta
     spec: RuntimeProfileSpec
@@ -342,40 +325,32 @@ class ClaimSpec(FileModel):
     priority: Annotated[int, Field(gt=-(10**9), lt=10**9)] | None = None
 
 
-class ReasonStatus(FileModel):
+class ReasonStatus(_Written):
     """One reason: a stable token, what it is about, and the sentence."""
-
-    model_config = _WRITTEN
 
     token: Word
     subject: Word = ""
     message: Annotated[str, Field(max_length=LONGEST_MESSAGE)]
 
 
-class DecisionStatus(FileModel):
+class DecisionStatus(_Written):
     """Why the gang goes where it goes, or nowhere."""
-
-    model_config = _WRITTEN
 
     reasons: Annotated[list[ReasonStatus], Field(max_length=64)] = Field(default=[])
     trust: Grade
     inputs_digest: Word
 
 
-class NodeVerdict(FileModel):
+class NodeVerdict(_Written):
     """Why a node was not chosen."""
-
-    model_config = _WRITTEN
 
     node: Word
     reason: Word
     message: Annotated[str, Field(max_length=LONGEST_MESSAGE)]
 
 
-class ClaimStatus(FileModel):
+class ClaimStatus(_Written):
     """What was decided."""
-
-    model_config = _WRITTEN
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     conditions: Conditions = Field(default=[])
@@ -391,9 +366,7 @@ class ClaimStatus(FileModel):
     """How many more nodes there were."""
 
 
-class ComputeClaim(FileModel):
+class ComputeClaim(_Written):
     """The object as it is read."""
-
-    model_config = _WRITTEN
 
     spec: ClaimSpec

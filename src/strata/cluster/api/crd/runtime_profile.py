@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from strata.cluster.api.crd import models
@@ -20,34 +23,16 @@ def profile_of(obj: Object) -> RuntimeProfile:
 
 def profile_object(profile: RuntimeProfile) -> Object:
     """Return a profile as an object; what is empty is left out."""
-    spec: dict[str, Any] = {
-        "vendor": profile.vendor,
-        "framework": profile.framework,
-        "models": list(profile.models),
-        "image": profile.image,
-        "resource": profile.resource,
-        "env": dict(profile.env),
-        "noP2pEnv": dict(profile.no_p2p_env),
-        "devicesEnv": profile.devices_env,
-        "mounts": [
-            {
-                "name": mount.name,
-                "hostPath": mount.host_path,
-                "containerPath": mount.container_path,
-                "isReadOnly": mount.is_read_only,
-            }
-            for mount in profile.mounts
-        ],
-        "codeMount": profile.code_mount,
-        "entrypoints": {name: list(words) for name, words in profile.entrypoints.items()},
-        "nodeSelector": dict(profile.node_selector),
-        "tolerations": [dict(toleration) for toleration in profile.tolerations],
-        "source": profile.source,
-        "wasTried": profile.was_tried,
-    }
+    fields = json.loads(json.dumps(asdict(profile)))  # tuples are lists there
+    name, mounts = fields.pop("name"), fields.pop("mounts")
+    spec = fields | {"mounts": [_camel(mount) for mount in mounts]}
     return {
         "apiVersion": RUNTIME_PROFILE.api_version,
         "kind": RUNTIME_PROFILE.kind,
-        "metadata": {"name": profile.name},
-        "spec": {key: value for key, value in spec.items() if value not in ("", [], {})},
+        "metadata": {"name": name},
+        "spec": _camel({key: value for key, value in spec.items() if value not in ("", [], {})}),
     }
+
+
+def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {models.camel(name): value for name, value in fields.items()}
