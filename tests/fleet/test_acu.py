@@ -127,10 +127,10 @@ def test_a_need_is_read_as_people_write_it():
         ("80GB fp16", "unit 'GB'"),
         ("100Gb memory", "bits"),
         ("16 memory", "no unit"),
-        ("0GB memory", "asks for nothing"),
-        ("-1GB memory", "asks for nothing"),
-        ("1GB memory, 2GB memory", "asked for twice"),
-        ("1TFLOPS fp16, 1TFLOPS bf16", "asked for twice"),
+        ("0GB memory", "not a positive amount"),
+        ("-1GB memory", "not a positive amount"),
+        ("1GB memory, 2GB memory", "given twice"),
+        ("1TFLOPS fp16, 1TFLOPS bf16", "given twice"),
     ],
 )
 def test_a_need_that_cannot_be_meant_is_refused(text, message):

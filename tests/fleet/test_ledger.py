@@ -91,9 +91,9 @@ def test_one_that_is_just_being_made_holds_nothing(tmp_path, content):
     ("content", "said"),
     [
         (b"garbage", "7 bytes"),
-        (bytes(ledger.SIZE + 5), "a truncated ledger"),
-        (b"NOLEDGER" + bytes(ledger.SIZE - 8), "not a ledger"),
-        (bytes(Ledger().data[:5000]), "a truncated ledger: 5000 bytes"),
+        (bytes(ledger.SIZE + 5), "a truncated slice ledger"),
+        (b"NOLEDGER" + bytes(ledger.SIZE - 8), "not a slice ledger"),
+        (bytes(Ledger().data[:5000]), "a truncated slice ledger: 5000 bytes"),
         (bytes(Ledger(version=1).data[:540_672]), "version 1"),
         (bytes(Ledger(version=3).data), "version 3"),
     ],

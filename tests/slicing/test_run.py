@@ -91,8 +91,8 @@ def test_what_cannot_be_kept_is_refused_unless_it_is_let_open(make):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (QuotaLimits(0, None, None), "leaves nothing"),
-        (QuotaLimits(-1, None, None), "leaves nothing"),
+        (QuotaLimits(0, None, None), "must be positive"),
+        (QuotaLimits(-1, None, None), "must be positive"),
         (QuotaLimits(2**52, None, None), "too large to count"),
         (QuotaLimits(MIB, 0.0, None), "not a share"),
         (QuotaLimits(MIB, None, 64), "device 64"),

@@ -242,7 +242,7 @@ def test_names_are_case_insensitive_and_misspelt_ones_answered():
     with pytest.raises(UsageError) as caught:
         model("lama-3.1-8b")
     assert caught.value.hint == "did you mean 'llama-3.1-8b'?"
-    with pytest.raises(UsageError, match="no model that ships"):
+    with pytest.raises(UsageError, match="no bundled model"):
         model("zzz")
 
 

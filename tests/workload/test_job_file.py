@@ -153,7 +153,7 @@ efficiency: 1.5
     ("text", "said"),
     [
         pytest.param(JOB.replace("gpt2", "gpt-2"), "4:1: model: gpt-2: no such file", id="model"),
-        pytest.param(JOB.replace("64", "4Mi"), "5:9: train.global_batch: '4Mi' is of what?", id="batch of what"),
+        pytest.param(JOB.replace("64", "4Mi"), "5:9: train.global_batch: '4Mi' has no unit", id="batch of what"),
         pytest.param(JOB.replace("64", "0 tokens"), "'0 tokens' is not a valid batch size", id="no tokens"),
         pytest.param(JOB.replace("64", "many tokens"), "cannot read 'many tokens'", id="no number"),
         pytest.param(JOB.replace("64", "1000 tokens"), "whole number of sequences of 1024; write 1", id="part"),
@@ -161,7 +161,7 @@ efficiency: 1.5
         pytest.param(JOB.replace("64", "1.5"), "1.5 is not a whole number", id="fraction"),
         pytest.param(JOB.replace("64", "true"), "True is not a quantity", id="boolean"),
         pytest.param(
-            JOB.replace("1024", "2048"), "train.sequence: gpt2 has learned positions for 1024", id="long"
+            JOB.replace("1024", "2048"), "train.sequence: gpt2 has learned positions for only 1024", id="long"
         ),
         pytest.param(JOB.replace("1024", "8, precision: fp8"), "5:40: train.precision: ", id="precision"),
         pytest.param(JOB.replace("1024", "8, zero: 4"), "5:40: train.zero: ", id="zero stage"),

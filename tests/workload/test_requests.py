@@ -157,10 +157,10 @@ def test_no_more_than_some_faults_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        pytest.param("a,b,c\n1,2,3\n", "no columns of a known trace", id="header"),
+        pytest.param("a,b,c\n1,2,3\n", "does not name the columns", id="header"),
         pytest.param("TIMESTAMP,ContextTokens\n", "'GeneratedTokens'", id="column"),
-        pytest.param(AZURE, "no request", id="nothing"),
-        pytest.param("", "no columns", id="empty"),
+        pytest.param(AZURE, "none of its requests", id="nothing"),
+        pytest.param("", "does not name the columns", id="empty"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path, text, says):

@@ -83,7 +83,7 @@ def test_a_rate_is_read_with_or_without_its_unit(written, text, per_s):
         ("output: 128", "output: 128, batches: 3", "demand.batches: unknown key (did you mean 'batch'?)"),
         ("prompt: 512", "prompt: 0", "demand.prompt: 0 is not a whole number"),
         ("prompt: 512, ", "", "demand.prompt: required key is missing"),
-        ("prompt: 512", "prompt: 1000", "demand.prompt: gpt2 has learned positions for 1024 tokens"),
+        ("prompt: 512", "prompt: 1000", "demand.prompt: gpt2 has learned positions for only 1024 tokens"),
         ("model: gpt2", "model: gpt9", "model: gpt9"),
         ("name: tiny", "name: tiny\ngoals: {ttft: 2}", "goals.ttft: 2 has no unit"),
         ("name: tiny", "name: tiny\ngoals: {tpot: 0s}", "goals.tpot: should be greater than 0"),

@@ -133,38 +133,31 @@ def acu(card: Accelerator) -> AcuVector:
 
 def exchange(have: Accelerator, want: Accelerator, *, count: int = 1, norm: Norm = "compute") -> Cards:
     """Return how many `want` cards replace `count` cards of `have`, by the figures of `norm`."""
-    amounts: dict[Figure, float] = {}
-    trusts: list[Trust] = []
-    missing: list[str] = []
-    for figure in NORMS[norm]:
-        known = deliverable(have, figure)
-        if known is None:
-            missing.append(f"{have.name} {figure}")
-        else:
-            amounts[figure] = count * known[0]
-            trusts.append(known[1])
+    known, missing = _known(have, NORMS[norm])
     if missing:
-        return Cards(want, None, missing=tuple(missing))
-    return cards(Need(amounts, worst(*trusts)), want)
+        return Cards(want, None, missing=missing)
+    amounts = {figure: count * amount for figure, (amount, _) in known.items()}
+    return cards(Need(amounts, worst(*(trust for _, trust in known.values()))), want)
 
 
 def cards(need: Need, card: Accelerator) -> Cards:
     """Return how many cards of one kind meet a need, and which figure decided."""
-    ratios: dict[Figure, float] = {}
-    trusts: list[Trust] = [need.trust]
-    missing: list[str] = []
-    for figure, amount in need.amounts.items():
-        known = deliverable(card, figure)
-        if known is None:
-            missing.append(f"{card.name} {figure}")
-        else:
-            ratios[figure] = amount / known[0]
-            trusts.append(known[1])
+    known, missing = _known(card, need.amounts)
+    ratios = {figure: need.amounts[figure] / amount for figure, (amount, _) in known.items()}
     if missing:
-        return Cards(card, None, ratios=ratios, missing=tuple(missing))
+        return Cards(card, None, ratios=ratios, missing=missing)
     bound_by = max(ratios, key=lambda figure: ratios[figure])
     count = max(1, math.ceil(ratios[bound_by] * (1 - _ROUNDING)))
-    return Cards(card, count, bound_by, ratios, worst(*trusts))
+    return Cards(card, count, bound_by, ratios, worst(need.trust, *(trust for _, trust in known.values())))
+
+
+def _known(
+    card: Accelerator, figures: Iterable[Figure]
+) -> tuple[dict[Figure, tuple[float, Trust]], tuple[str, ...]]:
+    """Return what a card delivers of each figure, and the names of the figures nobody knows of it."""
+    delivered = {figure: deliverable(card, figure) for figure in figures}
+    missing = tuple(f"{card.name} {figure}" for figure, value in delivered.items() if value is None)
+    return {figure: value for figure, value in delivered.items() if value is not None}, missing
 
 
 def rank(need: Need, candidates: Iterable[Accelerator]) -> list[Cards]:
@@ -222,8 +215,8 @@ def parse_need(text: str) -> Need:
         figure = _WORDS[match[2]]
         amount = units.parse(match[1], _DIMENSIONS[figure])
         if amount <= 0:
-            raise UsageError(f"{item.strip()!r} asks for nothing", hint=_EXAMPLE)
+            raise UsageError(f"{item.strip()!r} is not a positive amount", hint=_EXAMPLE)
         if figure in amounts:
-            raise UsageError(f"{figure} is asked for twice in {text!r}", hint=_EXAMPLE)
+            raise UsageError(f"{figure} is given twice in {text!r}", hint=_EXAMPLE)
         amounts[figure] = amount
     return Need(amounts)

@@ -106,6 +106,7 @@ def step(
 
 
 def _hold_s(times: int) -> float:
+    # Bounded before the power is taken: a member may have left thousands of times.
     return float(min(HOLD_MAX_S, HOLD_S * 2.0 ** max(0, min(times, 60) - 1)))
 
 

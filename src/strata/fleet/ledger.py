@@ -149,15 +149,15 @@ def _namespace() -> int:
 def _slots(data: bytes, path: Path) -> int:
     """Return how many slots have ever been taken; 0 before the library has written its header."""
     if len(data) < _HEADER.size:
-        raise UsageError(f"{path}: not a ledger: {len(data)} bytes")
+        raise UsageError(f"{path}: not a slice ledger: {len(data)} bytes")
     magic, version, slots, rows, used = _HEADER.unpack_from(data)
     if magic not in (MAGIC, bytes(len(MAGIC))):
-        raise UsageError(f"{path}: not a ledger")
+        raise UsageError(f"{path}: not a slice ledger")
     if magic == MAGIC and ((version, slots, rows) != (VERSION, SLOTS, ROWS) or used > SLOTS):
-        message = f"{path}: is a ledger of version {version}; this reads version {VERSION}"
+        message = f"{path}: a slice ledger of version {version}; this strata reads version {VERSION}"
         raise UsageError(message, hint=f"rm {path}, once its processes have ended")
     if len(data) != SIZE:
-        raise UsageError(f"{path}: a truncated ledger: {len(data)} bytes, not {SIZE}")
+        raise UsageError(f"{path}: a truncated slice ledger: {len(data)} bytes instead of {SIZE}")
     return int(used) if magic == MAGIC else 0
 
 

@@ -49,7 +49,7 @@ def slice_environment(limits: QuotaLimits, *, ledger: str = "", library: str = L
     if device is not None and not 0 <= device < _MOST_DEVICES:
         raise UsageError(f"device {device} is not from 0 to {_MOST_DEVICES - 1}")
     if memory_bytes is not None and memory_bytes <= 0:
-        raise UsageError(f"a limit of {memory_bytes} bytes leaves nothing", hint="16Gi")
+        raise UsageError(f"a memory limit must be positive, not {memory_bytes} bytes", hint="16Gi")
     if cores_share is not None and not 0 < cores_share <= 1:
         raise UsageError(f"{cores_share} is not a share of the cores (above 0, at most 1)", hint="0.3")
     end, env = "" if device is None else f"_{device}", dict[str, str]()

@@ -338,6 +338,7 @@ def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]
         warmup = np.zeros((len(chunk), width), dtype=np.int64)
         for row, i in enumerate(chunk):
             depth = [stage.warmup for stage in pipelines[i].stages]
+            # The stages filled in before take no time; their warm-ups only have to fall strictly, too.
             ahead = range(depth[0] + width - len(depth), depth[0], -1)
             warmup[row] = [*ahead, *depth]
         step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup)

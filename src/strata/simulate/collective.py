@@ -24,20 +24,6 @@ _TOKEN_PENALTY: Final = ((1, 1.0), (8, 1.005), (32, 1.02), (128, 1.06), (500, 1.
 _EXACT_RING_MEMBERS: Final = 9  # 8! = 40 320 orders, a few milliseconds
 
 
-def reduce_scatter_s(
-    size_bytes: Elementwise,
-    *,
-    members: Elementwise,
-    bandwidth_bytes_per_s: Elementwise,
-    latency_s: Elementwise,
-) -> Elementwise:
-    """Return (D-1) (g / (D B) + L): a ring's reduce-scatter of g bytes, or the all-gather to g bytes.
-
-    Thakur, Rabenseifner, Gropp 2005, §4.1: both halves take this long, an all-reduce takes two.
-    """
-    return (members - 1) * (size_bytes / members / bandwidth_bytes_per_s + latency_s)
-
-
 def ring_s(
     size_bytes: Elementwise,
     *,
@@ -45,10 +31,12 @@ def ring_s(
     bandwidth_bytes_per_s: Elementwise,
     latency_s: Elementwise,
 ) -> Elementwise:
-    """Return 2 (D-1)/D g/B + 2 (D-1) L: a ring all-reduce whose slowest link has B, whose longest has L."""
-    return 2 * reduce_scatter_s(
-        size_bytes, members=members, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s
-    )
+    """Return 2 (D-1)/D g/B + 2 (D-1) L: a ring all-reduce whose slowest link has B, whose longest has L.
+
+    A reduce-scatter and an all-gather, which take equally long (Thakur, Rabenseifner, Gropp 2005, §4.1).
+    """
+    half_s = (members - 1) * (size_bytes / members / bandwidth_bytes_per_s + latency_s)
+    return 2 * half_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +78,7 @@ def _ring_at_best_s(size_bytes: float, seconds_per_byte: Floats, latency: Floats
         max(float((matrix + none).min(axis=0).max()), float((matrix + none).min(axis=1).max()))
         for matrix in (seconds_per_byte, latency)
     )
+    # A hair less: rounding must not rule out a ring that is exactly as fast.
     return 2 * (members - 1) * (size_bytes / members * slowest + longest) * (1 - 1e-12)
 
 

@@ -20,12 +20,12 @@ from strata.errors import UsageError
 
 Array = Any
 
-# Plans worked on together: on a CPU the state of a chunk should stay in the cache, elsewhere in 64 MB.
 MOST_MICROBATCHES: Final = 1 << 16
 """The recurrence steps through so many (a second of work); of more, the pace is taken from STEADY of them."""
 
 STEADY: Final = 1 << 12
 
+# Stages of the plans worked on together: on a CPU their state should stay in the cache, elsewhere in 64 MB.
 _CACHE_CELLS: Final = 2**14
 _MEMORY_CELLS: Final = 2**23
 

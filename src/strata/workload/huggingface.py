@@ -7,6 +7,7 @@ text model. Quantisation is ignored: training does not use it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,9 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
 _UNKNOWN: Final = _Family(tied=None)
 
 
+_NOT_LLAMAS: Final = "expert|ssm|mamba|linear_attn|linear_num|kv_lora_rank|shared_kv|per_layer_input"
+"""Parts of keys that say a model is built unlike llama."""
+
 _GUESS: Final = "sizes are never guessed"
 
 
@@ -165,7 +169,7 @@ def model(source: str | Path, *, base: Path | None = None) -> ModelSpec:
         if not path.exists():
             close = closest(text.casefold(), model_names(), cutoff=0.5)
             raise UsageError(
-                f"{text}: no such file, and no model that ships with strata",
+                f"{text}: no such file, and no bundled model of that name",
                 hint=f"did you mean {close!r}?" if close else "`strata model` lists the names",
             )
     return model_from_config(path)
@@ -283,29 +287,15 @@ def _spec(name: str, keys: _Keys, *, nested: bool) -> ModelSpec:
 
 def _refuse_unlike_llama(keys: _Keys) -> None:
     kind, known = keys.data.get("model_type"), ", ".join(_FAMILIES)
-    foreign = (
-        "expert",
-        "ssm",
-        "mamba",
-        "linear_attn",
-        "linear_num",
-        "kv_lora_rank",
-        "shared_kv",
-        "per_layer_input",
-    )
-    odd = next((key for key in keys.data if any(part in key for part in foreign) and keys.data[key]), None)
+    odd = [key for key, value in keys.data.items() if value and re.search(_NOT_LLAMAS, key)]
     types = keys.data.get("layer_types")
-    if (
-        odd is None
-        and isinstance(types, list)
-        and not {"full_attention", "sliding_attention"}.issuperset(map(str, types))
-    ):
-        odd = "layer_types"
-    if odd is None and keys.data.get("hidden_act", "silu") not in ("silu", "swish"):
-        odd = "hidden_act"  # elsewhere the MLP is seldom gated, a third of its parameters
-    if odd is not None:
+    if isinstance(types, list) and not {"full_attention", "sliding_attention"}.issuperset(map(str, types)):
+        odd.append("layer_types")
+    if keys.data.get("hidden_act", "silu") not in ("silu", "swish"):
+        odd.append("hidden_act")  # elsewhere the MLP is seldom gated, a third of its parameters
+    if odd:
         message = f"model_type {kind!r} is not known and this key is not llama's (known: {known})"
-        raise BadFile([*keys.faults, Fault(keys.path, message, where=odd)])
+        raise BadFile([*keys.faults, Fault(keys.path, message, where=odd[0])])
 
 
 def _head_dim(keys: _Keys, family: _Family, hidden: int, heads: int) -> int:

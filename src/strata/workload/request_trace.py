@@ -87,7 +87,7 @@ def read_trace(path: str | Path) -> RequestTrace:
     if faults:
         raise BadFile(faults)
     if not count:
-        raise BadFile([Fault(str(path), "no request of it generated a token")])
+        raise BadFile([Fault(str(path), "none of its requests generated a token")])
     return RequestTrace(str(path), kind, count, failed, start_s, end_s, prompts, outputs)
 
 
@@ -112,11 +112,11 @@ def _format(path: str) -> Format:
         if kind.time in names:
             missing = [name for name in (kind.prompt, kind.output) if name not in names]
             if missing:
-                message = f"a trace of {kind.name} has a column {missing[0]!r}, this one {', '.join(names)}"
+                message = f"a trace of {kind.name} needs a column {missing[0]!r}; there are {', '.join(names)}"
                 raise BadFile([Fault(path, message, 1, 1)])
             return kind
     known = "; ".join(f"{kind.time},{kind.prompt},{kind.output}" for kind in FORMATS)
-    raise BadFile([Fault(path, f"the first line names no columns of a known trace ({known})", 1, 1)])
+    raise BadFile([Fault(path, f"the first line does not name the columns of a known trace ({known})", 1, 1)])
 
 
 def _rows(path: str, kind: Format, faults: list[Fault]) -> Iterator[tuple[float, int, int]]:

@@ -58,7 +58,7 @@ def _batch(value: Any) -> int | str:
     """Sequences as they are; a text with `tokens` is checked here and divided once the sequence is known."""
     if isinstance(value, str):
         if "tokens" not in value:
-            raise _wrong(f"{value!r} is of what? write 1024 (sequences) or '4Mi tokens'")
+            raise _wrong(f"{value!r} has no unit of a batch; write 1024 (sequences) or '4Mi tokens'")
         if _tokens(value) < 1:
             raise _wrong(f"{value!r} is not a valid batch size; write 1024 (sequences) or '4Mi tokens'")
         return value
@@ -220,7 +220,7 @@ def _relations(document: Document, file: TrainingJobFile, spec: ModelSpec) -> It
     train, sync = file.train, file.train.sync
     if spec.max_sequence_length is not None and train.sequence > spec.max_sequence_length:
         yield document.fault(
-            ("train", "sequence"), f"{spec.name} has learned positions for {spec.max_sequence_length} tokens only"
+            ("train", "sequence"), f"{spec.name} has learned positions for only {spec.max_sequence_length} tokens"
         )
     if isinstance(train.global_batch, str):
         sequences = _tokens(train.global_batch) / train.sequence

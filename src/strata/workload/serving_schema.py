@@ -124,7 +124,7 @@ def serving_job_from_document(document: Document, base: Path) -> ServingJob:
         longest, needed = spec.max_sequence_length, file.demand.prompt + file.demand.output
         if longest is not None and needed > longest:
             message = (
-                f"{spec.name} has learned positions for {longest} tokens only, and prompt and output are {needed}"
+                f"{spec.name} has learned positions for only {longest} tokens, but prompt and output are {needed}"
             )
             faults.append(document.fault(("demand", "prompt"), message))
         if file.demand.longest is not None and not needed <= file.demand.longest <= (

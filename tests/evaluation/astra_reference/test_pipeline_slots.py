@@ -8,7 +8,6 @@ from strata.errors import UsageError
 from strata.evaluation.astra_reference.pipeline_slots import (
     astra_compatible_step,
     pipeline_ns,
-    stage_order,
     warmups,
 )
 from strata.simulate.astra.discover import AstraBackend
@@ -104,15 +103,6 @@ def test_an_order_that_waits_for_itself_is_refused():
         step(order=[3, 2])
     with pytest.raises(UsageError, match="zigzag"):
         step(order="zigzag")
-
-
-@given(st.integers(1, 12), st.integers(0, 14))
-def test_a_stage_does_all_its_work_once_each_forward_before_its_backward(microbatches, warmup):
-    work = list(stage_order(microbatches, warmup))
-    forwards = [w.microbatch for w in work if w.is_forward]
-    assert forwards == [w.microbatch for w in work if not w.is_forward] == list(range(microbatches))
-    first_backward = next(i for i, w in enumerate(work) if not w.is_forward)
-    assert first_backward == min(warmup + (warmup < microbatches), microbatches)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 100))

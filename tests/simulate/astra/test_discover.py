@@ -54,12 +54,12 @@ def test_a_variable_that_names_nothing_that_runs_is_an_error(tmp_path, variable)
     with pytest.raises(MissingPart, match=f"{variable}=.*none_aware: no such file"):
         find(environment(tmp_path, **{variable: tmp_path / "none_aware"}))
     (tmp_path / "text_aware").write_text("")
-    with pytest.raises(MissingPart, match="is not a program"):
+    with pytest.raises(MissingPart, match="is not executable"):
         find(environment(tmp_path, **{variable: tmp_path / "text_aware"}))
 
 
 def test_a_folder_without_a_binary_is_an_error(tmp_path):
-    with pytest.raises(MissingPart, match="holds no AstraSim_Analytical_Congestion_Unaware"):
+    with pytest.raises(MissingPart, match="no executable AstraSim_Analytical_Congestion_Unaware"):
         find(environment(tmp_path, STRATA_ASTRA_SIM=tmp_path))
 
 

@@ -75,12 +75,12 @@ def test_a_fault_of_traces_is_named(traces, fault):
 @pytest.mark.parametrize(
     ("change", "is_aware", "fault"),
     [
-        ({"size": 1}, False, "the least is 2"),
+        ({"size": 1}, False, "at least 2 are needed"),
         ({"size": 3}, False, "2 traces for a network of 3 ranks"),
-        ({"bandwidth_bytes_per_s": 0.0}, False, "a bandwidth of 0.0"),
-        ({"latency_s": float("nan")}, False, "a latency of nan"),
-        ({"topology": "Torus"}, False, "no topology 'Torus'"),
-        ({"algorithm": "magic"}, False, "no algorithm 'magic'"),
+        ({"bandwidth_bytes_per_s": 0.0}, False, "bandwidth: 0.0"),
+        ({"latency_s": float("nan")}, False, "latency: nan"),
+        ({"topology": "Torus"}, False, "unknown topology 'Torus'"),
+        ({"algorithm": "magic"}, False, "unknown algorithm 'magic'"),
         ({"topology": "Ring"}, True, "a Ring of 2"),
     ],
 )
@@ -97,7 +97,7 @@ def test_the_unaware_backend_takes_a_ring_of_two():
 def test_halving_doubling_needs_a_power_of_two(ranks, is_wrong):
     scenario = Scenario((AstraDimension(ranks, 1e9, 0.0, algorithm="halvingDoubling"),), ((reduce(),),) * ranks)
     if is_wrong:
-        with pytest.raises(UsageError, match="between 6 ranks, no power of two"):
+        with pytest.raises(UsageError, match="between 6 ranks never ends"):
             check_scenario(scenario, is_aware=True)
     else:
         check_scenario(scenario, is_aware=True)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from strata.fleet.fleet import Link
 from strata.simulate.analytic import StepModel
-from strata.simulate.events.pipeline import in_turn, interleaved
 from strata.simulate.events.run import simulate
 from strata.simulate.events.work import Conditions, Job
+from strata.simulate.order import in_turn, interleaved
 from strata.simulate.timeline import SpanKind
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Schedule
@@ -88,6 +88,15 @@ def test_sums_over_unlike_links_take_what_the_best_of_ring_direct_and_star_takes
     assume(np.isfinite(expected))
     event(model.all_reduce(plan).algorithm)
     assert step_s(model, plan) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(1, 12), st.integers(0, 14))
+def test_a_stage_does_all_its_work_once_each_forward_before_its_backward(microbatches, warmup):
+    work = in_turn(warmup, microbatches)
+    forwards = [w.microbatch for w in work if w.kind is SpanKind.FORWARD]
+    assert forwards == [w.microbatch for w in work if w.kind is SpanKind.BACKWARD] == list(range(microbatches))
+    first_backward = next(i for i, w in enumerate(work) if w.kind is SpanKind.BACKWARD)
+    assert first_backward == min(warmup + (warmup < microbatches), microbatches)
 
 
 @given(stages=st.integers(1, 5), groups=st.integers(1, 4), chunks=st.integers(1, 4))

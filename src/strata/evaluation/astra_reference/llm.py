@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strata.evaluation.astra_reference.case import LlmRun
-from strata.evaluation.astra_reference.pipeline_slots import MicrobatchPass, stage_order, warmups
+from strata.evaluation.astra_reference.pipeline_slots import warmups
 from strata.simulate.astra.chakra import ChakraCollective as TraceCollective
 from strata.simulate.astra.chakra import Node, NodeType, Value
 from strata.simulate.compat.groups import group_ns, path
@@ -17,6 +17,8 @@ from strata.simulate.compat.hierarchy import chunks
 from strata.simulate.compat.network import Dimension, Path
 from strata.simulate.compat.slots import play
 from strata.simulate.compat.system import Algorithm, Collective
+from strata.simulate.order import Work, in_turn
+from strata.simulate.timeline import SpanKind
 
 
 def llm_step_ns(run: LlmRun, *, message_bytes: int, dimensions: Sequence[Dimension]) -> int:
@@ -56,12 +58,12 @@ def _trace(run: LlmRun, replica: int, stage: int, warmup: int, message_bytes: in
         nodes.append(Node(len(nodes), kind, data_deps=waits, duration_us=us, attrs=attrs or {}))
         return (nodes[-1].id,)
 
-    def message(source: int, dest: int, work: MicrobatchPass) -> dict[str, Value]:
+    def message(source: int, dest: int, work: Work) -> dict[str, Value]:
         return {
             "comm_src": _rank(run, replica, source),
             "comm_dst": _rank(run, replica, dest),
             "comm_size": message_bytes,
-            "comm_tag": 2 * work.microbatch + work.is_forward,
+            "comm_tag": 2 * work.microbatch + (work.kind is SpanKind.FORWARD),
         }
 
     gradients: dict[str, Value] = {
@@ -70,14 +72,15 @@ def _trace(run: LlmRun, replica: int, stage: int, warmup: int, message_bytes: in
         "pg_name": str(stage + 1),
     }
     previous: tuple[int, ...] = ()
-    for work in stage_order(run.microbatches, warmup):
-        step = 1 if work.is_forward else -1
+    for work in in_turn(warmup, run.microbatches):
+        is_forward = work.kind is SpanKind.FORWARD
+        step = 1 if is_forward else -1
         waits = previous
         if 0 <= stage - step < run.stages:
             waits += add(NodeType.COMM_RECV, (), attrs=message(stage - step, stage, work))
-        is_summed = not work.is_forward and work.microbatch == run.microbatches - 1 and run.replicas > 1
+        is_summed = not is_forward and work.microbatch == run.microbatches - 1 and run.replicas > 1
         for _ in range(run.layers_per_stage):
-            us = run.forward_us if work.is_forward else run.backward_us
+            us = run.forward_us if is_forward else run.backward_us
             waits = previous = add(NodeType.COMP, waits, us=us)
             if is_summed:
                 add(NodeType.COMM_COLL, previous, attrs=gradients)

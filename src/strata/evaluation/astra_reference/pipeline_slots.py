@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from strata.errors import UsageError
 from strata.simulate.astra.chakra import Node, NodeType, Value
 from strata.simulate.compat.network import Link, Path
 from strata.simulate.compat.slots import play
-
-
-class MicrobatchPass(NamedTuple):
-    """One compute node of a rank: the forward or the backward of a microbatch."""
-
-    is_forward: bool
-    microbatch: int
-
-
-def stage_order(microbatches: int, warmup: int) -> Iterator[MicrobatchPass]:
-    """Yield a stage's work: `warmup` forwards, then a forward and a backward in turn, then what is left."""
-    warmup = min(warmup, microbatches)
-    for m in range(warmup):
-        yield MicrobatchPass(True, m)
-    for m in range(microbatches):
-        if warmup + m < microbatches:
-            yield MicrobatchPass(True, warmup + m)
-        yield MicrobatchPass(False, m)
+from strata.simulate.order import Work, in_turn
+from strata.simulate.timeline import SpanKind
 
 
 def warmups(order: str | Sequence[int], stages: int, microbatches: int) -> list[int]:
@@ -55,7 +38,7 @@ def pipeline_ns(
     """
     stages = len(forward_us)
     traces = [
-        _trace(rank, stages, stage_order(microbatches, warmup[rank]), forward_us[rank], backward_us[rank])
+        _trace(rank, stages, in_turn(warmup[rank], microbatches), forward_us[rank], backward_us[rank])
         for rank in range(stages)
     ]
 
@@ -65,29 +48,28 @@ def pipeline_ns(
     return max(play(traces, path=on_wire, groups=(), collective_ns=lambda *_: 0))
 
 
-def _trace(
-    rank: int, stages: int, work: Iterator[MicrobatchPass], forward_us: int, backward_us: int
-) -> list[Node]:
+def _trace(rank: int, stages: int, work: Sequence[Work], forward_us: int, backward_us: int) -> list[Node]:
     """Return a stage's nodes: for each piece of work receive, compute, send; a receive waits for nothing."""
     nodes: list[Node] = []
     previous: tuple[int, ...] = ()
 
-    def message(source: int, dest: int, item: MicrobatchPass) -> dict[str, Value]:
+    def message(source: int, dest: int, item: Work) -> dict[str, Value]:
         return {
             "comm_src": source,
             "comm_dst": dest,
             "comm_size": 1,
-            "comm_tag": 2 * item.microbatch + item.is_forward,
+            "comm_tag": 2 * item.microbatch + (item.kind is SpanKind.FORWARD),
         }
 
     for item in work:
-        step = 1 if item.is_forward else -1
+        is_forward = item.kind is SpanKind.FORWARD
+        step = 1 if is_forward else -1
         waits = previous
         if 0 <= rank - step < stages:
             waits = (*previous, len(nodes))
             nodes.append(Node(len(nodes), NodeType.COMM_RECV, attrs=message(rank - step, rank, item)))
         previous = (len(nodes),)
-        duration_us = forward_us if item.is_forward else backward_us
+        duration_us = forward_us if is_forward else backward_us
         nodes.append(Node(len(nodes), NodeType.COMP, data_deps=waits, duration_us=duration_us))
         if 0 <= rank + step < stages:
             attrs = message(rank, rank + step, item)

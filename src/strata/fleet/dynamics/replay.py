@@ -74,7 +74,10 @@ def read_replay(path: str | Path, *, links: Sequence[str]) -> Replay:
         faults.append(Fault(name, "has no rows", 1))
     # The last row holds for ever: a step that sends over such a link would never end.
     dead = [link for link in links if rows and rows[-1].get(link) == 0]
-    faults.extend(Fault(name, f"the last factor of {link} is 0", lines.line_num) for link in dead)
+    faults.extend(
+        Fault(name, f"the last factor of {link} is 0: it would stay down for ever", lines.line_num)
+        for link in dead
+    )
     if faults:
         raise BadFile(faults)
     factors = np.array([[row.get(link, 1.0) for link in links] for row in rows])

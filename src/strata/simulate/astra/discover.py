@@ -70,7 +70,7 @@ def find(environment: Mapping[str, str]) -> Binaries:
                     binaries[backend.value] = Path(binary)
             if not binaries:
                 names = " or ".join(NAMES.values())
-                raise MissingPart(f"STRATA_ASTRA_SIM={named}: this folder holds no {names} that can be run")
+                raise MissingPart(f"STRATA_ASTRA_SIM={named}: no executable {names} in this folder")
         else:
             binaries[_kind(place).value] = _executable("STRATA_ASTRA_SIM", place)
     for backend, name in NAMES.items():
@@ -97,7 +97,7 @@ def _executable(variable: str, path: Path) -> Path:
     if not path.is_file():
         raise MissingPart(f"{variable}={path}: no such file")
     if not os.access(path, os.X_OK):
-        raise MissingPart(f"{variable}={path}: is not a program that may be run", hint=f"chmod +x {path}")
+        raise MissingPart(f"{variable}={path}: is not executable", hint=f"chmod +x {path}")
     return path
 
 

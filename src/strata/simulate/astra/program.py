@@ -16,6 +16,8 @@ from strata.fleet.fleet import Fleet
 from strata.simulate.analytic import StepModel
 from strata.simulate.astra.chakra import ChakraCollective, Node, NodeType, Value
 from strata.simulate.collective import best_ring
+from strata.simulate.order import in_turn
+from strata.simulate.timeline import SpanKind
 from strata.workload.plan import Pipeline, TrainingPlan
 
 Key = tuple[int, int, int]
@@ -182,24 +184,13 @@ class _Builder:
     def step(self, group_of: Mapping[tuple[Key, ...], int]) -> None:
         """Add a whole step: forwards and backwards in order, sums, update."""
         worker = self.worker
-        ahead = min(worker.warmup + 1, worker.microbatches)
-        for m in range(ahead):
-            self._forward(m)
-        for m in range(worker.microbatches):
-            self._backward(m)
-            if ahead + m < worker.microbatches:
-                self._forward(ahead + m)
+        before, after = (self.previous, worker.previous_bytes), (self.next, worker.next_bytes)
+        for kind, m, _ in in_turn(worker.warmup, worker.microbatches):
+            if kind is SpanKind.FORWARD:
+                self._pass(f"F{m}", m, worker.forward_us, before, after)
+            else:
+                self._pass(f"B{m}", worker.microbatches + m, worker.backward_us, after, before)
         self._sum(group_of)
-
-    def _forward(self, m: int) -> None:
-        worker = self.worker
-        self._pass(f"F{m}", m, worker.forward_us, (self.previous, worker.previous_bytes),
-                   (self.next, worker.next_bytes))  # fmt: skip
-
-    def _backward(self, m: int) -> None:
-        worker = self.worker
-        self._pass(f"B{m}", worker.microbatches + m, worker.backward_us, (self.next, worker.next_bytes),
-                   (self.previous, worker.previous_bytes))  # fmt: skip
 
     def _pass(self, name: str, tag: int, duration_us: int, source: tuple[int, int], dest: tuple[int, int]) -> None:
         waits = self.computed[-1:]

@@ -61,7 +61,7 @@ def _network(scenario: Scenario, *, is_aware: bool) -> Iterator[str]:
     for number, group in enumerate(scenario.groups, 1):
         halves = len(dims) == 1 and "alvingDoubling" in dims[0].algorithm
         if halves and len(group) & (len(group) - 1):
-            yield f"group {number}: halvingDoubling between {len(group)} ranks, no power of two, never ends"
+            yield f"group {number}: halvingDoubling between {len(group)} ranks never ends: not a power of two"
     if len(dims) > DEFAULT_INVOLVED_DIMS:
         for rank, nodes in enumerate(scenario.traces):
             if any(node.type is NodeType.COMM_COLL and "involved_dim" not in node.attrs for node in nodes):
@@ -70,17 +70,17 @@ def _network(scenario: Scenario, *, is_aware: bool) -> Iterator[str]:
 
 def _dimension(dim: AstraDimension, *, is_aware: bool) -> Iterator[str]:
     if dim.size < 2:
-        yield f"{dim.size} ranks; the least is 2"
+        yield f"{dim.size} ranks; at least 2 are needed"
     if not (math.isfinite(dim.bandwidth_bytes_per_s) and dim.bandwidth_bytes_per_s > 0):
-        yield f"a bandwidth of {dim.bandwidth_bytes_per_s} B/s"
+        yield f"an impossible bandwidth: {dim.bandwidth_bytes_per_s} B/s"
     if not (math.isfinite(dim.latency_s) and dim.latency_s >= 0):
-        yield f"a latency of {dim.latency_s} s"
+        yield f"an impossible latency: {dim.latency_s} s"
     if dim.topology not in TOPOLOGIES:
-        yield f"no topology {dim.topology!r} (known: {', '.join(sorted(TOPOLOGIES))})"
+        yield f"unknown topology {dim.topology!r} (known: {', '.join(sorted(TOPOLOGIES))})"
     if dim.algorithm not in ALGORITHMS:
-        yield f"no algorithm {dim.algorithm!r} (known: {', '.join(sorted(ALGORITHMS))})"
+        yield f"unknown algorithm {dim.algorithm!r} (known: {', '.join(sorted(ALGORITHMS))})"
     if "alvingDoubling" in dim.algorithm and dim.size & (dim.size - 1):
-        yield f"halvingDoubling between {dim.size} ranks, no power of two, never ends"
+        yield f"halvingDoubling between {dim.size} ranks never ends: not a power of two"
     if is_aware and dim.topology == "Ring" and dim.size == 2:
         yield "a Ring of 2 makes the aware backend abort; FullyConnected is the same network"
 
@@ -141,7 +141,7 @@ def _node(node: Node, rank: int, num_ranks: int, groups: Groups) -> Iterator[str
             yield "is_cpu_op makes ASTRA-sim lose the rank's statistics"
         return
     if not isinstance(size := attrs.get("comm_size"), int) or size <= 0:
-        yield f"comm_size is {size}; a message has at least 1 byte"
+        yield f"comm_size is {size}; a message must have at least 1 byte"
     if node.type is NodeType.COMM_COLL:
         if attrs.get("comm_type") not in list(ChakraCollective):
             yield f"comm_type is {attrs.get('comm_type')}, which ASTRA-sim does not implement"
@@ -153,7 +153,7 @@ def _node(node: Node, rank: int, num_ranks: int, groups: Groups) -> Iterator[str
             yield f"group {name} does not hold this rank"
         return
     if not isinstance(tag := attrs.get("comm_tag"), int) or not 0 <= tag < MAX_TAG:
-        yield f"comm_tag is {tag}; it must be there, and below {MAX_TAG}"
+        yield f"comm_tag is {tag}; it must be a whole number below {MAX_TAG}"
     side = "comm_dst" if node.type is NodeType.COMM_SEND else "comm_src"
     if not isinstance(peer := attrs.get(side), int) or not 0 <= peer < num_ranks or peer == rank:
         yield f"{side} is {peer}, which is not another rank"

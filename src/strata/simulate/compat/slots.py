@@ -71,7 +71,7 @@ class _Player:
             pass
         stuck = [rank for rank, state in enumerate(self.ranks) if state.order.is_active()]
         if stuck:
-            raise UsageError(f"ranks {stuck} wait for each other for ever; ASTRA-sim would end in silence (rc 0)")
+            raise UsageError(f"ranks {stuck} wait for each other forever; ASTRA-sim would just exit with 0")
         return tuple(state.finish_ns for state in self.ranks)
 
     def _ready(self, rank: int, node: Node) -> None:
@@ -102,6 +102,7 @@ class _Player:
         if state.computes and not state.is_computing:
             state.is_computing = True
             _, node = heapq.heappop(state.computes)
+            # ASTRA-sim gives a compute node of no duration one tick.
             self.clock.at(self.clock.now + (node.duration_us * 1000 or 1), self._done, rank, node)
 
     def _travel(self, rank: int, node: Node, path: Path) -> None:

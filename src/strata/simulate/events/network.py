@@ -47,6 +47,7 @@ def fair_rates(capacity: float, flows: Sequence[Flow]) -> list[float]:
         weights[flow.priority] = weights.get(flow.priority, 0.0) + flow.weight
     for i in order:
         flow = flows[i]
+        # Subtracting weights rounds: without the maximum the last flow could get more than is left.
         share = capacity * flow.weight / max(weights[flow.priority], flow.weight)
         rates[i] = min(flow.limit, share)
         capacity = max(0.0, capacity - rates[i])
@@ -144,7 +145,7 @@ class Network:
             flow.rate = rate
         moving = [flow for flow in wire.flows if flow.rate > 0]
         if not moving:
-            return
+            return  # the link is cut: nothing ends before it is mended
         first = min(moving, key=lambda flow: flow.work_s / flow.rate)
         left_s, version = first.work_s / first.rate, wire.version
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
@@ -14,6 +14,7 @@ from strata.arrays import Floats
 from strata.fleet.fleet import Fleet, Pair
 from strata.simulate.analytic import NO_HOP, PipelineTimes
 from strata.simulate.events.network import Network
+from strata.simulate.order import Work, in_turn, interleaved
 from strata.simulate.timeline import NOTHING, Record, SpanKind
 from strata.simulate.traffic import Hop, card_bytes_per_s
 from strata.workload.job import Schedule
@@ -53,14 +54,6 @@ class Traits:
     copies: int
     factors: Floats
     suffix: str = ""
-
-
-class Work(NamedTuple):
-    """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
-
-    kind: SpanKind
-    microbatch: int
-    chunk: int = 0
 
 
 class PipelineRun:
@@ -119,6 +112,7 @@ class PipelineRun:
         busy_s = {SpanKind.FORWARD: self.times.forward_s[stage], SpanKind.BACKWARD: self.times.backward_s[stage]}
         for work in order:
             arrived = self._arrived.get((stage, work))
+            # What is here already delayed nothing: the stage's own work before stays the cause.
             if arrived is not None and not arrived.processed:
                 last = yield arrived
             factor = float(self.traits.factors[stage, work.microbatch, int(work.kind is SpanKind.BACKWARD)])
@@ -132,6 +126,8 @@ class PipelineRun:
 
     def _send(self, stage: int, to: int, kind: SpanKind, messages: Sequence[tuple[Work, Work]]) -> Steps:
         """Send the results of a stage one after another: each holds the link, then travels on its own."""
+        # One process a link and direction: it takes the messages in the order of the work, so a link that serves
+        # first come, first served needs no queue.
         env, last = self.world.env, NOTHING
         hop, lane = self._hop(stage, to, kind), self._links.get((stage, to))
         source, dest = self.pipeline.stages[stage].domain, self.pipeline.stages[to].domain
@@ -200,30 +196,3 @@ class PipelineRun:
                     where = f" (stage {i})" if crossings.count(pair) > 1 else ""
                     links[here, there] = record.lane(f"{prefix}link {pair[0]}>{pair[1]}{where}{suffix}")
         return stages, links
-
-
-def in_turn(warmup: int, microbatches: int) -> list[Work]:
-    """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
-    forwards = [Work(SpanKind.FORWARD, m) for m in range(microbatches)]
-    backwards = [Work(SpanKind.BACKWARD, m) for m in range(microbatches)]
-    return _merge(forwards, backwards, warmup)
-
-
-def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Work]:
-    """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
-
-    Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
-    starts with 2 (S - s - 1) + (v - 1) S forwards.
-    """
-    groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
-    forwards = [Work(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
-    backwards = [Work(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
-    return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
-
-
-def _merge(forwards: list[Work], backwards: list[Work], warmup: int) -> list[Work]:
-    order = forwards[:warmup]
-    for m, backward in enumerate(backwards):
-        order += forwards[warmup + m : warmup + m + 1]
-        order.append(backward)
-    return order

@@ -89,9 +89,11 @@ class JobRun:
                 [self.last] = answers([finished])
                 self.exposed_s += step.exposed_s
             else:
+                # Its processes wait on, some for flows that never end; stopped, they send and record nothing.
                 step.sender.is_stopped = True
                 self.world.network.drop(step.sender)
                 yield env.process(self._restart(step.lanes()))
+                # What was trained since the last checkpoint is trained again.
                 done -= done % self.conditions.checkpoint_steps
         self.end_s = env.now
 

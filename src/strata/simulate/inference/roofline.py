@@ -75,20 +75,14 @@ def prefill_s(model: ModelInfo, rates: Rates, *, tokens: float, context: float =
 
 def decode_terms(model: ModelInfo, rates: Rates, *, batch: float, context: float) -> Terms:
     """Return decode steps as terms, exact for `batch` sequences with `context` cached tokens each."""
-
-    def step(units: float, cached: float) -> Floats:
-        return decode_s(model, rates, batch=units, context=cached)
-
-    return _terms(step, max(batch, 1.0), max(context, 1.0))
+    batch, context = max(batch, 1.0), max(context, 1.0)
+    return _terms(lambda units, cached: decode_s(model, rates, batch=units, context=cached), batch, context)
 
 
 def prefill_terms(model: ModelInfo, rates: Rates, *, tokens: float) -> Terms:
     """Return prefills as terms, exact for a prompt of so many tokens, and after as many cached ones."""
-
-    def step(units: float, cached: float) -> Floats:
-        return prefill_s(model, rates, tokens=units, context=cached)
-
-    return _terms(step, max(tokens, 1.0), max(tokens, 1.0))
+    tokens = max(tokens, 1.0)
+    return _terms(lambda units, cached: prefill_s(model, rates, tokens=units, context=cached), tokens, tokens)
 
 
 def _parts(rates: Rates, flops: Floats, read_bytes: Floats, head: tuple[float, float]) -> Floats:

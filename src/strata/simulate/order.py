@@ -1,0 +1,42 @@
+"""What each stage does in turn: forwards and backwards of microbatches, and of chunks where stages interleave."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strata.simulate.timeline import SpanKind
+
+
+class Work(NamedTuple):
+    """One forward or backward of a microbatch on one chunk of a stage's layers (0 unless interleaved)."""
+
+    kind: SpanKind
+    microbatch: int
+    chunk: int = 0
+
+
+def in_turn(warmup: int, microbatches: int) -> list[Work]:
+    """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    forwards = [Work(SpanKind.FORWARD, m) for m in range(microbatches)]
+    backwards = [Work(SpanKind.BACKWARD, m) for m in range(microbatches)]
+    return _merge(forwards, backwards, warmup)
+
+
+def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Work]:
+    """Return the order of a stage whose layers are `chunks` pieces, far apart in the model.
+
+    Narayanan et al. 2021 (arXiv 2104.04473), §2.2: microbatches go through the chunks in groups of S, and a stage
+    starts with 2 (S - s - 1) + (v - 1) S forwards.
+    """
+    groups = [range(first, min(first + stages, microbatches)) for first in range(0, microbatches, stages)]
+    forwards = [Work(SpanKind.FORWARD, m, c) for group in groups for c in range(chunks) for m in group]
+    backwards = [Work(SpanKind.BACKWARD, m, c) for group in groups for c in reversed(range(chunks)) for m in group]
+    return _merge(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+
+
+def _merge(forwards: list[Work], backwards: list[Work], warmup: int) -> list[Work]:
+    order = forwards[:warmup]
+    for m, backward in enumerate(backwards):
+        order += forwards[warmup + m : warmup + m + 1]
+        order.append(backward)
+    return order
