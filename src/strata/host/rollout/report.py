@@ -33,8 +33,9 @@ class RolloutReport:
     """A roll-out, judged. Ratios are candidate / baseline where more is better, baseline / candidate else.
 
     `ratio` is the geometric mean over jobs with its bootstrap interval over jobs: for one look. The verdict
-    has the one for any number of looks. `saved` is the share of accelerators not needed any more for the same work, by jobs
-    and their devices. `drift`: later over earlier attempt of A/A pairs. None where there are fewer than two jobs.
+    has the one for any number of looks. `saved` is the share of accelerators no longer needed for the same work,
+    by jobs and their devices. `drift`: later over earlier attempt of A/A pairs. None where there are fewer than
+    two jobs.
     """
 
     rollout: Rollout
