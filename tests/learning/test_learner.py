@@ -110,6 +110,27 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: 
     assert "weights_only" not in str(caught.value)  # PyTorch's advice is to load it without safeguards
 
 
+class _Intruder:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+    import torch
+
+    from strata.learning.checkpoint import FORMAT, read_checkpoint
+
+    file, mark = tmp_path / "checkpoint.pt", tmp_path / "it-ran"
+    torch.save({"format": FORMAT, "learning": _Intruder(mark)}, file)
+    with pytest.raises(BadFile, match="a damaged one") as caught:
+        read_checkpoint(file)
+    assert "weights_only" not in str(caught.value)
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("key", ["learning", "curve", "scale", "weights"])
 def test_a_checkpoint_with_a_part_missing_is_refused(tmp_path: Path, key: str) -> None:
     import torch

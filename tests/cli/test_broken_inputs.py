@@ -1,0 +1,240 @@
+"""Every command over broken forms of the files it reads: cut short, a value replaced, a key removed.
+
+Whatever the file: no traceback, an exit code of docs/exit-codes.md, and where the file is at fault its name. Which
+form is tried is drawn by hypothesis: the same few in every run of `make test`, others in `make test-laws`.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import strata
+from strata.cli.main import run
+from tests.cli.test_host_report import faulty
+from tests.cli.test_what_we_write_we_read import FLEET, JOB, SERVICE
+
+ROOT: Final = Path(__file__).parents[2]
+SOURCES: Final = Path(strata.__path__[0])
+EXAMPLES: Final = int((os.environ.get("STRATA_LAWS") and 200) or 12)
+
+BAD: Final = (None, "x", -1, 0, [], ["x"], {}, {"x": "x"}, True, 10**30, float("inf"), "\u0000", "5 parsecs")
+CODES: Final = {0, 2, 3, 4, 5, 6}
+
+POLICY: Final = [
+    {"name": "train", "matches": [[{"CommPrefix": "python"}]], "kind": {"Grouped": {"util_range": [0.1, 0.9]}}},
+    {"name": "rest", "matches": [[]], "kind": {"Open": {"preempt": False}}},
+]
+PLAIN: Final = {"steps": [{"act": "nice", "path": "1", "value": "5", "layer": "rest", "why": "a test"}]}
+KUBECONFIG: Final = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+}
+SERVING_CASES: Final = {
+    "cases": [
+        {
+            "id": "c",
+            "num_layers": 4,
+            "nodes": [{"id": "a", "capacity": {"first": 4, "middle": 4, "last": 4, "only": 4}}],
+        }
+    ]
+}
+ARRIVALS: Final = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.1,9,2\n"
+)
+VARY: Final = "time_s,West>East\n0,1.0\n10,0.5\n"
+ROLLOUT: Final = "qps 3.25\nqps 3.5\n"
+FAST: Final = ("--time-limit", "1s")
+TRAIN: Final = (*FAST, "--no-baselines")
+
+Call = tuple[str, ...]
+TABLE: Final[dict[str, list[Call]]] = {
+    "fleet.yaml": [
+        ("lint", "FILE"),
+        ("plan", "train", "FILE", "job.yaml", *TRAIN),
+        ("plan", "serve", "FILE", "service.yaml", *FAST),
+        ("whatif", "FILE", "job.yaml", "--set", "job.minimize=cost", *FAST),
+        ("serve", "simulate", "FILE", "service.yaml", "--seconds", "5s", "--rate", "1"),
+    ],
+    "job.yaml": [("lint", "FILE"), ("plan", "train", "fleet.yaml", "FILE", *TRAIN)],
+    "service.yaml": [
+        ("lint", "FILE"),
+        ("plan", "serve", "fleet.yaml", "FILE", *FAST),
+        ("serve", "simulate", "fleet.yaml", "FILE", "--seconds", "5s", "--rate", "1"),
+    ],
+    "config.json": [("model", "FILE")],
+    "profile.yaml": [("lint", "FILE")],
+    "learning.yaml": [("lint", "FILE")],
+    "plan.json": [
+        ("lint", "FILE"),
+        ("explain", "FILE"),
+        ("explain", "FILE", "--why-not", "East"),
+        ("simulate", "FILE"),
+        ("simulate", "FILE", "--backend", "analytic", "--compat", "astra"),
+        *(("export", "FILE", "--to", target) for target in ("torchrun", "megatron", "kueue", "chakra", "vllm")),
+        ("plan", "train", "fleet.yaml", "job.yaml", "--planner", "hi-ppo", "--in-use", "FILE", *TRAIN),
+    ],
+    "serving-plan.json": [
+        ("lint", "FILE"),
+        ("explain", "FILE"),
+        ("explain", "FILE", "--why-not", "West/0"),
+        ("export", "FILE", "--to", "vllm"),
+        ("export", "FILE", "--to", "sglang"),
+    ],
+    "layers.json": [("host", "lint", "FILE")],
+    "plain.json": [("host", "apply", "FILE", "--dry-run")],
+    "trace.txt": [("host", "report", "FILE")],
+    "trace.txt.gz": [("host", "report", "FILE")],
+    "snapshot.json": [
+        ("kube", "acu", "--snapshot", "FILE"),
+        ("kube", "why", "job/train", "--snapshot", "FILE"),
+    ],
+    "kubeconfig": [("kube", "acu", "--kubeconfig", "FILE"), ("kube", "why", "x", "--kubeconfig", "FILE")],
+    "arrivals.csv": [("serve", "simulate", "fleet.yaml", "service.yaml", "--trace", "FILE")],
+    "vary.csv": [("simulate", "plan.json", "--vary", "FILE")],
+    "rollouts.db": [("host", "rollout", "status", "r", "--state", "FILE")],
+    "train.log": [
+        ("host", "rollout", "add", "r", "--state", "rollouts.db", "--job", "j", "--attempt", "0",
+         "--policy", "baseline", "--from", "FILE"),
+    ],
+    "policy.onnx": [("plan", "train", "fleet.yaml", "job.yaml", "--planner", "hi-ppo", "--policy", "FILE", *TRAIN)],
+    "cases.json": [("bench", "serving", "FILE"), ("bench", "training", "FILE"), ("bench", "accuracy", "FILE")],
+    "scenarios.json": [("bench", "replan", "FILE", "--no-seeds")],
+    "runs.csv": [("bench", "astra", "FILE")],
+    "checkpoint.pt": [("learn", "export", "FILE")],
+}  # fmt: skip
+"""By a good file, what reads it."""
+
+NAMELESS: Final = {"train.log", "kubeconfig", "policy.onnx", "checkpoint.pt", "plain.json"}
+"""Where an answer may be of something else than the file: a server that is not there, a part that is missing."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with all good files, where all commands run, with no home, cluster or torch."""
+    folder = tmp_path_factory.mktemp("broken")
+    texts = {"fleet.yaml": FLEET, "job.yaml": JOB, "service.yaml": SERVICE, "arrivals.csv": ARRIVALS,
+             "vary.csv": VARY, "train.log": ROLLOUT}  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    documents = {"layers.json": POLICY, "plain.json": PLAIN, "kubeconfig": KUBECONFIG, "cases.json": SERVING_CASES,
+                 "scenarios.json": {"scenarios": []}}  # fmt: skip
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document))
+    (folder / "config.json").write_bytes((ROOT / "examples/own-model/config.json").read_bytes())
+    (folder / "snapshot.json").write_bytes((ROOT / "examples/cluster/snapshot.json").read_bytes())
+    (folder / "profile.yaml").write_bytes(next((SOURCES / "cluster/api/profiles").glob("*.yaml")).read_bytes())
+    (folder / "learning.yaml").write_bytes(next((SOURCES / "learning").glob("*.yaml")).read_bytes())
+    policy = next((SOURCES / "training/hi_ppo/policies").glob("*.onnx"))
+    (folder / "policy.onnx").write_bytes(policy.read_bytes())
+    (folder / "runs.csv").write_text("scenario,topology\na,Ring\n")
+    (folder / "checkpoint.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)))
+    faulty(folder)
+    (folder / "trace.txt.gz").write_bytes(gzip.compress((folder / "trace.txt").read_bytes()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+            patch.setenv(name, str(folder))
+        patch.delenv("KUBECONFIG", raising=False)
+        patch.setitem(sys.modules, "torch", None)
+        assert run(["plan", "train", "fleet.yaml", "job.yaml", "--no-baselines", "--save", "plan.json"]) == 0
+        assert run(["plan", "serve", "fleet.yaml", "service.yaml", "--save", "serving-plan.json"]) == 0
+        assert run(["host", "rollout", "init", "r", "--state", "rollouts.db", "--pattern", r"qps (\S+)"]) == 0
+        yield folder
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value, of the items of a list only the first two."""
+    yield path
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from places(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data[:2]):
+            yield from places(value, (*path, index))
+
+
+def changed(data: Any, path: tuple[Any, ...], value: Any, *, removed: bool) -> Any:
+    """Return a copy with the value at a path replaced or removed."""
+    if not path:
+        return value
+    data = copy.deepcopy(data)
+    inner = data
+    for part in path[:-1]:
+        inner = inner[part]
+    if removed:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return data
+
+
+def broken(content: bytes, draw: Callable[..., Any]) -> bytes:
+    """Return a broken form: of a document a value at some place, of any file a part."""
+    data = None
+    if draw(st.booleans()):
+        try:
+            data = yaml.safe_load(content)
+        except (yaml.YAMLError, UnicodeDecodeError):
+            data = None
+    if isinstance(data, (dict, list)):
+        path = draw(st.sampled_from(list(places(data))))
+        text = json.dumps(
+            changed(data, path, draw(st.sampled_from(BAD)), removed=draw(st.booleans()) and bool(path))
+        )
+        return text.replace("Infinity", draw(st.sampled_from(["1e400", "1.0e+400", ".inf"]))).encode()
+    start = draw(st.integers(0, len(content)))
+    how = draw(st.sampled_from(["cut", "hole", "noise"]))
+    if how == "cut":
+        return content[:start]
+    noise = b"" if how == "hole" else draw(st.binary(min_size=1, max_size=8))
+    return content[:start] + noise + content[start + draw(st.integers(1, 40)) :]
+
+
+CALLS: Final = [
+    pytest.param(name, call, id=f"{' '.join(call)[:60]}:{name}") for name, calls in TABLE.items() for call in calls
+]
+
+
+@pytest.mark.parametrize(("name", "call"), CALLS)
+def test_a_good_file_is_read(folder, capsys, name, call):
+    code = run([name if word == "FILE" else word for word in call])
+    assert code in CODES, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "call"), CALLS)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_broken_file_is_an_error_and_never_a_traceback(folder, capsys, name, call, data):
+    file = folder / f"broken{Path(name).suffix}"
+    for extra in folder.glob("broken*"):
+        extra.unlink()
+    file.write_bytes(broken((folder / name).read_bytes(), data.draw))
+    arguments = [file.name if word == "FILE" else word for word in call]
+    try:
+        code = run(arguments)
+    except BaseException as error:
+        raise AssertionError(f"{arguments} on {file.read_bytes()[:3000]!r}: {error!r}") from error
+    err = capsys.readouterr().err
+    content = file.read_bytes()[:3000]
+    assert code in CODES, (arguments, code, err, content)
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if re.match("error: ", line, re.IGNORECASE)]
+    assert lines or code in (0, 3, 4), (arguments, code, err, content)
+    assert code != 2 or name in NAMELESS or any(file.name in line for line in lines), (arguments, err, content)
