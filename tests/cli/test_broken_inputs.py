@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import strata
 from strata.cli.main import run
+from tests.cli.test_frame import LEAVES
 from tests.cli.test_host_report import faulty
 from tests.cli.test_what_we_write_we_read import FLEET, JOB, SERVICE
 
@@ -37,7 +38,11 @@ POLICY: Final = [
     {"name": "train", "matches": [[{"CommPrefix": "python"}]], "kind": {"Grouped": {"util_range": [0.1, 0.9]}}},
     {"name": "rest", "matches": [[]], "kind": {"Open": {"preempt": False}}},
 ]
-PLAIN: Final = {"steps": [{"act": "nice", "path": "1", "value": "5", "layer": "rest", "why": "a test"}]}
+PLAIN: Final = {
+    "steps": [
+        {"act": "write", "path": "/proc/irq/1/smp_affinity_list", "value": "0", "layer": "rest", "why": "a test"}
+    ]
+}
 KUBECONFIG: Final = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -113,7 +118,9 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("host", "rollout", "add", "r", "--state", "rollouts.db", "--job", "j", "--attempt", "0",
          "--policy", "baseline", "--from", "FILE"),
     ],
-    "policy.onnx": [("plan", "train", "fleet.yaml", "job.yaml", "--planner", "hi-ppo", "--policy", "FILE", *TRAIN)],
+    "policy.onnx": [
+        ("plan", "train", "fleet.yaml", "job.yaml", "--planner", "hi-ppo", "--policy", "FILE", *TRAIN),
+    ],
     "cases.json": [("bench", "serving", "FILE"), ("bench", "training", "FILE"), ("bench", "accuracy", "FILE")],
     "scenarios.json": [("bench", "replan", "FILE", "--no-seeds")],
     "runs.csv": [("bench", "astra", "FILE")],
@@ -238,3 +245,72 @@ def test_a_broken_file_is_an_error_and_never_a_traceback(folder, capsys, name, c
     lines = [line for line in err.splitlines() if re.match("error: ", line, re.IGNORECASE)]
     assert lines or code in (0, 3, 4), (arguments, code, err, content)
     assert code != 2 or name in NAMELESS or any(file.name in line for line in lines), (arguments, err, content)
+
+
+ANSWERS: Final[dict[Call, Call]] = {
+    ("check",): (),
+    ("lint",): ("fleet.yaml",),
+    ("schema",): ("Fleet",),
+    ("gpus",): (),
+    ("model",): (),
+    ("plan", "train"): ("fleet.yaml", "job.yaml", "--no-baselines"),
+    ("plan", "serve"): ("fleet.yaml", "service.yaml"),
+    ("simulate",): ("plan.json",),
+    ("explain",): ("plan.json",),
+    ("whatif",): ("fleet.yaml", "job.yaml", "--set", "job.minimize=cost"),
+    ("export",): ("plan.json", "--to", "torchrun"),
+    ("learn", "evaluate"): ("--domains", "2", "--tables", "1", "--instances", "1"),
+    ("serve", "simulate"): ("fleet.yaml", "service.yaml", "--seconds", "5s", "--rate", "1"),
+    ("kube", "acu"): ("--snapshot", "snapshot.json"),
+    ("kube", "why"): ("job/train", "--snapshot", "snapshot.json"),
+    ("kube", "agent"): ("--once",),
+    ("kube", "crds"): (),
+    ("kube", "flavors"): (),
+    ("host", "apply"): ("plain.json", "--dry-run"),
+    ("host", "undo"): ("--dry-run",),
+    ("host", "layers"): (),
+    ("host", "lint"): ("layers.json",),
+    ("host", "record"): ("--quick", "--seconds", "0.01"),
+    ("host", "report"): ("trace.txt",),
+    ("host", "rollout", "next"): ("r", "--state", "rollouts.db", "--job", "full", "--attempt", "0"),
+    ("host", "rollout", "status"): ("r", "--state", "rollouts.db"),
+    ("host", "rollout", "report"): ("r", "--state", "rollouts.db"),
+    ("host", "threads"): (),
+    ("slices",): (),
+    ("bench", "simulate"): ("--plans", "1"),
+}
+"""What has a command answer; `-o json` and the table are both tried where it has both."""
+
+WITHOUT: Final = {
+    "answers on stderr, or serves": ["run", "kube controller", "kube extender", "kube library", "kube webhook",
+        "serve gateway", "serve worker", "host run-layered", "host rollout init", "host rollout change",
+        "host rollout add"],
+    "takes long, needs torch, a case file or root; ends by the same `emit`": ["demo", "kpi", "testbed",
+        "learn train", "learn export", "bench training", "bench serving", "bench routing", "bench cluster",
+        "bench slicing", "bench host", "bench accuracy", "bench planning", "bench replan", "bench learn",
+        "bench heads", "bench world", "bench astra"],
+}  # fmt: skip
+
+
+def test_every_command_that_answers_is_in_the_table():
+    named = {" ".join(path) for path in ANSWERS} | {name for names in WITHOUT.values() for name in names}
+    assert named == {" ".join(path[1:]) for path in LEAVES}
+
+
+FORMS: Final = [
+    pytest.param((*path, *arguments, *form), id=" ".join((*path, *form)))
+    for path, arguments in ANSWERS.items()
+    for form in ((), ("-o", "json"))
+    if not form or any("--output" in parameter.opts for parameter in LEAVES["strata", *path].params)
+    if (path, form) != (("host", "record"), ("-o", "json"))  # -o is a file there
+]
+
+
+@pytest.mark.parametrize("command", FORMS)
+def test_an_answer_that_a_full_disk_refuses_is_one_error(folder, monkeypatch, capsys, command):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code = run(command)
+        monkeypatch.undo()
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error: ", "Traceback"))]
+    assert (code, errors) == (5, ["error: cannot write: No space left on device"])
