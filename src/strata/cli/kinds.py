@@ -71,7 +71,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 _KINDLESS: Final = {"topology": "Fleet"}
-"""Files without `kind:` that a key tells: the network file of seed 001."""
+"""Files without `kind:` that a key tells: the network file of design brief 001."""
 
 _FORMER: Final = {"TrainingAnswer": "TrainingPlan"}
 """Kinds of earlier versions, and what reads them now, if only to say what to do."""

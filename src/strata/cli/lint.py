@@ -27,7 +27,7 @@ class Checked:
 def lint(files: tuple[str, ...], output: str) -> None:
     """Check files strictly: every fault of every file, with file:line:col.
 
-    The kind of a file is its `kind:`; a network file of seed 001 is known by its `topology:`.
+    The kind of a file is its `kind:`; a file with `topology:` is a network file (docs/files.md).
     Exits 2 if any file has a fault.
 
     \b

@@ -108,7 +108,7 @@ def _show_all(specs: list[ModelSpec]) -> Shown:
     ]
     headers = ("name", "attention", "parameters", "active", "bf16 weights", "KV/token")
     yield rows(headers, body, right=(2, 3, 4, 5))
-    yield "\n`strata model NAME` shows one in full; any Hugging Face config.json works too."
+    yield "\n`strata model NAME` shows one in full; a Hugging Face config.json works too."
 
 
 def _show_one(spec: ModelSpec, data: dict[str, Any]) -> Shown:

@@ -180,7 +180,7 @@ def _check_options(context: click.Context, trace: str | None) -> None:
 
 
 def _settings(job: ServingJob, pairs: tuple[str, ...]) -> SchedulerConfig:
-    """Return the seed's defaults with the job's strategies and what was given."""
+    """Return the default settings with the job's strategies and what was given."""
     from dataclasses import fields
 
     from strata.serving.live.config import SchedulerConfig

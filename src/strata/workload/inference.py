@@ -18,7 +18,7 @@ from strata.workload.model import ModelSpec
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo:
-    """A model as it is served: L decoder layers between an embedding and a head; seed 003's `ModelInfo`.
+    """A model as it is served: L decoder layers between an embedding and a head; `ModelInfo` of design brief 003.
 
     Arrays have shape [L]. A multiply-add counts as 2 FLOPs.
 
