@@ -38,7 +38,8 @@ class _Exported:
     "target",
     type=click.Choice(["torchrun", "megatron", "kueue", "chakra", "vllm", "sglang"]),
     required=True,
-    help="What will launch it; chakra: traces for ASTRA-sim; vllm and sglang: serving plans.",
+    help="What will launch it; torchrun: with a small stand-in model to train; chakra: traces for ASTRA-sim; "
+    "vllm and sglang: serving plans.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/export"), help="Folder to fill.")
 @click.option(
@@ -109,6 +110,8 @@ def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -
         launch = torchrun.render(layout) if target == "torchrun" else kueue.render(layout, saved.job.name)
     counts = {"num_ranks": len(launch.ranks.ranks), "num_nodes": len(launch.ranks.nodes())}
     last = "{num_ranks} ranks on {num_nodes} nodes".format(**counts)
+    if target == "torchrun":
+        last += "\ntrain.py trains a small stand-in model (tiny.py): put yours in once ranks and links work"
     return _Exported(_encoded(launch.files), counts, launch.notes, last, stale="launch-*.sh")
 
 

@@ -21,7 +21,7 @@ LABELS: Final = {
 
 NOTATION: Final = (
     "  pp: stages · dp: replicas · tp: GPUs of a stage · mb: microbatch size x number",
-    "  util: share of GPU time that computes (not MFU) · trust: source of the figures",
+    "  util: share of time GPUs compute · MFU: of peak FLOPs · trust: of the figures",
 )
 """What the second line of a plan and two columns mean."""
 
@@ -70,7 +70,8 @@ def _plans(plans: list[dict[str, Any]]) -> Shown:
     yield rows(headers, body, right=range(2, 8))
     best = plans[0]
     spent = " · ".join(f"{part} {best['breakdown_s'][part] / best['step_time_s']:.0%}" for part in SPENT)
-    yield f"  step of plan 1: {spent} · trust: {best['trust']}"
+    mfu = "" if best.get("mfu") is None else f" · MFU {best['mfu']:.0%}"
+    yield f"  plan 1: {spent}{mfu} · trust: {best['trust']}"
     yield from NOTATION
 
 

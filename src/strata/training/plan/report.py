@@ -10,6 +10,7 @@ import numpy as np
 
 from strata.decision import Decision, Reason
 from strata.files import API_VERSION
+from strata.simulate.compute import peak_flops
 from strata.training.plan import explain
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated, SearchResult
@@ -149,6 +150,7 @@ def plan_dict(problem: Problem, item: Evaluated, rank: int, reasons: Sequence[Re
         "name": explain.name(plan),
         "kind": plan.kind,
         **figures,
+        "mfu": _mfu(problem, plan, figures["step_time_s"]),
         "domains": list(plan.domains),
         "devices": plan.devices(),
         "stages": stages,
@@ -163,3 +165,18 @@ def plan_dict(problem: Problem, item: Evaluated, rank: int, reasons: Sequence[Re
         "reasons": [reason.to_dict() for reason in reasons],
         "plan": plan.to_dict(),
     }
+
+
+def _mfu(problem: Problem, plan: TrainingPlan, step_s: float) -> float | None:
+    """Return the model FLOPs utilisation, None where a card's peak is not known.
+
+    FLOPs of forward and backward, without recomputation, over the nominal peak of all devices in a step's time
+    (Chowdhery et al. 2022, PaLM, appendix B).
+    """
+    peaks = [
+        (count, peak_flops(problem.fleet.domain(name), problem.job)) for name, count in plan.devices().items()
+    ]
+    if any(peak is None for _, peak in peaks):
+        return None
+    model_flops = 3.0 * float(problem.job.layers.forward_flops.sum()) * problem.job.global_batch
+    return model_flops / (step_s * sum(count * (peak or 0.0) for count, peak in peaks))

@@ -189,6 +189,7 @@ class RankedPlanEntry(FileModel):
     step_time_s: Positive
     tokens_per_s: Positive
     utilization: Amount
+    mfu: Amount | None = None
     wan_bytes_per_step: Amount
     egress_usd_per_step: Amount
     cost_usd_per_step: Amount | None
