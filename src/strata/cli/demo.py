@@ -16,7 +16,7 @@ SCENES: Final = (
     (
         "seed",
         "llama-3.1-70b",
-        "Llama 3.1 70B on the three sites of the bundled fleet `seed` (8 GPUs each, 2-5 Gbps, 30-80 ms). No site holds the model "
+        "Llama 3.1 70B on three sites (8 GPUs each, 2-5 Gbps, 30-80 ms). No site holds the model "
         "alone; the row to read is `as many GPUs, one domain`: what crossing sites costs once GPUs are counted.",
     ),
     (

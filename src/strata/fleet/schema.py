@@ -120,7 +120,7 @@ class FleetFile(FileModel):
 
 
 class SeedDomain(FileModel):
-    """A domain of design brief 001's network file; `accelerator` is ours and optional."""
+    """A domain of brief 001's network file; `accelerator` is ours and optional."""
 
     name: Name
     num_gpus: Count
@@ -130,7 +130,7 @@ class SeedDomain(FileModel):
 
 
 class SeedLink(FileModel):
-    """A cross-domain link of design brief 001, read as both directions."""
+    """A cross-domain link of brief 001, read as both directions."""
 
     source: Name
     dest: Name
@@ -139,14 +139,14 @@ class SeedLink(FileModel):
 
 
 class SeedTopology(FileModel):
-    """The `topology` of design brief 001's network file."""
+    """The `topology` of brief 001's network file."""
 
     domains: Annotated[list[SeedDomain], Field(min_length=1)]
     cross_domain_links: list[SeedLink] = Field(default=[])
 
 
 class SeedDynamicsEntry(FileModel):
-    """The `dynamics` of design brief 001's network file: i.i.d. uniform, a half-width as a fraction of the base."""
+    """The `dynamics` of brief 001's network file: i.i.d. uniform, a half-width as a fraction of the base."""
 
     bandwidth_fluctuation: Fraction = 0.0
     latency_jitter: Fraction = 0.0
@@ -154,7 +154,7 @@ class SeedDynamicsEntry(FileModel):
 
 
 class SeedNetworkFile(FileModel):
-    """The network file of design brief 001, section 3.1, exactly as it stands."""
+    """The network file of brief 001, section 3.1, exactly as it stands."""
 
     topology: SeedTopology
     dynamics: SeedDynamicsEntry | None = None
@@ -169,7 +169,7 @@ def load_fleet(source: str | Path) -> Fleet:
 
 
 def load_dynamics(source: str | Path) -> tuple[Uniform, Uniform] | None:
-    """Return how bandwidth and latency vary in the network file of design brief 001, or None where the file states nothing."""
+    """Return how bandwidth and latency vary in the network file of brief 001, or None where the file states nothing."""
     document = _document(source)
     entry = _checked(document, SeedNetworkFile).dynamics if _is_seed_form(document) else None
     return None if entry is None else (Uniform(entry.bandwidth_fluctuation), Uniform(entry.latency_jitter))

@@ -12,7 +12,7 @@ from strata.workload.profile import LayerProfile
 
 
 class Objective(StrEnum):
-    """What a planner minimises: step time, money per token, the linear reward of the design briefs, or Tchebycheff."""
+    """What a planner minimises: step time, money per token, the briefs' linear reward, or Tchebycheff."""
 
     TIME = "time"
     COST = "cost"
@@ -56,7 +56,7 @@ class Limits:
 class TrainingJob:
     """A training run. `global_batch` counts sequences of `sequence_length` tokens.
 
-    weights: of (efficiency, utilisation, communication cost) in the reward of the design briefs and in Tchebycheff.
+    weights: of (efficiency, utilisation, communication cost) in the briefs' reward and in Tchebycheff.
     flops_efficiency: reached share of an accelerator's dense peak while a kernel runs, bubbles excluded.
     local_steps: the H values DiLoCo may use; empty allows synchronous training only.
     gradient_compression: factors by which gradients between domains may shrink (1 = none).
