@@ -169,7 +169,7 @@ def load_fleet(source: str | Path) -> Fleet:
 
 
 def load_dynamics(source: str | Path) -> tuple[Uniform, Uniform] | None:
-    """Return how bandwidth and latency vary in the network file of brief 001, or None where the file states nothing."""
+    """Return how bandwidth and latency vary in a network file of brief 001; None where it states nothing."""
     document = _document(source)
     entry = _checked(document, SeedNetworkFile).dynamics if _is_seed_form(document) else None
     return None if entry is None else (Uniform(entry.bandwidth_fluctuation), Uniform(entry.latency_jitter))
