@@ -18,7 +18,6 @@ from strata.serving.observe import ASSUMED_BANDWIDTH_BYTES_PER_S, layout_of, nod
 from strata.serving.planning.allocate import allocate
 from strata.serving.planning.allocation import Stage, faults, score
 from strata.serving.request import RequestSignal
-from strata.serving.wire import Sample
 from strata.simulate.inference.calibration import Calibration
 from strata.simulate.inference.memory import kv_tokens
 from strata.simulate.inference.roofline import Rates, decode_s, prefill_s
@@ -223,7 +222,7 @@ def test_measurements_move_pool_and_layout_alike() -> None:
     nodes, calibration = [node("a"), node("b")], Calibration()
     slow_s = 4 * pool_of(nodes, LLAMA, DEMAND).nodes[0].layers_s(0, 16)
     for _ in range(16):
-        calibration.observe("a", Sample("decode", 0, 16, 16, DEMAND.context, slow_s))
+        calibration.observe("a", "decode", first=0, end=16, units=16, context=DEMAND.context, seconds=slow_s)
 
     pool = pool_of(nodes, LLAMA, DEMAND, calibration=calibration)
     layout = layout_of(nodes, ends(*nodes), LLAMA, DEMAND, calibration=calibration)

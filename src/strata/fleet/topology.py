@@ -29,20 +29,19 @@ class Subset:
 
     worst_pair_bandwidth: bytes/s between the two that are furthest apart; inf for a single device.
     total_bandwidth: sum over all pairs [bytes/s].
-    is_exact: False where the search was cut short, so that a better subset may exist.
     """
 
     devices: tuple[int, ...]
     worst_pair_bandwidth: float
     total_bandwidth: float
-    is_exact: bool = True
 
 
 def best_subset(bandwidth: Floats, free: Sequence[int], count: int) -> Subset | None:
     """Return the best `count` of the `free` devices, or None where there are not so many.
 
     `bandwidth[i, j]` is what two devices of the node share [bytes/s], shape [n, n], symmetric; the diagonal is
-    not looked at. Best is: worst pair fastest, then largest sum over pairs, then lowest indices.
+    not looked at. Best is: worst pair fastest, then largest sum over pairs, then lowest indices. Exact for nodes
+    of up to 16 devices; in larger ones a search that becomes too long ends with a good subset.
     """
     assert count > 0, "a subset has at least one device"
     assert np.array_equal(bandwidth, bandwidth.T), "bandwidth between two devices has one value"
@@ -52,12 +51,9 @@ def best_subset(bandwidth: Floats, free: Sequence[int], count: int) -> Subset | 
     if count == 1:
         return Subset((int(devices[0]),), math.inf, 0.0)
     among = bandwidth[np.ix_(devices, devices)]
-    if math.comb(len(devices), count) <= _ENUMERABLE:
-        chosen, is_exact = _enumerate(among, count), True
-    else:
-        chosen, is_exact = _search(among, count)
+    chosen = (_enumerate if math.comb(len(devices), count) <= _ENUMERABLE else _search)(among, count)
     pairs = among[np.ix_(chosen, chosen)][np.triu_indices(count, 1)]
-    return Subset(tuple(int(devices[i]) for i in chosen), float(pairs.min()), float(pairs.sum()), is_exact)
+    return Subset(tuple(int(devices[i]) for i in chosen), float(pairs.min()), float(pairs.sum()))
 
 
 def _enumerate(bandwidth: Floats, count: int) -> list[int]:
@@ -71,23 +67,21 @@ def _enumerate(bandwidth: Floats, count: int) -> list[int]:
     return [int(device) for device in subsets[best[np.argmax(total[best])]]]
 
 
-def _search(bandwidth: Floats, count: int) -> tuple[list[int], bool]:
+def _search(bandwidth: Floats, count: int) -> list[int]:
     """Find the highest level at which `count` devices are all joined, then the best sum among those."""
     levels = np.unique(bandwidth[np.triu_indices(len(bandwidth), 1)])
     # At the lowest level everything is joined: a clique is known from the start.
-    low, high, is_exact, clique = 0, len(levels) - 1, True, list(range(count))
+    low, high, clique = 0, len(levels) - 1, list(range(count))
     while low < high:
         middle = (low + high + 1) // 2
-        members, is_proven = _clique(_neighbours(bandwidth >= levels[middle]), count)
-        is_exact &= is_proven
+        members = _clique(_neighbours(bandwidth >= levels[middle]), count)
         if members is None:
             high = middle - 1
         else:
             low, clique = middle, members
     joined = np.where(bandwidth >= levels[low], bandwidth, -np.inf)
     np.fill_diagonal(joined, -np.inf)
-    chosen, is_proven = _heaviest(joined, clique)
-    return chosen, is_exact and is_proven
+    return _heaviest(joined, clique)
 
 
 def _neighbours(joined: Bools) -> list[int]:
@@ -95,8 +89,8 @@ def _neighbours(joined: Bools) -> list[int]:
     return [sum(1 << int(j) for j in np.flatnonzero(row) if j != i) for i, row in enumerate(joined)]
 
 
-def _clique(neighbours: list[int], count: int) -> tuple[list[int] | None, bool]:
-    """Return `count` devices all joined to each other, or None; and whether the search was finished."""
+def _clique(neighbours: list[int], count: int) -> list[int] | None:
+    """Return `count` devices all joined to each other, or None where the search finds none."""
     visits = 0
 
     def extend(chosen: list[int], candidates: int) -> list[int] | None:
@@ -112,12 +106,11 @@ def _clique(neighbours: list[int], count: int) -> tuple[list[int] | None, bool]:
                 return clique
         return None
 
-    clique = extend([], (1 << len(neighbours)) - 1)
-    return clique, clique is not None or visits < _MAX_VISITS
+    return extend([], (1 << len(neighbours)) - 1)
 
 
-def _heaviest(joined: Floats, clique: list[int]) -> tuple[list[int], bool]:
-    """Return the clique of the same size with the largest sum, by branch and bound; and whether it is proven.
+def _heaviest(joined: Floats, clique: list[int]) -> list[int]:
+    """Return the clique of the same size with the largest sum, by branch and bound.
 
     `joined` is the bandwidth, -inf where a pair is too slow.
     """
@@ -146,7 +139,7 @@ def _heaviest(joined: Floats, clique: list[int]) -> tuple[list[int], bool]:
             extend(grown, following, total + float(joined[device, chosen].sum()))
 
     extend([], list(range(len(joined))), 0.0)
-    return best, visits < _MAX_VISITS
+    return best
 
 
 def _total(joined: Floats, chosen: list[int]) -> float:

@@ -28,6 +28,10 @@ class Seen(NamedTuple):
     seconds: float
 
 
+def observe(calibration: Calibration, seen: Seen, *, node_id: str = "n") -> None:
+    calibration.observe(node_id, **seen._asdict())
+
+
 Truth = Callable[[int, float], float]
 
 
@@ -45,7 +49,7 @@ def measured(truth: Truth, count: int, *, noise: float = 0.0, wild: float = 0.0,
 def after(samples: list[Seen]) -> Fit:
     calibration = Calibration()
     for sample in samples:
-        calibration.observe("n", sample)
+        observe(calibration, sample)
     return calibration.fit("n", "decode", PRIOR)
 
 
@@ -188,9 +192,9 @@ def test_impossible_measurements_are_left_out() -> None:
 
 def test_phases_and_nodes_are_apart_and_can_be_forgotten() -> None:
     calibration = Calibration()
-    calibration.observe("a", Seen("decode", 0, L, 16, 1024.0, 1.0))
+    observe(calibration, Seen("decode", 0, L, 16, 1024.0, 1.0), node_id="a")
     before = calibration.copy()
-    calibration.observe("a", Seen("prefill", 0, L, 512, 0.0, 1.0))
+    observe(calibration, Seen("prefill", 0, L, 512, 0.0, 1.0), node_id="a")
 
     assert calibration.fit("a", "prefill", prefill_terms(LLAMA, Rates(1e14, 1e12), tokens=512)).count == 1
     assert before.fit("a", "prefill", PRIOR).count == 0
@@ -205,7 +209,7 @@ def test_a_node_a_thousand_times_slower_than_its_figures_is_believed() -> None:
     prior = decode_terms(info, Rates(1e14, 1e12), batch=4, context=100)
     calibration = Calibration()
     for units in (1, 2, 3, 4) * 4:
-        calibration.observe("n", Seen("decode", 0, 4, units, 100.0, 0.2 + 0.01 * units))
+        observe(calibration, Seen("decode", 0, 4, units, 100.0, 0.2 + 0.01 * units))
 
     fit = calibration.fit("n", "decode", prior)
 
@@ -216,6 +220,6 @@ def test_a_node_a_thousand_times_slower_than_its_figures_is_believed() -> None:
 def test_a_node_of_unknown_rates_cannot_be_corrected() -> None:
     prior = decode_terms(LLAMA, Rates(0.0, 0.0), batch=4, context=100)
     calibration = Calibration()
-    calibration.observe("n", Seen("decode", 0, L, 4, 100.0, 0.1))
+    observe(calibration, Seen("decode", 0, L, 4, 100.0, 0.1))
 
     assert calibration.fit("n", "decode", prior).terms is prior

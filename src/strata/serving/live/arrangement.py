@@ -47,7 +47,10 @@ class Arrangement:
     def hear(self, heartbeat: Heartbeat, node: Node) -> None:
         """Take what a node measured; times far from those that routers reckon with are news."""
         for sample in heartbeat.samples:
-            self.calibration.observe(heartbeat.node_id, sample)
+            self.calibration.observe(
+                heartbeat.node_id, sample.phase, first=sample.first, end=sample.end,
+                units=sample.units, context=sample.context, seconds=sample.seconds,
+            )  # fmt: skip
         server = self.servers.get(heartbeat.node_id)
         if server is None:
             return

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -52,34 +52,6 @@ CAUCHY: Final = 2.385
 NOTHING: Final = np.zeros((0, 5))
 
 
-class Measured(Protocol):
-    """One measurement: layers [first, end) took so long."""
-
-    @property
-    def phase(self) -> Phase:
-        """What was done."""
-
-    @property
-    def first(self) -> int:
-        """First layer."""
-
-    @property
-    def end(self) -> int:
-        """Layer after the last one."""
-
-    @property
-    def units(self) -> int:
-        """Sequences of a decode step, tokens of a prompt."""
-
-    @property
-    def context(self) -> float:
-        """Tokens already cached, mean over sequences."""
-
-    @property
-    def seconds(self) -> float:
-        """Time it took [s]."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The terms of one node and phase after its measurements.
@@ -102,12 +74,17 @@ class Calibration:
         self._seen: dict[tuple[str, Phase], Floats] = {}  # [n, 5], replaced and never changed
         self._fits: dict[tuple[str, Phase], tuple[Floats, Terms, Fit]] = {}  # the last answers, and to what
 
-    def observe(self, node_id: str, sample: Measured) -> None:
-        """Take a measurement; one that cannot be (no time, no units, an empty range) is left out."""
-        is_sound = sample.units > 0 and 0 <= sample.first < sample.end and 0 <= sample.context < math.inf
-        if is_sound and 0 < sample.seconds < math.inf:
-            key = node_id, sample.phase
-            row = [[sample.first, sample.end, sample.units, sample.context, sample.seconds]]
+    def observe(
+        self, node_id: str, phase: Phase, *, first: int, end: int, units: int, context: float, seconds: float
+    ) -> None:
+        """Take a measurement: layers [first, end) took so long; one that cannot be is left out.
+
+        units: sequences of a decode step, tokens of a prompt. context: tokens already cached, mean over sequences.
+        """
+        is_sound = units > 0 and 0 <= first < end and 0 <= context < math.inf
+        if is_sound and 0 < seconds < math.inf:
+            key = node_id, phase
+            row = [[first, end, units, context, seconds]]
             self._seen[key] = np.concatenate([self._seen.get(key, NOTHING)[1 - WINDOW :], row])
 
     def forget(self, node_id: str) -> None:
