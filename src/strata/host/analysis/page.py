@@ -87,7 +87,7 @@ def page(report: TraceReport, *, title: str) -> str:
             *(
                 _findings(report)
                 if report.findings
-                else ["<p>None that cost 0.5 % of a critical thread's time.</p>"]
+                else ("<p>None that cost 0.5 % of a critical thread's time.</p>",)
             ),
             "</ol>",
             "<h2>Threads</h2>",

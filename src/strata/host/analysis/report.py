@@ -204,17 +204,13 @@ def verdict(report: TraceReport) -> str:
         )
     else:
         culprit = main_culprit(waited.culprits)
-        sentences.append(
+        held = f"For {share_of(waited.culprits, culprit):.0%} of that time, {culprit} held the CPU."
+        sentences += [
             f"{name} was runnable but not running {share:.0%} of its {view.lived_ns[task] / 1e9:.1f} s "
-            f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average)."
-        )
-        held = share_of(waited.culprits, culprit)
-        sentences.append(
-            f"For {held:.0%} of that time, {culprit} held the CPU."
-            if culprit
-            else "No thread held the CPU meanwhile."
-        )
-        sentences.append(f"Without these waits it could do up to {without(share):.0%} more work.")
+            f"({waited.waits:,} waits of {waited.wait_ms_mean:.1f} ms on average).",
+            held if culprit else "No thread held the CPU meanwhile.",
+            f"Without these waits it could do up to {without(share):.0%} more work.",
+        ]
     # The first that is not the same again: a preemption is a wait as well.
     extra = [finding for finding in serious if finding.token not in ("cpu-wait", "cpu-preempted")][:1]
     sentences += [f"Also: {Reason(finding.token, data=finding.reason.data)}." for finding in extra]

@@ -10,8 +10,7 @@ from typing import Final, Literal
 from strata.errors import MissingPart, StrataError
 from strata.host.apply.journal import Journal
 from strata.host.apply.machine import Machine, ThreadGone
-from strata.host.apply.undo import undo
-from strata.host.apply.values import beside, is_done
+from strata.host.apply.undo import beside, is_done, undo
 from strata.host.policy.step import Step
 
 Result = Literal["done", "already", "skipped", "would"]

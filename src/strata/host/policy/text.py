@@ -53,7 +53,7 @@ def load(path: str) -> Text:
             raise BadFile([Fault(path, "begins with a byte order mark, at which scx_layered stops", 1, 1)])
     try:
         data = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_odd, parse_float=_real, parse_int=_whole
+            text, object_pairs_hook=_object, parse_constant=_real, parse_float=_real, parse_int=_whole
         )
     except json.JSONDecodeError as error:
         raise BadFile([Fault(path, f"not JSON: {error.msg}", error.lineno, error.colno)]) from None
@@ -80,14 +80,10 @@ class _OddError(ValueError):
         self.number = number
 
 
-def _odd(number: str) -> Any:
-    raise _OddError(number, "is no number of JSON")
-
-
 def _real(number: str) -> float:
     value = float(number)
-    if math.isinf(value):
-        raise _OddError(number, "is out of range")
+    if not math.isfinite(value):
+        raise _OddError(number, "is not a number of JSON" if number[-1].isalpha() else "is out of range")
     return value
 
 

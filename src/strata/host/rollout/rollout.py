@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -40,10 +40,6 @@ class Attempt:
     def key(self) -> tuple[str, int]:
         """What is recorded once."""
         return self.job, self.number
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that is stored."""
-        return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Attempt:
@@ -143,10 +139,6 @@ class RolloutPlan:
             raise UsageError(f"pattern {self.pattern!r}: {error}") from None
         if not groups:
             raise UsageError(f"pattern {self.pattern!r} has no group: the first one is the number")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that is stored."""
-        return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RolloutPlan:

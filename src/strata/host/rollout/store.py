@@ -44,7 +44,7 @@ class Store:
         plan.check()
         if self._find(plan.name) is not None:
             raise UsageError(f"a roll-out is called {plan.name!r} already", hint="another name, or `change`")
-        self._write(plan.name, {"event": "init", "plan": plan.to_dict(), "rules": asdict(rules)}, at_s)
+        self._write(plan.name, {"event": "init", "plan": asdict(plan), "rules": asdict(rules)}, at_s)
 
     def change(self, rollout: Rollout, rules: Rules, *, is_stopped: bool, at_s: float) -> None:
         """Replace the rules, or stop. A stopped roll-out stays so."""
@@ -69,7 +69,7 @@ class Store:
                 f"attempt {attempt.number} of {attempt.job} is recorded already, with {_shown(known)}, not "
                 f"{_shown(attempt)}"
             )
-        self._write(rollout.plan.name, {"event": "attempt", "attempt": attempt.to_dict()}, at_s)
+        self._write(rollout.plan.name, {"event": "attempt", "attempt": asdict(attempt)}, at_s)
         return True
 
     def _find(self, name: str) -> Rollout | None:

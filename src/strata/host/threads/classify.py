@@ -6,6 +6,7 @@ hints do, 1 - (1 - a)(1 - b); a runner-up takes half its own strength off. Weigh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -108,9 +109,6 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
     listed = [gpu for gpu in snapshot.gpus if owner in gpu.pids]
     gpus = listed or [gpu for gpu in snapshot.gpus if gpu.file in files]
     nodes = {gpu.node for gpu in gpus}
-    sizes: dict[str, int] = {}
-    for thread in snapshot.processes[pid]:
-        sizes[stem(thread.name)] = sizes.get(stem(thread.name), 0) + 1
     return _Process(
         uses,
         bool(snapshot.devices.get(pid)),
@@ -119,7 +117,7 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
         # Threads that serve GPUs on two nodes have no home on either.
         nodes.pop() if len(nodes) == 1 else None,
         not uses and owner is not None,
-        sizes,
+        Counter(stem(thread.name) for thread in snapshot.processes[pid]),
         _crew(snapshot.processes[pid]),
     )
 
@@ -187,7 +185,7 @@ def _by_devices(thread: Thread, process: _Process, *, is_named: bool) -> Iterato
 def _by_behaviour(thread: Thread, process: _Process, *, is_named: bool) -> Iterator[tuple[Pool, float, str]]:
     if is_named or thread.is_leader:
         return
-    size = process.sizes.get(stem(thread.name), 0)
+    size = process.sizes[stem(thread.name)]
     if process.is_child_of_user:
         yield "transforms", 0.45, "it is a further thread of a process that loads data"
     # OpenMP's threads have no names, and idle ones belong to the pool as well: they are judged together.

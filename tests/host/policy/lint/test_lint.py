@@ -205,8 +205,8 @@ def test_what_is_no_json_is_a_bad_file_and_no_finding(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('[{"name": "a"},\n {"name": NaN}]', "policy.json:2:11: not JSON: NaN is no number"),
-        ('[{"x": "NaN", "y":\n\t-Infinity}]', "policy.json:2:2: not JSON: -Infinity is no number"),
+        ('[{"name": "a"},\n {"name": NaN}]', "policy.json:2:11: not JSON: NaN is not a number"),
+        ('[{"x": "NaN", "y":\n\t-Infinity}]', "policy.json:2:2: not JSON: -Infinity is not a number"),
         ("[1e999]", "policy.json:1:2: not JSON: 1e999 is out of range"),
         (f"[{'9' * 5000}]", "policy.json:1:2: not JSON: 9999"),
         (r'[{"name": "\ud800"}]', "policy.json:1:11: half of a surrogate pair"),
