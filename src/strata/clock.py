@@ -6,3 +6,10 @@ from collections.abc import Callable
 
 Clock = Callable[[], float]
 """Returns seconds, later ones larger; from which moment they count is for the caller to say."""
+
+Check = Callable[[], None]
+"""Called now and then by work that may take long, which ends with what it raises."""
+
+
+def unlimited() -> None:
+    """Let the work go on, however long it takes."""

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Floats
+from strata.clock import Check, unlimited
 from strata.decision import Trust, worst
 from strata.fleet.fleet import Domain, Fleet, Pair
 from strata.simulate import screening
@@ -124,10 +125,10 @@ class StepModel:
         assert layers is not None, f"the speed of {domain.accelerator.name} is not known"
         return layers
 
-    def reports(self, plans: Sequence[TrainingPlan]) -> list[StepReport]:
-        """Return one exact report per plan, without the breakdown."""
+    def reports(self, plans: Sequence[TrainingPlan], *, check: Check = unlimited) -> list[StepReport]:
+        """Return one exact report per plan, without the breakdown. What `check` raises ends a long evaluation."""
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._exact]
-        for plan, times, pipeline_s in self._timed(new, exact=True):
+        for plan, times, pipeline_s in self._timed(new, exact=True, check=check):
             self._exact[plan] = (
                 pipeline_s,
                 replace(self._report(plan, times, pipeline_s), stages=self._stages(plan, times)),
@@ -155,12 +156,14 @@ class StepModel:
         ]
 
     def _timed(
-        self, plans: Sequence[TrainingPlan], *, exact: bool, free_wan: bool = False
+        self, plans: Sequence[TrainingPlan], *, exact: bool, free_wan: bool = False, check: Check = unlimited
     ) -> Iterator[tuple[TrainingPlan, list[PipelineTimes], Floats]]:
         """Yield each plan with the times of its pipelines, all pipelines batched together."""
         pieces = [(plan, pipeline) for plan in plans for pipeline in plan.pipelines]
         times = [self.times(plan, pipeline) for plan, pipeline in pieces]
-        pipeline_s = _pipelines_s(pieces, [item.local() for item in times] if free_wan else times, exact=exact)
+        pipeline_s = _pipelines_s(
+            pieces, [item.local() for item in times] if free_wan else times, exact=exact, check=check
+        )
         start = 0
         for plan in plans:
             own_rows = slice(start, start + len(plan.pipelines))
@@ -305,7 +308,11 @@ class StepModel:
 
 
 def _pipelines_s(
-    pieces: Sequence[tuple[TrainingPlan, Pipeline]], times: Sequence[PipelineTimes], *, exact: bool
+    pieces: Sequence[tuple[TrainingPlan, Pipeline]],
+    times: Sequence[PipelineTimes],
+    *,
+    exact: bool,
+    check: Check,
 ) -> Floats:
     """Return the time of each pipeline (or a bound on it), batched over those of equal length or like count."""
     groups: dict[tuple[bool, int, int], list[int]] = defaultdict(list)
@@ -317,7 +324,7 @@ def _pipelines_s(
     for (together, length, chunks), members in groups.items():
         counts = np.array([pieces[i][1].microbatches for i in members])
         if together:
-            step_s[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members])
+            step_s[members] = _recurrences_s([pieces[i][1] for i in members], [times[i] for i in members], check)
         elif chunks:
             step_s[members] = screening.interleaved_s(stack([times[i] for i in members]), counts, chunks)
         elif exact and length == 1:
@@ -327,7 +334,7 @@ def _pipelines_s(
     return step_s
 
 
-def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]) -> Floats:
+def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes], check: Check) -> Floats:
     """Return the exact time of each pipeline: those of like count in one batch, whatever their lengths."""
     counts = np.array([pipeline.microbatches for pipeline in pipelines])
     longest = max(len(pipeline.stages) for pipeline in pipelines)
@@ -341,7 +348,7 @@ def _recurrences_s(pipelines: Sequence[Pipeline], times: Sequence[PipelineTimes]
             # The stages filled in before take no time; their warm-ups only have to fall strictly, too.
             ahead = range(depth[0] + width - len(depth), depth[0], -1)
             warmup[row] = [*ahead, *depth]
-        step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup)
+        step_s[chunk] = recurrence_s(stack([times[i] for i in chunk]), counts[chunk], warmup, check=check)
     return step_s
 
 

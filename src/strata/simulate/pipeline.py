@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
+from strata.clock import Check, unlimited
 from strata.errors import UsageError
 
 Array = Any
@@ -24,6 +25,9 @@ MOST_MICROBATCHES: Final = 1 << 16
 """The recurrence steps through so many (a second of work); of more, the pace is taken from STEADY of them."""
 
 STEADY: Final = 1 << 12
+
+BETWEEN_CHECKS: Final = 1 << 11
+"""Slots of the recurrence between two calls of `check`: some hundredths of a second."""
 
 # Stages of the plans worked on together: on a CPU their state should stay in the cache, elsewhere in 64 MB.
 _CACHE_CELLS: Final = 2**14
@@ -80,12 +84,15 @@ def latency_aware_warmup(times: StageTimes, microbatches: int | Array) -> Array:
     return xp.minimum(warmup, _counts(xp, microbatches, times)[:, None])
 
 
-def recurrence_s(times: StageTimes, microbatches: int | Array, warmup: Array) -> Array:
+def recurrence_s(
+    times: StageTimes, microbatches: int | Array, warmup: Array, *, check: Check = unlimited
+) -> Array:
     """Return the exact step time of each plan [P], in seconds.
 
     microbatches: one count, or [P]. warmup: forwards before the first backward, [S] or [P, S] or one
     number, falling by at least 1 from stage to stage where below `microbatches - 1` (above that all values
-    mean "all forwards first"). Raises UsageError on another warm-up.
+    mean "all forwards first"). Raises UsageError on another warm-up. `check` is called every BETWEEN_CHECKS slots:
+    what it raises ends the work, which for very many microbatches takes seconds.
 
     A stage's idle time is this minus M (f_i + b_i): the first stage starts first and ends last.
     """
@@ -101,7 +108,7 @@ def recurrence_s(times: StageTimes, microbatches: int | Array, warmup: Array) ->
     step_s = xp.zeros_like(times.forward_s[:, 0])
     for first in range(0, plans, rows):
         chunk = order[first : first + rows]
-        step_s[chunk] = _wave(xp, _take(times, chunk), counts[chunk], depth[chunk, :])
+        step_s[chunk] = _wave(xp, _take(times, chunk), counts[chunk], depth[chunk, :], check)
     return step_s
 
 
@@ -141,7 +148,7 @@ def _strict_warmup(xp: Any, warmup: Array, counts: Array, times: StageTimes) -> 
     return depth
 
 
-def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array) -> Array:
+def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array, check: Check) -> Array:
     """Run one chunk. F(i,m) happens in slot 2m+i, B(i,m) in slot 2m+i+2w_i+1.
 
     In this order an operation comes after all it waits for, and within a slot all forwards (stages of one
@@ -166,6 +173,8 @@ def _wave(xp: Any, times: StageTimes, counts: Array, depth: Array) -> Array:
     flat, size = xp.reshape(ring, (-1,)), (stages + 1) * plans
     source = (stage + 1) * plans + xp.arange(plans, device=device(depth))[None, :] - delay * size
     for slot in range(len(backward.rows)):
+        if slot % BETWEEN_CHECKS == BETWEEN_CHECKS - 1:
+            check()
         if slot < len(forward.rows) and (rows := forward.rows[slot]):
             after = slice(rows.start + 1, rows.stop + 1, 2)
             forward_arrival[after, :] = forward.work(free, forward_arrival[rows, :], rows, slot)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from itertools import count
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from strata.decision import Trust
 from strata.errors import UsageError
+from strata.fleet.synthetic import random_fleet
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.objective import money, score_report, within_limits
 from strata.training.plan.planner import plan_training
 from strata.workload.job import Limits, Objective, Recompute, Schedule
 from strata.workload.profile import LayerProfile, LayerTimes
+from strata.workload.schema import MAX_BATCH
 from tests.support.builders import card, domain, fleet, job, layers, link
 from tests.support.laws import examples
 from tests.support.small_cases import every_plan, small_case
@@ -292,3 +295,26 @@ def test_schedules_allowed_are_the_only_ones_used():
         Schedule.GPIPE,
         Schedule.ONE_F_ONE_B,  # of a single stage, where order has no meaning
     }
+
+
+@pytest.mark.parametrize(
+    ("domains", "mparams"),
+    [pytest.param(6, 4_000.0, id="plans-fit"), pytest.param(10, 40_000.0, id="nothing-fits")],
+)
+def test_the_time_limit_holds_for_the_largest_batches(domains, mparams):
+    """The clock counts calls of functions, so that the speed of this machine has no say."""
+    calls = 0
+
+    def count_calls(_frame, event, _argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sites = random_fleet(domains, (card("x"), card("y", tflops=300)), np.random.default_rng(1), devices=32)
+    work = job(layers(24, mparams=mparams), batch=MAX_BATCH)
+    before, limit = sys.getprofile(), 600_000
+    sys.setprofile(count_calls)
+    try:
+        plan_training(sites, work, clock=lambda: float(calls), time_limit_s=limit)
+    finally:
+        sys.setprofile(before)
+    assert calls < 1.5 * limit

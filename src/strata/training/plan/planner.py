@@ -52,6 +52,7 @@ def plan_training(
     if result.interrupted and not plans:
         raise KeyboardInterrupt  # there is nothing to keep, and what would help is not known
     elapsed = clock() - started
+    others = alternatives(problem, plans, result)
     reasons = [*problem.excluded]
     if plans:
         reasons = [explain.chosen(problem, plans[0], result), *explain.character(problem, plans[0]), *reasons]
@@ -64,7 +65,7 @@ def plan_training(
     whole_digest, digests = inputs_digest(fleet, job)
     decision = Decision(
         choice=plans[0].plan if plans else None,
-        alternatives=alternatives(problem, plans, result),
+        alternatives=others,
         reasons=tuple(reasons),
         trust=plans[0].report.trust if plans else Trust.ANALYTIC,
         inputs_digest=whole_digest,
@@ -178,7 +179,7 @@ def alternatives(
     problem: Problem, plans: Sequence[Evaluated], result: SearchResult
 ) -> tuple[Alternative[TrainingPlan], ...]:
     """Return the plans not chosen, then what missed a limit, then what did not fit, each with its reasons."""
-    problem.model.details([item.plan for item in plans])
+    problem.model.details([item.plan for item in plans])  # of all at once: explanations ask one by one
     ranked = [
         Alternative(
             explain.name(item.plan), explain.costs(item), explain.why_not(problem, item, plans[0]), item.plan

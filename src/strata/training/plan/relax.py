@@ -8,11 +8,12 @@ from typing import Final
 
 from strata.clock import Clock
 from strata.decision import Reason
+from strata.errors import OutOfTime
 from strata.fleet.fleet import Fleet
 from strata.training.plan.exact.problem import POOL, Problem
 from strata.training.plan.exact.search import Evaluated, Search
 from strata.training.plan.objective import Scales, money
-from strata.units import show_bytes, show_usd
+from strata.units import show_bytes, show_time, show_usd
 from strata.workload.job import Limits, Objective, Recompute, TrainingJob
 
 MOST_NODES: Final = 4096
@@ -20,17 +21,24 @@ MOST_NODES: Final = 4096
 
 
 def smallest(problem: Problem, *, refusal: Reason | None, clock: Clock, deadline: float) -> list[Reason]:
-    """Return why there is no plan, and the least relaxation of what was asked that gives one."""
+    """Return why there is no plan, and the least relaxation of what was asked that gives one.
+
+    Where the deadline passes before that is known, only why there is none.
+    """
     job = problem.job
     if not problem.fleet.domains:
         return []
+    reasons, started = [refusal] if refusal is not None else [], clock()
     free = replace(job, limits=_no_limits(job))
-    if _limits_given(job) and _fits(problem, free):
-        return _limits(problem, clock, deadline)
-    reasons = [refusal] if refusal is not None else []
-    if Recompute.FULL not in job.recompute and _fits(problem, replace(free, recompute=(Recompute.FULL,))):
-        return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
-    return [*reasons, _devices(problem)]
+    try:
+        if _limits_given(job) and _fits(problem, free, clock=clock, deadline=deadline):
+            return _limits(problem, clock, deadline)
+        full = replace(free, recompute=(Recompute.FULL,))
+        if Recompute.FULL not in job.recompute and _fits(problem, full, clock=clock, deadline=deadline):
+            return [*reasons, Reason("fits-with-recompute", "", {"mode": "full"})]
+        return [*reasons, _devices(problem, clock, deadline)]
+    except OutOfTime:
+        return [*reasons, Reason("time-limit", "", {"elapsed": show_time(clock() - started), "evaluated": 0})]
 
 
 def _limits(problem: Problem, clock: Clock, deadline: float) -> list[Reason]:
@@ -72,15 +80,17 @@ def _limits_given(job: TrainingJob) -> bool:
     return job.limits.cost_usd_per_step is not None or job.limits.tokens_per_s is not None
 
 
-def _fits(problem: Problem, job: TrainingJob | None = None, fleet: Fleet | None = None) -> bool:
-    """Whether any plan exists on a changed problem: the first one found will do."""
+def _fits(
+    problem: Problem, job: TrainingJob | None = None, fleet: Fleet | None = None, *, clock: Clock, deadline: float
+) -> bool:
+    """Whether any plan exists on a changed problem: the first one found will do. Raises OutOfTime."""
     changed = Problem.of(fleet or problem.fleet, replace(job or problem.job, objective=Objective.TIME))
     if not changed.fleet.domains:
         return False
-    return Search(changed, Scales(), _largest(changed), clock=lambda: 0.0, deadline=1.0).exists()
+    return Search(changed, Scales(), _largest(changed), clock=clock, deadline=deadline).exists()
 
 
-def _devices(problem: Problem) -> Reason:
+def _devices(problem: Problem, clock: Clock, deadline: float) -> Reason:
     """Return how many more devices in the domain of the largest ones would hold the job, whole nodes at a time.
 
     The count is checked by planning with it, and the next smaller one was checked not to do.
@@ -92,7 +102,8 @@ def _devices(problem: Problem) -> Reason:
     def enough(nodes: int) -> bool:
         grown = replace(largest, num_devices=largest.num_devices + nodes * node)
         changed = tuple(grown if d is largest else d for d in domains)
-        return _fits(problem, fleet=replace(problem.fleet, domains=changed))
+        fleet = replace(problem.fleet, domains=changed)
+        return _fits(problem, fleet=fleet, clock=clock, deadline=deadline)
 
     low, high = 0, 1
     while high <= MOST_NODES and not enough(high):

@@ -51,7 +51,7 @@ def evaluate(problem: Problem, context: Context, plans: Sequence[TrainingPlan]) 
     """Return the plans that fit memory and keep the job's limits, evaluated by strata's model."""
     context.check_time()
     fitting = [plan for plan in plans if problem.model.fits(plan)]
-    reports = problem.model.reports(fitting) if fitting else []
+    reports = problem.model.reports(fitting, check=context.check_time)
     return [
         Evaluated(plan, report, score_report(problem.job, context.scales, report))
         for plan, report in zip(fitting, reports, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +18,7 @@ import numpy as np
 from strata.arrays import Floats, Ints
 from strata.clock import Clock
 from strata.decision import Reason
+from strata.errors import OutOfTime
 from strata.simulate.report import StepReport
 from strata.training.plan.exact.chain_space import ChainSpace
 from strata.training.plan.exact.problem import POOL, Problem
@@ -130,6 +132,8 @@ class Search:
         """
         try:
             self._search(incumbent, rank)
+        except OutOfTime:  # before all branches had a bound: there is no plan yet, and nothing proved
+            self.result.stopped, self.result.bound = True, -np.inf
         except KeyboardInterrupt:
             if not keeps_best:
                 raise
@@ -175,7 +179,7 @@ class Search:
             threshold -= TOLERANCE * abs(threshold) if np.isfinite(threshold) else 0.0
             if min(branch, plan) >= threshold or not np.isfinite(min(branch, plan)):
                 break
-            if self.clock() > self.deadline:
+            if self._is_late():
                 self.result.stopped = True
                 break
             if branch < plan:
@@ -196,9 +200,10 @@ class Search:
         return steps[np.maximum(0, (-1 - codes) // max(1, len(self.shards.groups)))]
 
     def exists(self) -> bool:
-        """Whether any branch can be built at all (limits on money and speed are not looked at)."""
+        """Whether any branch can be built at all, whatever it costs and however slow it is. Raises OutOfTime."""
         bounds, codes = self._branches()
         for code in codes[np.argsort(bounds, kind="stable")]:
+            self._check_time()
             self._open(int(code))
             if self._built:
                 return True
@@ -214,6 +219,7 @@ class Search:
             np.ones(count, bool) if must is None else self.chains.inside[:, self.chains.members.index(must)] == 1
         )
         for number, config in enumerate(self.problem.configs if count else ()):
+            self._check_time()
             bounds = self.chains.bounds(config)
             keep = np.isfinite(bounds.step_s) & allowed
             if limits.cost_usd_per_step is not None:
@@ -224,7 +230,7 @@ class Search:
             figures = (bounds.step_s[picked], bounds.utilization[picked], bounds.cost_usd[picked])
             values.append(score(job, self.scales, *figures))
             codes.append(number * count + picked)
-        step_s = self.shards.bounds()
+        step_s = self.shards.bounds(check=self._check_time)
         if step_s.size:
             # Utilisation at most 1, money at least one device a domain: weak, but sharings are few.
             usd_per_s = np.array([self.shards.least_usd(group) for group in range(step_s.shape[1])])
@@ -260,17 +266,20 @@ class Search:
             heapq.heappush(self._built, (score_report(self.problem.job, self.scales, report), self._serial, plan))
 
     def _evaluate_next(self, threshold: float) -> None:
-        batch: list[TrainingPlan] = []
+        batch: list[tuple[float, int, TrainingPlan]] = []
         while self._built and len(batch) < BATCH and self._built[0][0] < threshold:
-            batch.append(heapq.heappop(self._built)[2])
-        self.evaluate(batch)
+            batch.append(heapq.heappop(self._built))
+        try:
+            self._evaluate([plan for _, _, plan in batch])
+        except OutOfTime:  # their bounds are part of what is not proved
+            self._built = [*batch, *self._built]
+            heapq.heapify(self._built)
 
-    def evaluate(self, plans: Sequence[TrainingPlan]) -> None:
-        """Evaluate plans exactly and keep the best of each domain set."""
-        if not plans:
-            return
+    def _evaluate(self, plans: Sequence[TrainingPlan]) -> None:
+        """Evaluate plans exactly and keep the best of each domain set. Raises OutOfTime with none of them kept."""
+        reports = self.problem.model.reports(plans, check=self._check_time)
         self.result.evaluated += len(plans)
-        for plan, report in zip(plans, self.problem.model.reports(plans), strict=True):
+        for plan, report in zip(plans, reports, strict=True):
             if not np.isfinite(report.step_time_s):
                 continue  # links are missing: no all-reduce connects the pipelines
             item = Evaluated(plan, report, score_report(self.problem.job, self.scales, report))
@@ -301,7 +310,7 @@ class Search:
                     break
         picked: list[TrainingPlan] = []
         for index, tried in branches.items():
-            if self.clock() > self.deadline:
+            if self._is_late():
                 break
             plans: list[TrainingPlan] = []
             for code in tried:
@@ -313,7 +322,15 @@ class Search:
             if plans:
                 closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
                 picked += [plans[i] for i in np.argsort(closer, kind="stable")[:CLOSEST]]
-        self.evaluate(picked)
+        with suppress(OutOfTime):
+            self._evaluate(picked)
+
+    def _is_late(self) -> bool:
+        return self.clock() > self.deadline
+
+    def _check_time(self) -> None:
+        if self._is_late():
+            raise OutOfTime("the search")
 
     def _names(self, index: int) -> frozenset[str]:
         inside = self.chains.inside[index]

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from strata.arrays import Bools, Floats
+from strata.clock import Check, unlimited
 from strata.simulate.collective import eta
 from strata.training.plan.exact.problem import MICROBATCHES, POOL, Problem
 from strata.training.plan.exact.routes import best_path
@@ -134,12 +135,12 @@ class ShardSpace:
         job = self.problem.job
         return tuple(product(MICROBATCHES, job.recompute, job.gradient_compression, (1, *job.local_steps)))
 
-    def bounds(self) -> Floats:
+    def bounds(self, *, check: Check = unlimited) -> Floats:
         """Return a bound on the step time of each (way, group), inf where a unit cannot hold the model.
 
         Within a time limit the units do no more than their best shapes. A unit sends 2 (D-1)/D of the gradients
         over its own links in a ring or directly (Patarasuk & Yuan 2009, §3), or, around a star, all of them once
-        and then receives their sum; less what a backward can hide.
+        and then receives their sum; less what a backward can hide. What `check` raises ends it.
         """
         job = self.problem.job
         if not self.groups:
@@ -158,6 +159,7 @@ class ShardSpace:
         wire_s = size * np.where(member, each, 0.0).max(axis=1)
         rows = []
         for microbatch_size, recompute, factor, steps in self.ways:
+            check()
             compute_s, hidden_s = self._compute_bound(member, microbatch_size, recompute)
             rows.append(compute_s * eta(steps) + np.maximum(0.0, wire_s / factor - hidden_s) / steps)
         return np.stack(rows)
