@@ -7,7 +7,8 @@ import pytest
 from strata.errors import UsageError
 from strata.training.export.megatron import render
 from strata.training.export.ranks import Layout, rank_map
-from strata.training.plan.schema import PlannedJob
+from strata.training.plan.schema import PlannedJob, PlannedModel
+from strata.workload.huggingface import model
 from strata.workload.job import Recompute, Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
@@ -171,3 +172,74 @@ def test_what_megatron_runs_at_another_speed_is_noted_in_every_file():
     assert "global batch of 32 where the job has 30" in text
     for name in ("launch-a.sh", "launch-b.sh", "megatron-args.txt"):
         assert all(f"# note: {note}" in launch.files[name] for note in launch.notes)
+
+
+def architecture(spec):
+    return render(layout(plan(5, 5, domains="ab")), JOB.model_copy(update={"architecture": PlannedModel.of(spec)}))
+
+
+LLAMA = {
+    "--swiglu": "",
+    "--normalization": "RMSNorm",
+    "--position-embedding-type": "rope",
+    "--vocab-size": "128256",
+    "--untie-embeddings-and-output-weights": "",
+    "--disable-bias-linear": "",
+    "--kv-channels": "128",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("llama-3.1-8b", LLAMA, id="dense"),
+        pytest.param(
+            "qwen3-30b-a3b",
+            LLAMA
+            | {"--vocab-size": "151936", "--qk-layernorm": "", "--num-experts": "128", "--moe-router-topk": "8"}
+            | {"--moe-ffn-hidden-size": "768", "--moe-layer-freq": "[1]*8"},
+            id="experts",
+        ),
+        pytest.param(
+            "deepseek-v3",
+            {key: value for key, value in LLAMA.items() if key != "--kv-channels"}
+            | {"--vocab-size": "129280", "--multi-latent-attention": "", "--q-lora-rank": "1536"}
+            | {
+                "--kv-lora-rank": "512",
+                "--qk-head-dim": "128",
+                "--qk-pos-emb-head-dim": "64",
+                "--v-head-dim": "128",
+            }
+            | {"--qk-layernorm": "", "--num-experts": "256", "--moe-router-topk": "8"}
+            | {"--moe-ffn-hidden-size": "2048", "--moe-shared-expert-intermediate-size": "2048"}
+            | {"--moe-layer-freq": "[0]*3+[1]*5"},
+            id="latent-attention-and-dense-layers-first",
+        ),
+    ],
+)
+def test_the_model_is_the_one_that_was_planned(name, expected):
+    plain = arguments(render(layout(plan(5, 5, domains="ab")), JOB))
+    given = arguments(architecture(model(name)))
+    assert {key: value.strip() for key, value in given.items() if key not in plain} == expected
+
+
+def test_an_older_model_has_layer_norm_learned_positions_and_biases():
+    llama = model("llama-3.1-8b")
+    older = replace(
+        llama, gated_mlp=False, norm_bias=True, qkv_bias=True, output_bias=True, mlp_bias=True,
+        tied_embeddings=True, num_positions=1024, max_sequence_length=1024,
+    )  # fmt: skip
+    given = arguments(architecture(older))
+    assert given["--normalization"].strip() == "LayerNorm"
+    assert given["--position-embedding-type"].strip() == "learned_absolute"
+    assert given["--max-position-embeddings"].strip() == "1024"
+    absent = {"--swiglu", "--disable-bias-linear", "--add-qkv-bias", "--untie-embeddings-and-output-weights"}
+    assert absent.isdisjoint(given)
+    assert "--add-qkv-bias" in arguments(architecture(replace(llama, qkv_bias=True)))
+
+
+def test_what_of_a_model_megatron_cannot_be_given_is_noted():
+    odd = replace(model("llama-3.1-8b"), model_type="gemma2", norms_per_layer=4, output_bias=True)
+    text = " ".join(architecture(odd).notes)
+    for words in ("--rotary-base", "--norm-epsilon", "GeGLU", "4 norms a layer", "in all or in none"):
+        assert words in text

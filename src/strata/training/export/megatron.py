@@ -8,12 +8,14 @@ torchrun launches it; else every process is started with the RANK that belongs t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
 from strata.errors import UsageError
 from strata.simulate.pipeline import classic_warmup
 from strata.training.export.launch import DomainNodes, LaunchFiles, domain_nodes, ranks_json, shell_head
 from strata.training.export.ranks import Layout, Rank, RankMap, rank_map
-from strata.training.plan.schema import PlannedJob
+from strata.training.plan.schema import PlannedJob, PlannedModel
 from strata.workload.job import Recompute
 from strata.workload.plan import TrainingPlan
 from strata.workload.script import comment
@@ -129,6 +131,8 @@ def _notes(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         )
     if job.hidden_size is None or job.num_heads is None:
         yield "the plan file does not say the model's shape: pass --hidden-size and --num-attention-heads"
+    if job.architecture is not None:
+        yield from _missing(job.architecture)
     batch = _global_batch(plan)
     if batch != job.global_batch:
         yield f"whole microbatches make a global batch of {batch} where the job has {job.global_batch}"
@@ -170,8 +174,11 @@ def _arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
             yield f"--num-query-groups {job.num_kv_heads}"
     if job.ffn_hidden_size is not None:
         yield f"--ffn-hidden-size {job.ffn_hidden_size}"
+    if job.architecture is not None:
+        yield from _architecture(job.architecture, job.num_layers - 2)
     yield f"--seq-length {job.sequence_length}"
-    yield f"--max-position-embeddings {job.sequence_length}"
+    learned = job.architecture.max_positions if job.architecture else None
+    yield f"--max-position-embeddings {learned or job.sequence_length}"
     yield f"--micro-batch-size {plan.microbatch_size}"
     yield f"--global-batch-size {_global_batch(plan)}"
     if job.precision in ("bf16", "fp16"):
@@ -183,6 +190,63 @@ def _arguments(plan: TrainingPlan, job: PlannedJob) -> Iterator[str]:
         yield "--recompute-granularity full"
         yield "--recompute-method uniform"
         yield "--recompute-num-layers 1"
+
+
+def _architecture(model: PlannedModel, num_layers: int) -> Iterator[str]:
+    """Yield activation, norm, positions, attention and experts (names: megatron/training/arguments.py)."""
+    if model.gated_mlp:
+        yield "--swiglu"
+    yield f"--normalization {'LayerNorm' if model.norm_bias else 'RMSNorm'}"
+    yield f"--position-embedding-type {'rope' if model.max_positions is None else 'learned_absolute'}"
+    yield f"--vocab-size {model.vocab_size}"
+    if not model.tied_embeddings:
+        yield "--untie-embeddings-and-output-weights"
+    if not (model.output_bias or model.mlp_bias):
+        yield "--disable-bias-linear"
+        if model.qkv_bias:
+            yield "--add-qkv-bias"
+    if model.qk_norm or model.latent is not None:  # latent attention has norms of its own on queries and keys
+        yield "--qk-layernorm"
+    if model.latent is None:
+        yield f"--kv-channels {model.head_dim}"
+    else:
+        yield "--multi-latent-attention"
+        if model.latent.q_lora_rank is not None:
+            yield f"--q-lora-rank {model.latent.q_lora_rank}"
+        yield f"--kv-lora-rank {model.latent.kv_lora_rank}"
+        yield f"--qk-head-dim {model.latent.qk_nope_head_dim}"
+        yield f"--qk-pos-emb-head-dim {model.latent.qk_rope_head_dim}"
+        yield f"--v-head-dim {model.latent.v_head_dim}"
+    if model.experts is not None:
+        yield f"--num-experts {model.experts.num_experts}"
+        yield f"--moe-router-topk {model.experts.experts_per_token}"
+        yield f"--moe-ffn-hidden-size {model.experts.ffn_hidden_size}"
+        if model.experts.shared_ffn_hidden_size:
+            yield f"--moe-shared-expert-intermediate-size {model.experts.shared_ffn_hidden_size}"
+        if model.experts.shared_gate:
+            yield "--moe-shared-expert-gate"
+        dense = set(model.experts.dense_layers)
+        runs = groupby(int(layer not in dense) for layer in range(num_layers))
+        yield f"--moe-layer-freq {'+'.join(f'[{sparse}]*{len(list(run))}' for sparse, run in runs)}"
+
+
+def _missing(model: PlannedModel) -> Iterator[str]:
+    """Yield what of a model the arguments do not say: a reader must, or Megatron cannot."""
+    given = ["--norm-epsilon"]
+    if model.max_positions is None:
+        given.append("--rotary-base (and scaling)")
+    if model.experts is not None:
+        given.append("how the router scores, scales and groups experts (--moe-router-...)")
+    yield f"the plan does not hold all of the {model.model_type} config, pass the rest: {', '.join(given)}"
+    if model.model_type in _OTHER_ACTIVATIONS:
+        yield f"{model.model_type} has the activation {_OTHER_ACTIVATIONS[model.model_type]}, not Megatron's"
+    if model.norms_per_layer != 2:
+        yield f"{model.model_type} has {model.norms_per_layer} norms a layer, and Megatron's layers have 2"
+    if model.output_bias != model.mlp_bias or (model.mlp_bias and not model.qkv_bias):
+        yield "some projections have biases and others none, and Megatron has them in all or in none"
+
+
+_OTHER_ACTIVATIONS: Final = {"gemma": "GeGLU", "gemma2": "GeGLU", "gemma3_text": "GeGLU", "opt": "ReLU"}
 
 
 def _split(counts: Sequence[int]) -> Iterator[str]:

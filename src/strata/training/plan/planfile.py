@@ -117,9 +117,12 @@ def _devices(domain: PlannedDomain) -> str:
 
 
 def _job_change(old: PlannedJob, new: PlannedJob) -> str:
-    for key, was in old.model_dump(exclude={"name"}).items():
-        if (value := getattr(new, key)) != was:
-            return f"{key} is {value}, and was {was}"
+    now = new.model_dump()
+    for key, was in old.model_dump(exclude={"name", "architecture"}).items():
+        if now[key] != was:
+            return f"{key} is {now[key]}, and was {was}"
+    if old.architecture != new.architecture:
+        return "its model is another one"
     return "its goal, limits or layer times differ"
 
 

@@ -7,6 +7,7 @@ holds them, and `export/` reads them.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ from strata.decision import Trust
 from strata.files import FileModel
 from strata.fleet.fleet import Domain, Fleet
 from strata.workload.job import Objective, Recompute, Schedule, TrainingJob
+from strata.workload.model import ModelSpec
 from strata.workload.plan import TrainingPlan
 
 Name = Annotated[str, Field(min_length=1)]
@@ -55,6 +57,76 @@ class PlannedFleet(FileModel):
         return cls(name=fleet.name, domains=[PlannedDomain.of(domain) for domain in fleet.domains])
 
 
+class PlannedExperts(FileModel):
+    """The mixture of experts in every layer but `dense_layers` (0: the first after the embedding)."""
+
+    num_experts: Count
+    experts_per_token: Count
+    ffn_hidden_size: Count
+    shared_ffn_hidden_size: Index
+    shared_gate: bool
+    dense_layers: list[Index]
+
+
+class PlannedLatentAttention(FileModel):
+    """Multi-head latent attention; `q_lora_rank` null: queries are not compressed."""
+
+    q_lora_rank: Count | None
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+
+
+class PlannedModel(FileModel):
+    """What a launcher must know of a model beside its sizes. `max_positions`: of a learned table; null: rotary."""
+
+    model_type: Name
+    vocab_size: Count
+    head_dim: Count
+    gated_mlp: bool
+    tied_embeddings: bool
+    max_positions: Count | None
+    norms_per_layer: Count
+    norm_bias: bool
+    qk_norm: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    latent: PlannedLatentAttention | None
+    experts: PlannedExperts | None
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Self:
+        """Return the facts of a model."""
+        moe, latent = spec.experts, spec.latent
+        return cls(
+            model_type=spec.model_type,
+            vocab_size=spec.vocab_size,
+            head_dim=spec.head_dim,
+            gated_mlp=spec.gated_mlp,
+            tied_embeddings=spec.tied_embeddings,
+            max_positions=spec.max_sequence_length,
+            norms_per_layer=spec.norms_per_layer,
+            norm_bias=spec.norm_bias,
+            qk_norm=spec.qk_norm_params > 0,
+            qkv_bias=spec.qkv_bias,
+            output_bias=spec.output_bias,
+            mlp_bias=spec.mlp_bias,
+            latent=PlannedLatentAttention(**asdict(latent)) if latent else None,
+            experts=PlannedExperts(
+                num_experts=moe.num_experts,
+                experts_per_token=moe.experts_per_token,
+                ffn_hidden_size=moe.intermediate_size,
+                shared_ffn_hidden_size=moe.shared_intermediate_size,
+                shared_gate=moe.shared_gate,
+                dense_layers=sorted(moe.dense_layers),
+            )
+            if moe
+            else None,
+        )
+
+
 class PlannedJob(FileModel):
     """The job a plan is for. `num_layers` counts the embedding and the head; null where not known."""
 
@@ -69,6 +141,7 @@ class PlannedJob(FileModel):
     num_kv_heads: Count | None = None
     hidden_size: Count | None = None
     ffn_hidden_size: Count | None = None
+    architecture: PlannedModel | None = None
 
     @classmethod
     def of(cls, job: TrainingJob) -> Self:
@@ -86,6 +159,7 @@ class PlannedJob(FileModel):
             num_kv_heads=spec.num_kv_heads if spec else None,
             hidden_size=spec.hidden_size if spec else None,
             ffn_hidden_size=spec.intermediate_size if spec else None,
+            architecture=PlannedModel.of(spec) if spec else None,
         )
 
 
