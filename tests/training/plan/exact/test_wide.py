@@ -21,6 +21,7 @@ from tests.support.laws import examples
 from tests.support.small_cases import small_fleet, small_job
 
 
+@pytest.mark.long("searches fleets of 11 to 14 domains")
 @examples(2)
 @given(st.integers(0, 10**6), st.integers(11, 14), st.sampled_from([Objective.TIME, Objective.COST]))
 def test_no_plan_of_a_wide_fleet_beats_its_bound(seed, size, objective):
