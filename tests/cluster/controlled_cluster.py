@@ -10,8 +10,8 @@ from typing import Any
 
 from strata.cluster.api import jobs, kinds
 from strata.cluster.api.applier import Applier
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import ObjectKind, meta
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import Change, Listed
 from strata.cluster.cache.cache import ClusterCache
 from strata.cluster.cache.informer import Informer

@@ -9,8 +9,8 @@ import pytest
 
 from strata.cluster.api.actions import Action, Apply, Delete, Event, Evict, Patch, Ref
 from strata.cluster.api.applier import EVENTS_AT_ONCE, SAME_S, Applier
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, EVENT, NODE, POD, ObjectKind
-from strata.cluster.api.protocol import ApiFailed
 
 T0 = 1_800_000_000.0
 NODE_A, NODE_B = Ref(NODE, "a", uid="uid-a"), Ref(NODE, "b")

@@ -22,8 +22,8 @@ from strata.cluster.admission.server import WebhookMetrics, make_frame
 from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.publish import publish
 from strata.cluster.api import kinds
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.placement_annotation import MANAGED
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.controller.manager import ControllerMetrics
 from strata.cluster.controller.process import LEASE

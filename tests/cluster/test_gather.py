@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from strata.cluster.api import kinds
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.profile_schema import bundled_profiles
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.cache.gather import cache_of, from_files, from_server
 from strata.errors import BadFile, Fault, UsageError

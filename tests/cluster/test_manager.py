@@ -6,7 +6,7 @@ import threading
 
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import pascal
-from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.errors import ApiFailed
 from tests.cluster import objects
 from tests.cluster.controlled_cluster import World, job
 

@@ -19,8 +19,8 @@ from strata.cluster.admission.keeper import (
     server_context,
     show,
 )
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import MUTATING_WEBHOOK, SECRET
-from strata.cluster.api.protocol import ApiFailed
 from strata.errors import StrataError, UsageError
 
 pytestmark = pytest.mark.real("cryptography")

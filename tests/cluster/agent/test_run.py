@@ -26,8 +26,8 @@ from strata.cluster.agent.run import ALIVE_S, AgentRunner
 from strata.cluster.agent.sources import SPAN_S, ask_tools, run_benchmarks
 from strata.cluster.agent.watch import BusWatch, Fault
 from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, ObjectKind
-from strata.cluster.api.protocol import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator

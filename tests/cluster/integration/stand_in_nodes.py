@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import NODE, POD, meta, name_of, namespace_of
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import Listed, Watcher
 from tests.support.real_processes import until
 

@@ -13,8 +13,8 @@ import pytest
 from strata.cluster.agent.publish import MANAGER
 from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.manifests import crds
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, CRD, meta
-from strata.cluster.api.protocol import ApiFailed
 from tests.cluster.agent.tool_outputs import sample
 from tests.support.real_processes import until
 

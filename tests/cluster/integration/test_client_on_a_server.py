@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from strata.cluster.api.client import connect
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import CRD, JOB_SET, LEASE, NODE, POD, ObjectKind, meta, name_of
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import Change, Listed, Watcher, follow
 from tests.support.real_processes import until
 

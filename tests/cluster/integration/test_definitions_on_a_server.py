@@ -10,9 +10,9 @@ from strata.cluster.api.crd.compute_claim import claim_of, claim_status
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds, profiles
 from strata.cluster.api.crd.runtime_profile import profile_of
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_CLAIM, COMPUTE_NODE, CRD, RUNTIME_PROFILE, meta, name_of
 from strata.cluster.api.profile_schema import bundled_profiles
-from strata.cluster.api.protocol import ApiFailed
 from strata.errors import BadFile
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
 from tests.support.real_processes import until

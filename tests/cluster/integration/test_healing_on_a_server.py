@@ -12,8 +12,8 @@ from strata.cluster.api.actions import Event
 from strata.cluster.api.applier import Applier
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.controller.healing import HealingPolicy, View, heal, stamp
 from strata.cluster.controller.isolation_state import STANDING, UNHEALTHY, node_ref, states_of
 from strata.fleet.isolation import HOLD_S

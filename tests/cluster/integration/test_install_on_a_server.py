@@ -18,8 +18,8 @@ from strata.cluster.admission.keeper import NAME, NAMESPACE, SECRET_NAME, Keeper
 from strata.cluster.agent.publish import publish
 from strata.cluster.api.client import connect
 from strata.cluster.api.crd.compute_node import fingerprint_of
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, JOB, MUTATING_WEBHOOK, NODE, POD, SECRET
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.cache.cache import WATCHED
 from strata.cluster.cache.gather import from_server
 from tests import ROOT

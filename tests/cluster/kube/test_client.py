@@ -7,9 +7,9 @@ import json
 import httpx
 import pytest
 
-from strata.cluster.api.client import PAGE, KubeApi, connect
+from strata.cluster.api.client import PAGE, Api, connect
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, JOB, NODE, POD
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.stream import lines_of
 from strata.errors import MissingPart, UsageError
 
@@ -20,7 +20,7 @@ class Server:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
         http = httpx.Client(base_url="https://server/clusters/c1", transport=httpx.MockTransport(self.answer))
-        self.api = KubeApi(http, failures=(httpx.HTTPError,), timeout_s=7.0, namespace="team")
+        self.api = Api(http, failures=(httpx.HTTPError,), timeout_s=7.0, namespace="team")
 
     def answer(self, request):
         self.asked.append(request)

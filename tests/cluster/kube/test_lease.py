@@ -11,6 +11,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import LEASE
 from strata.cluster.api.lease import (
     DURATION_S,
@@ -23,7 +24,6 @@ from strata.cluster.api.lease import (
     step,
     won,
 )
-from strata.cluster.api.protocol import ApiFailed
 from tests.support.laws import examples
 
 ME, YOU = Candidate("strata", "ai", "me"), Candidate("strata", "ai", "you")

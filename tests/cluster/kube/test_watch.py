@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import POD
-from strata.cluster.api.protocol import ApiFailed
 from strata.cluster.api.watch import ABSENT_S, LONGEST_S, Change, Listed, Watcher, follow
 from tests.support.real_processes import until
 

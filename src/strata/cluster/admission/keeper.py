@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.cluster.admission.certs import Certificates, Pair, step
+from strata.cluster.api.client import Api
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import MUTATING_WEBHOOK, SECRET, Object, meta
-from strata.cluster.api.protocol import Api, ApiFailed
 from strata.errors import StrataError, UsageError
 
 log = logging.getLogger(__name__)

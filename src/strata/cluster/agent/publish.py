@@ -8,8 +8,8 @@ from typing import Final
 
 from strata import __version__
 from strata.cluster.api.crd.compute_node import compute_node
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment
-from strata.cluster.api.protocol import ApiFailed
 from strata.fleet.fingerprint import Fingerprint
 
 MANAGER: Final = "strata-agent"

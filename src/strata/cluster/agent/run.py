@@ -30,7 +30,7 @@ from strata.cluster.agent.sources import (
     watch_presence,
 )
 from strata.cluster.agent.watch import Fault
-from strata.cluster.api.protocol import ApiFailed
+from strata.cluster.api.errors import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.fingerprint import Fingerprint

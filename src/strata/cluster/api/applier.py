@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from strata.cluster.api.actions import Action, Apply, Event, Evict, Patch, Ref
+from strata.cluster.api.client import Api
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import EVENT, moment
-from strata.cluster.api.protocol import Api, ApiFailed
 
 SAME_S: Final = 600.0
 """Events about one object for one reason are counted as one while the last is not older."""

@@ -1,4 +1,4 @@
-"""The API server as `api.Api`, over the connection lightkube makes of a kubeconfig.
+"""The API server, over the connection lightkube makes of a kubeconfig.
 
 lightkube brings the certificates, tokens (read again when they rotate) and exec plug-ins. The rest of it is not
 used: its objects would be copied into mappings and back, its watch has no read time limit, so that a dead
@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import POD, Object, ObjectKind, meta, name_of, namespace_of
-from strata.cluster.api.protocol import MANAGER, Api, ApiFailed
 from strata.cluster.api.stream import Stream
 from strata.errors import MissingPart, StrataError, UsageError, need
 from strata.files import read_document
 
+MANAGER: Final = "strata"
+"""The field manager of what we apply."""
 PAGE: Final = 500
 """Objects a page of a list, client-go's own: 5000 nodes in one answer are 47 MB the server holds at once."""
 
@@ -31,7 +33,7 @@ MERGE: Final = "application/merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 
 
-def connect(*, kubeconfig: str | None = None, context: str | None = None, timeout_s: float = 10.0) -> KubeApi:
+def connect(*, kubeconfig: str | None = None, context: str | None = None, timeout_s: float = 10.0) -> Api:
     """Return a client: of `kubeconfig`, else $KUBECONFIG, else ~/.kube/config, else of the pod we run in.
 
     `timeout_s`: until a connection stands, and between two pieces of an answer. Nothing is asked yet.
@@ -52,7 +54,7 @@ def connect(*, kubeconfig: str | None = None, context: str | None = None, timeou
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells every request, and a Lease is two each 2 s
     # The last two: an exec plug-in or a token's file that is missing is only found when something is asked.
     failures = (http.HTTPError, bad_config, OSError)
-    return KubeApi(made, failures=failures, timeout_s=timeout_s, namespace=config.namespace)
+    return Api(made, failures=failures, timeout_s=timeout_s, namespace=config.namespace)
 
 
 def _config(path: str | None, context: str | None) -> Any:
@@ -93,8 +95,11 @@ def _oddity(path: str) -> str:
     return ""
 
 
-class KubeApi(Api):
-    """See `api.Api`. Threads may share one. `namespace`: of the kubeconfig's context, used where none is given."""
+class Api:
+    """Threads may share one. `namespace`: of the kubeconfig's context, used where none is given.
+
+    Every method raises ApiFailed; `get` returns None where the object, or its kind, is not there.
+    """
 
     def __init__(
         self, http: Any, *, failures: tuple[type[Exception], ...], timeout_s: float, namespace: str = "default"
@@ -106,7 +111,7 @@ class KubeApi(Api):
         self._http.close()
 
     def get(self, kind: ObjectKind, name: str, namespace: str = "") -> Object | None:
-        """See `Api.get`."""
+        """Return one object."""
         try:
             return self._ask("GET", self._path(kind, name, namespace))
         except ApiFailed as failed:
@@ -115,7 +120,10 @@ class KubeApi(Api):
             raise
 
     def list(self, kind: ObjectKind, *, namespace: str = "", labels: str = "") -> tuple[Sequence[Object], str]:
-        """See `Api.list`. Read page by page; in one piece where the pages' past is forgotten meanwhile (410)."""
+        """Return all objects of a kind and the resource version they are of.
+
+        Read page by page; in one piece where the pages' past is forgotten meanwhile (410).
+        """
         path = _everywhere(kind) if not namespace else self._path(kind, None, namespace)
         wanted = {"labelSelector": labels} if labels else {}
         try:
@@ -139,7 +147,10 @@ class KubeApi(Api):
                 return objects, str(meta(page).get("resourceVersion") or "")
 
     def watch(self, kind: ObjectKind, *, since: str, timeout_s: float, labels: str = "") -> Stream:
-        """See `Api.watch`. It stands when this returns; a server that says nothing for `timeout_s` is given up."""
+        """Return (ADDED | MODIFIED | DELETED | BOOKMARK, object), one after the other, until the server ends it.
+
+        It stands when this returns; a server that says nothing for `timeout_s` is given up.
+        """
         wanted = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(timeout_s)))}
         wanted |= {"resourceVersion": since} if since else {}
         wanted |= {"labelSelector": labels} if labels else {}
@@ -151,13 +162,13 @@ class KubeApi(Api):
         return Stream(answer, f"watch {path}", failures=self._failures)
 
     def create(self, kind: ObjectKind, obj: Object, *, is_dry_run: bool = False) -> Object:
-        """See `Api.create`."""
+        """Create an object."""
         wanted = {"fieldManager": MANAGER, **({"dryRun": "All"} if is_dry_run else {})}
         path = self._path(kind, None, namespace_of(obj))
         return self._ask("POST", path, wanted=wanted, body=_typed(kind, obj))
 
     def replace(self, kind: ObjectKind, obj: Object, *, subresource: str = "") -> Object:
-        """See `Api.replace`."""
+        """Replace an object; with its `resourceVersion` a conflict is refused."""
         path = self._path(kind, name_of(obj), namespace_of(obj), subresource)
         return self._ask("PUT", path, wanted={"fieldManager": MANAGER}, body=_typed(kind, obj))
 
@@ -171,24 +182,24 @@ class KubeApi(Api):
         subresource: str = "",
         resource_version: str = "",
     ) -> Object:
-        """See `Api.patch`."""
+        """Patch an object by a JSON merge patch."""
         if resource_version:
             body = {**body, "metadata": {**(body.get("metadata") or {}), "resourceVersion": resource_version}}
         path = self._path(kind, name, namespace, subresource)
         return self._ask("PATCH", path, wanted={"fieldManager": MANAGER}, body=body, content=MERGE)
 
     def apply(self, kind: ObjectKind, obj: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
-        """See `Api.apply`."""
+        """Apply an object by the server, taking over fields from other managers."""
         path = self._path(kind, name_of(obj), namespace_of(obj), subresource)
         wanted = {"fieldManager": manager, "force": "true"}
         return self._ask("PATCH", path, wanted=wanted, body=_typed(kind, obj), content=APPLY)
 
     def delete(self, kind: ObjectKind, name: str, namespace: str = "") -> None:
-        """See `Api.delete`."""
+        """Delete an object, its dependants in the background; one that is not there is no error."""
         self._gone("DELETE", self._path(kind, name, namespace), body={"propagationPolicy": "Background"})
 
     def evict(self, name: str, namespace: str) -> None:
-        """See `Api.evict`; a pod that is not there is no error, as with `delete`."""
+        """Evict a pod, one that is not there too: refused with 429 while a budget of disruption forbids it."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
         self._gone("POST", self._path(POD, name, namespace, "eviction"), body=body)
 

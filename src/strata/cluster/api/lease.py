@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from strata.cluster.api.client import Api
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import LEASE, Object, meta, moment, version_of
-from strata.cluster.api.protocol import Api, ApiFailed
 
 log = logging.getLogger(__name__)
 

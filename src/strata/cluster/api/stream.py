@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import Object
-from strata.cluster.api.protocol import ApiFailed
 
 
 def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:

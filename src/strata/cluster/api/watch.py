@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from strata.cluster.api.client import Api
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import Object, ObjectKind, meta
-from strata.cluster.api.protocol import Api, ApiFailed
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from strata.cluster.api.client import Api
+from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import Object, ObjectKind
 from strata.cluster.api.pod_form import faults_of
-from strata.cluster.api.protocol import Api, ApiFailed
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.errors import BadFile, Fault

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from strata.cluster.api import kinds
+from strata.cluster.api.client import Api
 from strata.cluster.api.kinds import ObjectKind, name_of
-from strata.cluster.api.protocol import Api
 from strata.cluster.api.watch import Listed, News, Watcher
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 

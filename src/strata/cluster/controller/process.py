@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from strata.cluster.api.applier import Applier
-from strata.cluster.api.client import connect
+from strata.cluster.api.client import Api, connect
 from strata.cluster.api.kinds import KUEUE
 from strata.cluster.api.lease import Candidate, Elector
 from strata.cluster.api.profile_schema import bundled_profiles
-from strata.cluster.api.protocol import Api
 from strata.cluster.cache.cache import WATCHED, ClusterCache
 from strata.cluster.cache.informer import Informer, steady_clock
 from strata.cluster.controller.checkpoint_files import newest_complete, path_of
