@@ -148,7 +148,7 @@ def test_lines_fit_80_columns_and_many_nodes_are_counted(written):
         (["nobody"], "there is no Pod 'nobody' in namespace default"),
         (["job/trian"], "try: train, which is there"),
         (["job/train", "-n", "other"], "try: --namespace default"),
-        (["deployment/x"], "is no kind that is placed"),
+        (["deployment/x"], "is not a kind that strata places"),
         (["job/empty"], "asks for nothing"),
     ],
 )

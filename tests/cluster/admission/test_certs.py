@@ -150,7 +150,7 @@ def test_a_key_of_another_certificate_is_replaced():
 
 @pytest.mark.parametrize("pair", [Pair(b"", b""), Pair(b"no", b"no")])
 def test_what_is_no_certificate_is_said_to_be_none(pair):
-    with pytest.raises(UsageError, match="no certificate"):
+    with pytest.raises(UsageError, match="not a certificate"):
         certs.due(pair, T0)
 
 

@@ -68,9 +68,9 @@ def test_contradictions_name_both_sides(annotations, gpu, key, text):
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"nvidia.com/gpumem": "3000"}, "counts no whole devices"),
-        ({"nvidia.com/mig-1g.10gb": "1"}, "counts no whole devices"),
-        ({"nvidia.com/gpu": "1k"}, "no number of devices"),
+        ({"nvidia.com/gpumem": "3000"}, "does not count whole devices"),
+        ({"nvidia.com/mig-1g.10gb": "1"}, "does not count whole devices"),
+        ({"nvidia.com/gpu": "1k"}, "not a number of devices"),
         ({"nvidia.com/gpu": "1", "huawei.com/Ascend910": "2"}, "of one vendor"),
     ],
 )

@@ -215,9 +215,9 @@ def test_a_pod_that_no_card_could_ever_do_is_refused():
 
 def test_what_a_pod_may_not_bring_along_is_refused():
     assert "asks for nothing" in refusal(pod())
-    assert "is no gang" in refusal(pod(annotations={"devices": "1", "gang-size": "2"}))
+    assert "cannot be a gang" in refusal(pod(annotations={"devices": "1", "gang-size": "2"}))
     assert "placed by strata" in refusal(pod(annotations={"devices": "1"}, nodeName="n1"))
-    assert "is no placement" in refusal(pod(annotations={PLACEMENT: '{"v":1}'}))
+    assert "is not a valid placement" in refusal(pod(annotations={PLACEMENT: '{"v":1}'}))
     assert "ai.compute/waiting" in refusal(pod(annotations={WAITING: "x"}, schedulingGates=[{"name": GATE}]))
 
 

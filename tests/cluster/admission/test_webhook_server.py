@@ -49,9 +49,9 @@ def test_a_review_gets_what_was_decided():
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        pytest.param(b"", "no JSON", id="empty"),
-        pytest.param(b"\xff\xfe", "no JSON", id="no-text"),
-        pytest.param(b"[" * 100_000, "no JSON", id="deep"),
+        pytest.param(b"", "not JSON", id="empty"),
+        pytest.param(b"\xff\xfe", "not JSON", id="no-text"),
+        pytest.param(b"[" * 100_000, "not JSON", id="deep"),
         pytest.param(b"[]", "no AdmissionReview", id="list"),
         pytest.param(b'{"kind": "Pod"}', "no AdmissionReview", id="pod"),
         pytest.param(json.dumps(REVIEW | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(), "v1", id="beta"),
@@ -86,10 +86,10 @@ def test_no_odd_body_is_an_error_of_ours(body):
 
 def test_what_the_decision_refuses_to_read_is_the_clients_fault():
     def refuse(review):
-        raise UsageError("request.object is no object")
+        raise UsageError("request.object is not an object")
 
     answer = ask(make_frame(refuse), json=REVIEW)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "request.object is no object")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "request.object is not an object")
 
 
 def test_a_body_over_3_mib_is_not_read_to_the_end():

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from strata.cluster.agent import trace, xid
-from strata.cluster.agent.presence import LOOKS, Presence
 from strata.cluster.agent.sources import listen_for_xids, watch_errors, watch_presence
-from strata.cluster.agent.watch import BusWatch, Fault
+from strata.cluster.agent.watch import LOOKS, BusWatch, Fault, Presence
 
 CARD = "0000:3b:00.0"
 

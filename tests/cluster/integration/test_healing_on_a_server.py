@@ -13,8 +13,8 @@ from strata.cluster.api.applier import Applier
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
-from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta
-from strata.cluster.controller.healing import HealingPolicy, View, heal, stamp
+from strata.cluster.api.kinds import COMPUTE_NODE, CRD, EVENT, NODE, annotations_of, meta, moment
+from strata.cluster.controller.healing import HealingPolicy, View, heal
 from strata.cluster.controller.isolation_state import STANDING, UNHEALTHY, node_ref, states_of
 from strata.fleet.isolation import HOLD_S
 from tests.cluster.builders import node
@@ -38,7 +38,7 @@ class World:
         fingerprint = node(self.name, count=2).fingerprint
         devices = list(fingerprint.devices)
         devices[0] = replace(devices[0], health=health, faults=faults)
-        made = compute_node(replace(fingerprint, devices=tuple(devices)), at=stamp(self.now_s))
+        made = compute_node(replace(fingerprint, devices=tuple(devices)), at=moment(self.now_s))
         self.api.apply(COMPUTE_NODE, {k: made[k] for k in made if k != "status"}, manager=AGENT)
         self.api.apply(COMPUTE_NODE, made, subresource="status", manager=AGENT)
 

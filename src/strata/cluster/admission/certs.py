@@ -150,7 +150,7 @@ def _read(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise UsageError(f"this is no certificate: {error}") from None
+        raise UsageError(f"this is not a certificate: {error}") from None
 
 
 def _read_key(pem: bytes) -> Any:
@@ -159,7 +159,7 @@ def _read_key(pem: bytes) -> Any:
     try:
         return load_pem_private_key(pem, None)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"this is no private key: {error}") from None
+        raise UsageError(f"this is not a private key: {error}") from None
 
 
 def _belongs(pair: Pair) -> bool:

@@ -32,9 +32,8 @@ from strata.cluster.api.placement_annotation import (
     encode,
     place_of,
 )  # fmt: skip
-from strata.cluster.api.pod_claims import devices_counted
+from strata.cluster.api.pod_claims import counted, devices_counted
 from strata.cluster.api.pod_form import check_pod, where_of
-from strata.cluster.api.vendor_resources import counted
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Placement, PodPlace
 from strata.errors import BadFile, Fault
@@ -168,9 +167,9 @@ class _Injection:
         if not profile.image:
             self.fault(INJECTED, f"profile {profile.name} names no image")
         if self.code_image and not IMAGE.fullmatch(self.code_image):
-            self.fault(CODE_IMAGE, f"{self.code_image[:80]!a} is no image with a tag or a digest")
+            self.fault(CODE_IMAGE, f"{self.code_image[:80]!a} is not an image with a tag or a digest")
         if self.checkpoint and not is_bare_path(self.checkpoint):
-            self.fault(CHECKPOINT, f"{self.checkpoint[:80]!a} is no plain absolute path")
+            self.fault(CHECKPOINT, f"{self.checkpoint[:80]!a} is not a plain absolute path")
         if self.engine and self.engine not in profile.entrypoints:
             known = ", ".join(profile.entrypoints) or "none"
             self.fault(

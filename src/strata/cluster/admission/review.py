@@ -125,10 +125,12 @@ class _Decider:
             return pod, decode(annotations[WAITING], where=where, key=WAITING)
         pod = without_written(pod)
         if CLAIM not in annotations and claim_of_pod(pod).pods > 1:
-            fault = Fault(where, "a pod that comes alone is no gang", where=PREFIX + "gang-size")
+            fault = Fault(where, "a single pod cannot be a gang", where=PREFIX + "gang-size")
             raise BadFile([fault], hint="make it a Job, which is placed as a whole")
         if (pod.get("spec") or {}).get("nodeName"):
-            raise BadFile([Fault(where, "a pod of ours is placed by strata", where="spec.nodeName")])
+            raise BadFile(
+                [Fault(where, "a managed pod is placed by strata, so leave it out", where="spec.nodeName")]
+            )
         # A pod with a generated name has none yet; the review's number tells it from others.
         pod = _with(pod, GANG, f"Pod/{meta(pod).get('namespace')}/{meta(pod).get('name') or self.uid}")
         routed = self.route(pod, is_dry_run)

@@ -141,10 +141,10 @@ def _review(body: bytes) -> Object:
     try:
         review = json.loads(body)
     except (ValueError, RecursionError):
-        raise StrataError("the body is no JSON") from None
+        raise StrataError("the body is not JSON") from None
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
-        raise StrataError("the body is no AdmissionReview with a request")
+        raise StrataError("the body is not an AdmissionReview with a request")
     if review.get("apiVersion") != "admission.k8s.io/v1":
         raise StrataError("only AdmissionReviews of admission.k8s.io/v1 are answered here")
     if not isinstance(request.get("kind", {}), dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from strata.decision import Trust
 from strata.errors import StrataError, UsageError
@@ -21,6 +21,10 @@ MIB: Final = 2.0**20
 FITS: Final = (0.85, 1.15)
 """Memory a tool shows over the catalogue's: drivers keep some for themselves, vendors count GB or GiB."""
 
+_FIGURES: Final = (
+    "memory_bytes", "fp16_flops", "fp32_flops", "memory_bandwidth_bytes_per_s", "interconnect_bytes_per_s",
+    "fp16_flops_measured", "fp32_flops_measured", "memory_bandwidth_measured_bytes_per_s",
+)  # fmt: skip
 
 DUAL_DIE: Final = frozenset({"Ascend910C", "MLU370-X8"})
 """Boards the tools show as two devices; of the MLU370-X8 that is inferred from its rows of half its memory."""
@@ -79,25 +83,10 @@ def die_of(card: Accelerator) -> Accelerator:
     """Return one die of a board of two: the catalogue's, else half of each figure, which is an assumption."""
     if (known := _catalogued(f"{card.name}-die")) is not None:
         return known
-
-    def halved(figure: float | None) -> float | None:
-        return None if figure is None else figure / 2
-
-    return replace(
-        card,
-        name=f"{card.name}-die",
-        memory_bytes=card.memory_bytes / 2,
-        fp16_flops=halved(card.fp16_flops),
-        fp32_flops=halved(card.fp32_flops),
-        memory_bandwidth_bytes_per_s=halved(card.memory_bandwidth_bytes_per_s),
-        interconnect_bytes_per_s=halved(card.interconnect_bytes_per_s),
-        fp16_flops_measured=halved(card.fp16_flops_measured),
-        fp32_flops_measured=halved(card.fp32_flops_measured),
-        memory_bandwidth_measured_bytes_per_s=halved(card.memory_bandwidth_measured_bytes_per_s),
-        trust=Trust.ASSUMED,
-        source=f"half of {card.name}",
-        aliases=(),
-    )
+    figures = {name: getattr(card, name) for name in _FIGURES}
+    halves: dict[str, Any] = {name: figure and figure / 2 for name, figure in figures.items()}
+    source = f"half of {card.name}"
+    return replace(card, name=f"{card.name}-die", trust=Trust.ASSUMED, source=source, aliases=(), **halves)
 
 
 def _catalogued(name: str) -> Accelerator | None:

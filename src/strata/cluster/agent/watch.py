@@ -6,8 +6,12 @@ Corrected errors are left to the slow loop: single ones are no fault, and their 
 A device whose link broke is not asked any more, so its own counter misses the fatal error that broke it: seen on
 Linux 6.1 with the kernel's aer_inject. The count of the root port above it has the error.
 
+A device of any vendor that drops off the bus has a configuration that reads as all ones, or not at all. While the
+kernel resets a link, reading it waits (2 s were seen): nothing else may wait for it.
+
 References
 ----------
+PCI Express Base 2.3.2: a read of a configuration that nobody answers gives all ones.
 Linux Documentation/ABI: testing/sysfs-bus-pci-devices-aer_stats.
 """
 
@@ -15,12 +19,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from strata.fleet.local import aer_count
 
+LOOKS: Final = 2
+"""Looks in a row at which a device must be off the bus: a reset takes it off for some milliseconds."""
+
+_NOBODY: Final = b"\xff\xff"
 _PORT: Final = "aer_rootport_total_err_fatal"
 
 
@@ -62,7 +71,7 @@ class BusWatch:
 
     def _add(self, path: Path, kind: str, address: str) -> bool:
         if path not in self._counts:
-            if (fd := opened(path)) is None:
+            if (fd := _opened(path)) is None:
                 return False
             self._counts[path] = _Count(fd, kind, _read(fd))
         self._counts[path].devices.append(address)
@@ -88,7 +97,35 @@ class BusWatch:
         self._counts = {}
 
 
-def opened(path: Path) -> int | None:
+class Presence:
+    """Whether some devices are on the bus. Those that may sleep are left alone: a look would wake them."""
+
+    def __init__(self, addresses: Iterable[str], *, root: Path = Path("/sys")) -> None:
+        self.addresses = tuple(addresses)
+        folders = {address: root / "bus/pci/devices" / address for address in self.addresses}
+        descriptors = {
+            address: _opened(folder / "config") for address, folder in folders.items() if not _may_sleep(folder)
+        }
+        self._configs = {address: fd for address, fd in descriptors.items() if fd is not None}
+        self._absent = dict.fromkeys(self._configs, 0)
+
+    def poll(self, now_s: float) -> list[Fault]:
+        """Return the devices that are gone since the last looks, each once."""
+        faults = []
+        for address, fd in self._configs.items():
+            self._absent[address] = self._absent[address] + 1 if _is_absent(fd) else 0
+            if self._absent[address] == LOOKS:
+                faults.append(Fault(now_s, "lost", address))
+        return faults
+
+    def close(self) -> None:
+        """Close the files."""
+        for fd in self._configs.values():
+            os.close(fd)
+        self._configs = {}
+
+
+def _opened(path: Path) -> int | None:
     """Return a file's descriptor; None where the kernel or the device has no such file, or we no right to it."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -99,7 +136,7 @@ def opened(path: Path) -> int | None:
 def _read(fd: int) -> bytes:
     try:
         return os.pread(fd, 4096, 0)
-    except OSError:  # the kernel has taken the device away; `presence.py` tells
+    except OSError:  # the kernel has taken the device away; `Presence` tells
         return b""
 
 
@@ -112,3 +149,16 @@ def _has_grown(now: bytes, before: bytes, kind: str) -> bool:
 def _number(text: str, kind: str) -> int | None:
     bare = text.strip()  # a port's is a number alone
     return int(bare) if bare.isdecimal() and bare.isascii() else aer_count(text, kind)
+
+
+def _may_sleep(folder: Path) -> bool:
+    with suppress(OSError):
+        return (folder / "power/control").read_text(encoding="ascii").strip() == "auto"
+    return False
+
+
+def _is_absent(fd: int) -> bool:
+    try:
+        return os.pread(fd, 2, 0) == _NOBODY
+    except OSError:
+        return True

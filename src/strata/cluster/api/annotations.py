@@ -203,7 +203,7 @@ def _shown(key: str) -> str:
 def _bytes(text: str) -> float:
     amount = units.parse(text, "bytes")
     if not 0 < amount < 2**60:
-        raise UsageError(f"{text!r} is no amount of memory")
+        raise UsageError(f"{text!r} is not an amount of memory")
     return amount
 
 
@@ -213,7 +213,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < 1e9:
-        raise UsageError(f"{text!r} is no positive number")
+        raise UsageError(f"{text!r} is not a positive number")
     return value
 
 
@@ -256,7 +256,7 @@ def _one_of(known: tuple[str, ...]) -> Callable[[str], str]:
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise UsageError(f"{text!r} is no name: letters, digits, dots and dashes, at most 63")
+        raise UsageError(f"{text!r} is not a valid name: letters, digits, dots and dashes, at most 63")
     return text
 
 

@@ -209,7 +209,7 @@ class Api:
         # Managed clusters write 36+.
         digits = minor.rstrip("+")
         if not (digits.isascii() and digits.isdigit()):
-            raise ApiFailed(f"GET /version: {minor[:40]!r} is no minor version")
+            raise ApiFailed(f"GET /version: {minor[:40]!r} is not a minor version")
         return int(digits)
 
     def _gone(self, method: str, path: str, *, body: Mapping[str, Any]) -> None:
@@ -245,7 +245,7 @@ class Api:
         except ValueError:
             obj = None
         if not isinstance(obj, dict):
-            raise ApiFailed(f"{method} {request.url.path}: the answer is no object: {answer.text[:80]!r}")
+            raise ApiFailed(f"{method} {request.url.path}: the answer is not an object: {answer.text[:80]!r}")
         return obj
 
     def _send(self, request: Any, *, is_stream: bool = False) -> Any:
@@ -293,5 +293,5 @@ def _typed(kind: ObjectKind, obj: Object) -> Object:
 def _word(name: str) -> str:
     """Return a name as one step of a path: a user's must not lead elsewhere."""
     if name in ("", ".", ".."):
-        raise UsageError(f"{name!r} is no name of an object")
+        raise UsageError(f"{name!r} is not the name of an object")
     return quote(name, safe="")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from strata.cluster.api import kinds
 from strata.cluster.api.actions import Ref, ref_of
@@ -169,7 +169,7 @@ def pod_sets(obj: Object) -> tuple[PodSet, ...]:
     """Return a job's templates in order, with the places of their pods. An absent count is one."""
     sets, first = [], 0
     for name, pods, path, per_job, has_devices in _SETS[_kind(obj)](obj.get("spec") or {}):
-        template = at(obj, path) if path else _own_override(obj)
+        template = at(obj, path) if path else _overrides(obj)[0]
         sets.append(PodSet(name, pods, path, template or {}, first, per_job, has_devices))
         first += pods if has_devices else 0
     return tuple(sets)
@@ -182,7 +182,7 @@ def changed(obj: Object, templates: Sequence[Object], *, is_suspended: bool) -> 
         if pod_set.path:
             _put(after, pod_set.path, template)
         else:
-            overrides = [*_others_overrides(obj), {**_TO_TRAINERS, **template}]
+            overrides = [*_overrides(obj)[1], {**_TO_TRAINERS, **template}]
             after["spec"] = {**(after.get("spec") or {}), "podTemplateOverrides": overrides}
     _put(after, _suspend_path(_kind(obj)), is_suspended)
     return after
@@ -222,50 +222,44 @@ def _put(obj: Any, path: Path, value: Any) -> None:
     obj[path[-1]] = value
 
 
-_Set = tuple[str, int, Path, int, bool]
+class _Set(NamedTuple):
+    name: str
+    pods: int
+    path: Path = ()
+    per_job: int = 0
+    has_devices: bool = True
 
 
 def _job(spec: Mapping[str, Any]) -> Iterator[_Set]:
-    yield "main", _pods_of(spec), ("spec", "template"), 0, True
+    yield _Set("main", _pods_of(spec), ("spec", "template"))
 
 
 def _job_set(spec: Mapping[str, Any]) -> Iterator[_Set]:
-    for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
-        per_job = _pods_of(at(replicated_job, ("template", "spec")) or {})
+    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
+        per_job = _pods_of(at(replicated, ("template", "spec")) or {})
         path = ("spec", "replicatedJobs", i, "template", "spec", "template")
-        yield (
-            str(replicated_job.get("name", i)),
-            _count(replicated_job.get("replicas")) * per_job,
-            path,
-            per_job,
-            True,
-        )
+        yield _Set(str(replicated.get("name", i)), _count(replicated.get("replicas")) * per_job, path, per_job)
 
 
 def _train_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
-    yield "node", _count(at(spec, ("trainer", "numNodes"))), (), 0, True
+    yield _Set("node", _count(at(spec, ("trainer", "numNodes"))))
 
 
 def _pytorch_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
     # The master is rank 0, and trains like the others.
     replicas = spec.get("pytorchReplicaSpecs") or {}
     for role in sorted(replicas, key=lambda role: (role != "Master", role)):
-        yield (
-            role,
-            _count(replicas[role].get("replicas")),
-            ("spec", "pytorchReplicaSpecs", role, "template"),
-            0,
-            True,
-        )
+        yield _Set(role, _count(replicas[role].get("replicas")), ("spec", "pytorchReplicaSpecs", role, "template"))
 
 
 def _ray_job(spec: Mapping[str, Any]) -> Iterator[_Set]:
     cluster = spec.get("rayClusterSpec") or {}
+    path: Path = ("spec", "rayClusterSpec")
     if cluster.get("headGroupSpec"):
-        yield "head", 1, ("spec", "rayClusterSpec", "headGroupSpec", "template"), 0, False
+        yield _Set("head", 1, (*path, "headGroupSpec", "template"), has_devices=False)
     for i, group in enumerate(cluster.get("workerGroupSpecs") or ()):
-        path = ("spec", "rayClusterSpec", "workerGroupSpecs", i, "template")
-        yield str(group.get("groupName", i)), _count(group.get("replicas")), path, 0, True
+        name, pods = str(group.get("groupName", i)), _count(group.get("replicas"))
+        yield _Set(name, pods, (*path, "workerGroupSpecs", i, "template"))
 
 
 _TO_TRAINERS: Final = {"targetJobs": [{"name": "node"}]}
@@ -300,18 +294,13 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 1
 
 
-def _own_override(obj: Object) -> Object:
-    """Return what is said over a TrainJob's runtime, which holds the templates."""
+def _overrides(obj: Object) -> tuple[Object, list[Object]]:
+    """Return what is said over a TrainJob's runtime, which holds the templates: of its trainers, and of others."""
     overrides = at(obj, ("spec", "podTemplateOverrides")) or ()
-    own_overrides = (
-        override for override in overrides if override.get("targetJobs") == _TO_TRAINERS["targetJobs"]
-    )
-    return {key: value for key, value in next(own_overrides, {}).items() if key not in _TO_TRAINERS}
-
-
-def _others_overrides(obj: Object) -> list[Any]:
-    overrides = at(obj, ("spec", "podTemplateOverrides")) or ()
-    return [override for override in overrides if override.get("targetJobs") != _TO_TRAINERS["targetJobs"]]
+    ours = [override for override in overrides if override.get("targetJobs") == _TO_TRAINERS["targetJobs"]]
+    first: Object = next(iter(ours), {})
+    others = [override for override in overrides if override not in ours]
+    return {key: value for key, value in first.items() if key not in _TO_TRAINERS}, others
 
 
 def _nested(path: Path, value: Any) -> dict[str, Any]:

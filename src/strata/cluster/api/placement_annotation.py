@@ -91,7 +91,7 @@ def decode(text: str, *, where: str, key: str = PLACEMENT) -> Placement:
     try:
         return _decode(text, has_nodes=key != WAITING)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        fault = Fault(where, f"is no placement ({type(error).__name__}: {str(error)[:80]})", where=key)
+        fault = Fault(where, f"is not a valid placement ({type(error).__name__}: {str(error)[:80]})", where=key)
         raise BadFile([fault], hint="leave the annotation to the controller") from None
 
 
@@ -104,23 +104,23 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
         raise ValueError(f"form {fields['v']!r} is unknown")
     memory, cores = fields.get("memory"), fields.get("cores")
     if memory is not None and not 0 < _whole(memory) < 2**60:
-        raise ValueError("memory is no amount")
+        raise ValueError("memory is not an amount")
     if cores is not None and not 0 <= float(cores) <= 1:
-        raise ValueError("cores is no share")
+        raise ValueError("cores is not a share")
     pods = []
     for node, devices, *rest in fields["pods"]:
         (numbers,) = rest or ((),)
         if not _NODE.fullmatch(node) if has_nodes else node != "":
-            raise ValueError("no node's name")
+            raise ValueError("not the name of a node")
         if any(not 0 <= _whole(device) < 1024 for device in (*devices, *numbers)):
-            raise ValueError("no device's number")
+            raise ValueError("not the number of a device")
         if rest and len(numbers) != len(devices):
             raise ValueError("not a number for each device")
         pods.append(PodPlace(node, tuple(devices), None if memory is None else float(memory), tuple(numbers)))
     if fields["level"] not in _LEVELS or not isinstance(fields["p2p"], bool):
         raise ValueError("level or p2p")
     if not _NAME.fullmatch(fields["profile"]) or not _NAME.fullmatch(fields["model"]):
-        raise ValueError("no name of a profile or a model")
+        raise ValueError("the profile or the model is not a valid name")
     return Placement(
         fields["profile"],
         tuple(pods),
@@ -135,7 +135,7 @@ def _decode(text: str, *, has_nodes: bool) -> Placement:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError("no whole number")
+        raise TypeError("not a whole number")
     return value
 
 

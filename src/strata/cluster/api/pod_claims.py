@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from strata.cluster.api import affinity, jobs
 from strata.cluster.api.annotations import PREFIX, has_claim, read_claim
@@ -25,12 +25,11 @@ from strata.cluster.api.placement_annotation import (
     decode,
 )  # fmt: skip
 from strata.cluster.api.pod_form import check_pod, where_of
-from strata.cluster.api.vendor_resources import counted
 from strata.cluster.scheduling.claim import Claim, Where
 from strata.errors import BadFile, Fault
 from strata.fleet.acu import Need
 from strata.fleet.catalogue import accelerator
-from strata.fleet.vendor_resources import vendor_of
+from strata.fleet.vendor_resources import is_accelerator, vendor_of
 
 CLAIM: Final = PREFIX + "claim"
 """Annotation: the ComputeClaim that says what is asked for, instead of annotations."""
@@ -38,6 +37,27 @@ GANG_SIZE: Final = PREFIX + "gang-size"
 """Annotation: how many pods are placed as one; a job's own pods without it."""
 
 _COUNT: Final = re.compile(r"([a-z0-9./A-Z_-]{1,317})=([0-9]{1,9})")
+
+
+class Counted(NamedTuple):
+    """What a container asks of a vendor's device plugin. where: the container; `spec.` path."""
+
+    where: str
+    container: str
+    resource: str
+    amount: str
+
+
+def counted(pod: Object) -> Iterator[Counted]:
+    """Yield what a pod's containers ask of vendors' device plugins; amounts of none are left out."""
+    spec = pod.get("spec") or {}
+    for kind in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(kind) or ()):
+            resources = container.get("resources") or {}
+            amounts: dict[str, Any] = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+            for resource, amount in amounts.items():
+                if is_accelerator(resource) and str(amount) != "0":
+                    yield Counted(f"spec.{kind}[{number}]", str(container.get("name")), resource, str(amount))
 
 
 def claim_of_pod(pod: Object) -> Claim:
@@ -53,7 +73,7 @@ def claim_of_pod(pod: Object) -> Claim:
     if resource:
         claim_annotations.setdefault(PREFIX + "devices", str(count))
     elif not faults and not has_claim(annotations):
-        faults.append(Fault(where, "is managed, and asks for nothing", where=MANAGED))
+        faults.append(Fault(where, "is managed by strata but asks for nothing", where=MANAGED))
     try:
         name = about.get("name") or about.get("generateName") or "pod"
         claim = read_claim(claim_annotations, name=name, namespace=about.get("namespace") or "default")
@@ -112,9 +132,11 @@ def devices_counted(pod: Object) -> tuple[str, int, list[Fault]]:
         if request.where.startswith("spec.init"):
             message = f"{request.resource}: init containers get no devices"
         elif not vendor_of(request.resource):
-            message = f"{request.resource} counts no whole devices; say {PREFIX}vram and {PREFIX}cores instead"
+            message = (
+                f"{request.resource} does not count whole devices; ask by {PREFIX}vram and {PREFIX}cores instead"
+            )
         elif not re.fullmatch(r"[0-9]{1,9}", request.amount):
-            message = f"{request.resource}: {request.amount[:40]!a} is no number of devices"
+            message = f"{request.resource}: {request.amount[:40]!a} is not a number of devices"
         elif request[1:3] != requests[0][1:3]:
             message = (
                 f"{request.resource} in {request.container}, "

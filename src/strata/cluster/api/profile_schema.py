@@ -42,7 +42,7 @@ _TEXT_PATTERN: Final = r"^(?:[^$\x00-\x1f\x7f]|\$+(?:[^$(\x00-\x1f\x7f]|$))*$"
 def _shaped(pattern: re.Pattern[str], what: str) -> AfterValidator:
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
-            raise PydanticCustomError("shape", "{text}", {"text": f"{value[:80]!a} is no {what}"})
+            raise PydanticCustomError("shape", "{text}", {"text": f"{value[:80]!a} is not {what}"})
         return value
 
     return AfterValidator(check)
@@ -58,7 +58,7 @@ def _whole(pattern: re.Pattern[str], longest: int) -> WithJsonSchema:
 
 def _path(value: str) -> str:
     if not is_plain_path(value):
-        raise PydanticCustomError("path", "{text}", {"text": f"{value[:80]!a} is no plain absolute path"})
+        raise PydanticCustomError("path", "{text}", {"text": f"{value[:80]!a} is not a plain absolute path"})
     return value
 
 
@@ -75,10 +75,10 @@ def _text(value: str) -> str:
     return value
 
 
-Name = Annotated[str, _shaped(_NAME, "name (small letters, digits, dots, dashes)"), _whole(_NAME, 63)]
-Variable = Annotated[str, _shaped(_VARIABLE, "name of a variable"), _whole(_VARIABLE, 128)]
-Image = Annotated[str, _shaped(IMAGE, "image with a tag or a digest"), _whole(IMAGE, 384)]
-Resource = Annotated[str, _shaped(_QUALIFIED, "resource name (domain/name)"), _whole(_QUALIFIED, 317)]
+Name = Annotated[str, _shaped(_NAME, "a name (small letters, digits, dots, dashes)"), _whole(_NAME, 63)]
+Variable = Annotated[str, _shaped(_VARIABLE, "the name of a variable"), _whole(_VARIABLE, 128)]
+Image = Annotated[str, _shaped(IMAGE, "an image with a tag or a digest"), _whole(IMAGE, 384)]
+Resource = Annotated[str, _shaped(_QUALIFIED, "a resource name (domain/name)"), _whole(_QUALIFIED, 317)]
 Text = Annotated[str, AfterValidator(_text), _as(_TEXT_PATTERN, MOST_CHARACTERS)]
 PlainPath = Annotated[str, AfterValidator(_path), _as(_PATH_PATTERN)]
 HostPath = Annotated[str, AfterValidator(_host_path), _as(_HOST_PATTERN)]

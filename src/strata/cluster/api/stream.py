@@ -28,7 +28,7 @@ def event_of(line: bytes) -> tuple[str, Object]:
         event: dict[str, Any] = json.loads(line)
         kind, obj = str(event["type"]), event["object"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ApiFailed(f"the API server sent a watch event that is none: {line[:80]!r}") from error
+        raise ApiFailed(f"the API server sent something that is not a watch event: {line[:80]!r}") from error
     if kind == "ERROR":
         raise ApiFailed(
             f"the API server ended the watch: {obj.get('message', '')}",

@@ -55,7 +55,7 @@ def newest_complete(root: Path, folder: str = "", *, now_s: float, grace_s: floa
 def _inside(root: Path, folder: str) -> Path:
     plain = PurePosixPath(folder)
     if ".." in plain.parts or not _is_plain(folder) or len(folder) >= 4096:
-        raise UsageError("is no plain path of a folder")
+        raise UsageError("is not a plain path of a folder")
     try:
         top = (root / plain).resolve()
     except RuntimeError:  # what Python before 3.13 raises there

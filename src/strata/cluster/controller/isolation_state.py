@@ -61,13 +61,13 @@ def decode(text: str, now_s: float) -> IsolationState:
             raise ValueError("unknown form")
         times = mark["times"]
         if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= _MOST_TIMES:
-            raise ValueError("times is no count")
+            raise ValueError("times is not a count")
         well = mark.get("well")
         causes = mark.get("causes", {})
         if len(causes) > _MOST_CAUSES or not all(
             isinstance(word, str) and 0 < len(word) <= _LONGEST for pair in causes.items() for word in pair
         ):
-            raise ValueError("causes are no words by device")
+            raise ValueError("causes are not words by device")
         standing = MemberState(
             mark["out"],
             since_s=_past(mark["since"], now_s),
@@ -81,7 +81,7 @@ def decode(text: str, now_s: float) -> IsolationState:
 
 def _past(value: object, now_s: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError("no time")
+        raise ValueError("not a time")
     return min(float(value), now_s)
 
 

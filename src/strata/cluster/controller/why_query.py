@@ -106,7 +106,7 @@ def _target_object(objects: Objects, target: str, namespace: str) -> tuple[Objec
     kind = next((kind for kind in KINDS if word.lower() in (kind.kind.lower(), kind.plural)), None)
     if kind is None:
         known = ", ".join(kind.kind.lower() for kind in KINDS)
-        raise UsageError(f"{word!r} is no kind that is placed", hint=f"one of {known}")
+        raise UsageError(f"{word!r} is not a kind that strata places", hint=f"one of {known}")
     here = {name_of(obj): obj for obj in objects[kind] if namespace_of(obj) == namespace}
     if name not in here:
         raise UsageError(

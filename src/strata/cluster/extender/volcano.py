@@ -38,7 +38,7 @@ def read_prioritize(request: Any) -> tuple[Object, list[str]]:
     """Return the pod and the nodes' names of a PrioritizeRequest. Raises UsageError for what is none."""
     nodes = _mapping(request).get("nodes")
     if not isinstance(nodes, list):
-        raise UsageError("nodes is no list")
+        raise UsageError("nodes is not a list")
     return _pod(request), [_name(node) for node in nodes]
 
 

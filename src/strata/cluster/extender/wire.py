@@ -44,7 +44,7 @@ def decode(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is no JSON ({error})") from error
+        raise UsageError(f"the body is not JSON ({error})") from error
 
 
 def encode(answer: Any) -> bytes:
@@ -73,7 +73,7 @@ def plain(names: Any) -> list[str]:
     except TypeError:
         is_plain = False
     if not is_plain:
-        raise UsageError("the nodes' names are no list of names")
+        raise UsageError("the nodes' names are not a list of plain names")
     return names  # type: ignore[no-any-return]
 
 

@@ -70,7 +70,7 @@ def test_where_an_object_is(kind, namespace, path):
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_a_name_that_leads_elsewhere_is_refused(name):
     server = Server()
-    with pytest.raises(UsageError, match="no name of an object"):
+    with pytest.raises(UsageError, match="not the name of an object"):
         server.api.get(POD, name, "ai")
     assert not server.asked
 
@@ -200,8 +200,8 @@ def test_writing_says_who_writes():
         pytest.param(httpx.Response(500, json=["what"]), 500, "what", id="JSON that is no Status"),
         pytest.param(httpx.Response(503), 503, "Service Unavailable", id="nothing at all"),
         pytest.param(httpx.Response(302), 302, "Found", id="a redirect to some login"),
-        pytest.param(httpx.Response(200, text="hello"), 0, "no object: 'hello'", id="no JSON"),
-        pytest.param(httpx.Response(200, json=[7]), 0, "no object: '[7]'", id="JSON that is no object"),
+        pytest.param(httpx.Response(200, text="hello"), 0, "not an object: 'hello'", id="no JSON"),
+        pytest.param(httpx.Response(200, json=[7]), 0, "not an object: '[7]'", id="JSON that is no object"),
         pytest.param(httpx.ReadTimeout("timed out"), 0, "ReadTimeout: timed out", id="slow"),
         pytest.param(httpx.ConnectError(""), 0, "ConnectError", id="no server"),
     ],
@@ -333,5 +333,5 @@ def test_the_minor_version_is_a_number(said):
 
 @pytest.mark.parametrize("said", [{}, {"minor": ""}, {"minor": "x"}])
 def test_a_version_that_is_none_is_a_failure(said):
-    with pytest.raises(ApiFailed, match="no minor version"):
+    with pytest.raises(ApiFailed, match="not a minor version"):
         Server(said).api.minor_version()

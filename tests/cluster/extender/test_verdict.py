@@ -227,5 +227,5 @@ def test_what_is_joined_by_hand_is_what_json_would_write(names, random):
 
 def test_a_body_that_is_no_json_is_refused():
     assert decode(encode({"a": [1]})) == {"a": [1]}
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not JSON"):
         decode(b"{")

@@ -14,8 +14,8 @@ from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.placement_annotation import decode
 from strata.decision import Alternative, Reason
 from strata.errors import BadFile
+from tests.cluster.api.crd.rules import object_faults
 from tests.cluster.builders import A100, B3, PROFILES, claim, cluster, decide, node
-from tests.cluster.crd.rules import object_faults
 from tests.support.laws import examples
 
 NOW, LATER = "2026-11-21T20:00:00Z", "2026-11-21T21:00:00Z"
@@ -80,12 +80,12 @@ def test_an_empty_spec_is_a_claim_for_one_pod():
     ("spec", "where", "text"),
     [
         ({"vram": "16Gb"}, "spec.vram", "bits"),
-        ({"vram": "-1Gi"}, "spec.vram", "no amount of memory"),
+        ({"vram": "-1Gi"}, "spec.vram", "not an amount of memory"),
         ({"acu": 40, "tflopsFp16": 1}, "spec.acu", "spec.tflopsFp16"),
         ({"acu": float("nan")}, "spec.acu", "finite"),
         ({"acu": 0}, "spec.acu", "greater than 0"),
         ({"accelerator": "A1000"}, "spec.accelerator", "no accelerator"),
-        ({"accelerator": "../../etc"}, "spec.accelerator", "no name"),
+        ({"accelerator": "../../etc"}, "spec.accelerator", "not a valid name"),
         ({"profile": "a\nb"}, "spec.profile", "not printed"),
         ({"devices": 2, "fractional": True, "vram": "1Gi"}, "spec.devices", "one device"),
         ({"cores": 30}, "spec.fractional", "spec.vram"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strata.cluster.api import jobs, kinds
 from strata.cluster.api.kinds import ObjectKind
-from tests.cluster.controlled_cluster import KINDS, World, job
+from tests.cluster.controller.controlled_cluster import KINDS, World, job
 from tests.cluster.merge_patches import merged
 
 OVER = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}

@@ -8,7 +8,7 @@ from strata.cluster.api import kinds
 from strata.cluster.api.actions import pascal
 from strata.cluster.api.errors import ApiFailed
 from tests.cluster import objects
-from tests.cluster.controlled_cluster import World, job
+from tests.cluster.controller.controlled_cluster import World, job
 
 LIMIT_S = 30.0
 

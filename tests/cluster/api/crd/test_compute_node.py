@@ -18,8 +18,8 @@ from strata.errors import BadFile
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
+from tests.cluster.api.crd.rules import object_faults
 from tests.cluster.builders import A100, B3, DIE, node
-from tests.cluster.crd.rules import object_faults
 from tests.support.laws import examples
 
 NOW = "2026-11-21T20:00:00Z"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.cluster.scheduling.index import Index
 from strata.fleet.acu import Need
 from tests.cluster.builders import A100, B3, DIE, PROFILES, choose, claim, cluster, decide, node, quads
-from tests.cluster.placement_scores import every_placement, score
+from tests.cluster.scheduling.placement_scores import every_placement, score
 from tests.support.laws import examples
 
 GIB = 2**30
