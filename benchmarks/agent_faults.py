@@ -23,15 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import AgentMetrics
-from strata.cluster.agent.presence import Presence
 from strata.cluster.agent.publish import publish
 from strata.cluster.agent.run import AgentRunner
 from strata.cluster.agent.sources import POLL_S, watch_errors, watch_presence
-from strata.cluster.agent.watch import BusWatch
+from strata.cluster.agent.watch import BusWatch, Presence
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint
 
 KINDS = {"fatal": "TOTAL_ERR_FATAL", "nonfatal": "TOTAL_ERR_NONFATAL"}
@@ -76,16 +75,14 @@ def round_of(root: Path, faults: list[tuple[int, str]], num_devices: int, rng: r
     )
     server = Server()
 
-    def watch(runner: AgentRunner) -> None:
-        watch_errors(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
-
-    def see(runner: AgentRunner) -> None:
-        watch_presence(lambda: runner.addresses, runner.put, stopped=runner.stopped, clock=runner.clock, root=root)
-
-    sources = (watch, see)
     publish_to = partial(publish, apply=server.apply)
-    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=AgentMetrics(), sources=sources)
-    runner.start()
+    runner = AgentRunner(Agent(rng=rng), publish=publish_to, meters=AgentMetrics())
+
+    def addresses() -> tuple[str, ...]:
+        return runner.addresses
+
+    more: dict[str, Any] = {"stopped": runner.stopped, "clock": runner.clock, "root": root}
+    runner.start(*(partial(source, addresses, runner.put, **more) for source in (watch_errors, watch_presence)))
     runner.put(Collected(Fingerprint("node", devices)))
     server.seen.get(timeout=WAIT_S)
     pause = threading.Event()

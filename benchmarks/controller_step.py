@@ -43,6 +43,12 @@ class Lock:
         self.longest_s = max(self.longest_s, time.perf_counter() - self._since_s)
 
 
+def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
+    """Do nothing, with all of them."""
+    deque(actions, maxlen=0)
+    return ()
+
+
 def main() -> None:
     """Measure and print."""
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -50,7 +56,8 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=1000)
     ask.add_argument("--alike", action="store_true")
     given = ask.parse_args()
-    cache, controller = ClusterCache(PROFILES), Controller()
+    cache, lock = ClusterCache(PROFILES), Lock()
+    controller = Controller(cache, apply, lock)
     models = {f"n{number:05}": (A100, B3)[number % 2] for number in range(given.nodes)}
     cache.listed(kinds.NODE, [objects.node(name, model) for name, model in models.items()])
     cache.listed(kinds.COMPUTE_NODE, [objects.devices(name, model) for name, model in models.items()])
@@ -63,18 +70,9 @@ def main() -> None:
     _ = cache.index
 
     def step(at_s: float) -> dict[str, float]:
-        begun = time.perf_counter()
-        lock = Lock()
-
-        def spent_s() -> float:
-            return time.perf_counter() - begun
-
-        def apply(actions: Iterable[Action]) -> tuple[Failure, ...]:
-            deque(actions, maxlen=0)
-            return ()
-
-        controller.cycle(cache, at_s, apply=apply, stamp=STAMP, lock=lock, spent_s=spent_s)
-        return {"all_ms": 1000 * spent_s(), "longest_hold_ms": 1000 * lock.longest_s}
+        begun, lock.longest_s = time.perf_counter(), 0.0
+        controller.cycle(at_s, stamp=STAMP)
+        return {"all_ms": 1000 * (time.perf_counter() - begun), "longest_hold_ms": 1000 * lock.longest_s}
 
     found = {"first": step(0.0)}
     steps = 1

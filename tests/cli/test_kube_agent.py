@@ -6,8 +6,8 @@ import yaml
 from click.testing import CliRunner
 
 from strata.cli.main import cli, run
-from strata.cluster.agent import collect, tools
-from tests.cluster.agent.tool_outputs import sample
+from strata.fleet.discovery import collect, tools
+from tests.fleet.discovery.tool_outputs import sample
 
 CNMON_HANGS = tools.ToolFailed("cnmon: no answer within 10 s; it was killed")
 

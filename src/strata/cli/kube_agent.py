@@ -45,7 +45,7 @@ def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     strata kube agent --node "$NODE_NAME" --benchmark --probe-every 60s
     """
 
-    from strata.cluster.agent.collect import collect
+    from strata.fleet.discovery.collect import collect
 
     name = node or os.environ.get("NODE_NAME") or platform.node().lower()
     options["every"] = _positive("--every", options["every"])

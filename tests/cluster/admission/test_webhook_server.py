@@ -52,10 +52,10 @@ def test_a_review_gets_what_was_decided():
         pytest.param(b"", "not JSON", id="empty"),
         pytest.param(b"\xff\xfe", "not JSON", id="no-text"),
         pytest.param(b"[" * 100_000, "not JSON", id="deep"),
-        pytest.param(b"[]", "no AdmissionReview", id="list"),
-        pytest.param(b'{"kind": "Pod"}', "no AdmissionReview", id="pod"),
+        pytest.param(b"[]", "not an AdmissionReview", id="list"),
+        pytest.param(b'{"kind": "Pod"}', "not an AdmissionReview", id="pod"),
         pytest.param(json.dumps(REVIEW | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(), "v1", id="beta"),
-        pytest.param(json.dumps(REVIEW | {"request": []}).encode(), "no AdmissionReview", id="request-a-list"),
+        pytest.param(json.dumps(REVIEW | {"request": []}).encode(), "not an AdmissionReview", id="request-a-list"),
         pytest.param(
             json.dumps(REVIEW | {"request": {"uid": "u", "kind": 7}}).encode(), "kind", id="kind-a-number"
         ),

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import JITTER, Agent, Pace
 from strata.cluster.agent.watch import Fault
 from strata.decision import Trust
 from strata.errors import StrataError
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
 PACE = Pace(heartbeat_s=30.0, gap_s=0.25, backoff_s=0.5, hold_s=600.0)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from strata.cluster.agent import probe, tools
+from strata.cluster.agent import probe
 from strata.cluster.agent.benchmark import Timing
 from strata.errors import MissingPart, StrataError
+from strata.fleet.discovery import tools
 from strata.fleet.fingerprint import Device, Probe
 
 

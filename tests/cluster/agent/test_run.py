@@ -18,7 +18,6 @@ import pytest
 
 from strata.cluster.agent import run
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent, Pace
 from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.publish import MANAGER, publish
@@ -31,6 +30,7 @@ from strata.cluster.api.kinds import COMPUTE_NODE, Object, ObjectKind
 from strata.errors import StrataError
 from strata.fleet import nvml
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from strata.fleet.health import Reading
 from strata.net.server import listen

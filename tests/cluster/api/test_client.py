@@ -158,7 +158,7 @@ def test_a_watch_that_was_closed_ends_without_a_word():
 
 @pytest.mark.parametrize("line", [b"not json\n", b"[]\n", b'{"type": "ADDED"}\n'])
 def test_garbage_in_a_watch_is_a_failure(line):
-    with pytest.raises(ApiFailed, match="watch event that is none"):
+    with pytest.raises(ApiFailed, match="not a watch event"):
         list(Server(httpx.Response(200, content=line)).api.watch(POD, since="", timeout_s=60))
 
 

@@ -31,7 +31,7 @@ class Cluster:
     def __init__(self, **nodes: str) -> None:
         self.cache, self.now_s = ClusterCache(PROFILES), 0.0
         self.done: list[Action] = []
-        self.controller = Controller(self.cache, self.apply)
+        self.controller = Controller(self.cache, self.apply, timer=lambda: 0.0)
         self.objects: dict[tuple[str, str], Any] = {}
         for name, model in nodes.items():
             self.put(kinds.NODE, objects.node(name, model))

@@ -15,7 +15,7 @@ from strata.cluster.api.crd.compute_node import fingerprint_of
 from strata.cluster.api.crd.manifests import crds
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, CRD, meta
-from tests.cluster.agent.tool_outputs import sample
+from tests.fleet.discovery.tool_outputs import sample
 from tests.support.real_processes import until
 
 

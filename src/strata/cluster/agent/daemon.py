@@ -15,10 +15,10 @@ from typing import Final
 
 from strata.cluster.agent import benchmark
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.watch import Fault
 from strata.errors import StrataError
 from strata.fleet import health
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
 JITTER: Final = 0.1

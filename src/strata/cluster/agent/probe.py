@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from strata.cluster.agent import benchmark, tools
+from strata.cluster.agent import benchmark
 from strata.cluster.agent.benchmark import Timing
-from strata.cluster.agent.collect import Run
 from strata.errors import MissingPart, StrataError, need
+from strata.fleet.discovery import tools
+from strata.fleet.discovery.collect import Run
 from strata.fleet.fingerprint import Device, Probe
 
 What = Literal["device", "links", "probe"]

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.daemon import Agent
 from strata.cluster.agent.meters import AgentMetrics
 from strata.cluster.agent.sources import (
@@ -33,6 +32,7 @@ from strata.cluster.agent.watch import Fault
 from strata.cluster.api.errors import ApiFailed
 from strata.errors import StrataError
 from strata.fleet import nvml
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Fingerprint
 from strata.net.server import serve
 

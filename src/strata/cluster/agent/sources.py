@@ -17,9 +17,9 @@ from typing import Any, Final
 from strata.clock import Clock
 from strata.cluster.agent import probe, trace, xid
 from strata.cluster.agent.benchmark import is_idle
-from strata.cluster.agent.collect import Collected
 from strata.cluster.agent.watch import BusWatch, Presence
 from strata.errors import StrataError
+from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Reading
 

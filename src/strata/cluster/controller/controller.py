@@ -344,8 +344,8 @@ class Controller:
         notice.at_s = self._now_s
         actions: list[Action] = []
         if workload.job is not None:
-            asked = None if workload.claim is None else workload.annotations
-            actions += claim_of_job(snapshot.claims, workload.ref, decision, self._stamp, asked=asked)
+            annotations = None if workload.claim is None else workload.annotations
+            actions += claim_of_job(snapshot.claims, workload.ref, decision, self._stamp, annotations=annotations)
         what = ("ask" if first.token == "substitution-wanted" else first.token, str(first))
         if what != notice.what:
             notice.what = what

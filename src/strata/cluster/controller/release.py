@@ -63,9 +63,9 @@ def _template(
     """
     template: dict[str, Any] = copy.deepcopy(dict(pods.template))
     metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
-    asked = {key: value for key, value in job.annotations.items() if key.startswith(PREFIX) and key != OFFER}
+    requested = {key: value for key, value in job.annotations.items() if key.startswith(PREFIX) and key != OFFER}
     of_set = {FIRST: str(pods.first or ""), PER_JOB: str(pods.per_job or "")}
-    annotations = {**asked, **(metadata.get("annotations") or {}), **of_all, **of_set}
+    annotations = {**requested, **(metadata.get("annotations") or {}), **of_all, **of_set}
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED: "true"}
     metadata["annotations"] = {key: value for key, value in annotations.items() if value or key not in _OPTIONAL}
     spec["affinity"] = on_nodes(spec, nodes, instead_of=old)

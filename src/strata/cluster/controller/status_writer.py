@@ -18,19 +18,19 @@ def claim_of_job(
     decision: Decision[Placement],
     stamp: str,
     *,
-    asked: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> Iterator[Action]:
     """Yield what writes a decision about a job into a ComputeClaim of its own, which goes when the job goes.
 
-    asked: the job's annotations; without them no claim is made where there is none, since they are its spec.
+    annotations: the job's annotations; without them no claim is made where there is none, since they are its spec.
     """
     ref = Ref(kinds.COMPUTE_CLAIM, claim_name(job), job.namespace)
     there = claims.get(f"{ref.namespace}/{ref.name}")
     if there is None:
-        if asked is None:
+        if annotations is None:
             return
         owner = {"apiVersion": job.kind.api_version, "kind": job.kind.kind, "name": job.name, "uid": job.uid}
-        yield Apply(ref, {"metadata": {"ownerReferences": [owner]}, "spec": spec_of(asked)})
+        yield Apply(ref, {"metadata": {"ownerReferences": [owner]}, "spec": spec_of(annotations)})
     before = (there or {}).get("status")
     generation = int(meta(there or {}).get("generation") or 1)
     status = claim_status(decision, before, now=stamp, generation=generation)

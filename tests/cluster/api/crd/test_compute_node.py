@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cluster.agent.benchmark import Timing, measured_card
-from strata.cluster.agent.observation import die_of
 from strata.cluster.api.crd.compute_node import compute_node, fingerprint_of
 from strata.cluster.api.crd.manifests import crds
 from strata.decision import Trust
 from strata.errors import BadFile
 from strata.fleet.acu import acu
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery.observation import die_of
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 from tests.cluster.api.crd.rules import object_faults
 from tests.cluster.builders import A100, B3, DIE, node

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from strata.cluster.agent.benchmark import Timing, measured_card
-from strata.cluster.agent.observation import die_of
 from strata.cluster.api.crd import models
 from strata.cluster.api.crd.document import ObjectDocument
 from strata.cluster.api.kinds import COMPUTE_NODE, Object, moment, name_of
@@ -21,6 +20,7 @@ from strata.errors import BadFile, Fault, StrataError, UsageError
 from strata.fleet.accelerator import Accelerator
 from strata.fleet.acu import FIGURES, REFERENCE, AcuVector, acu, deliverable
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery.observation import die_of
 from strata.fleet.fingerprint import Device, Fingerprint, Probe
 
 Measurable = Literal["fp16", "fp32", "memory_bandwidth"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from strata.cluster.agent.observation import BadOutput, Found, card_of
+from strata.fleet.discovery.observation import BadOutput, Found, card_of
 from strata.fleet.fingerprint import Device
 from strata.fleet.health import Reading
 from strata.fleet.local import pci_address

@@ -10,9 +10,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from strata.cluster.agent import table
-from strata.cluster.agent.observation import MIB, BadOutput, Found, card_of
-from strata.cluster.agent.table import Matrix
+from strata.fleet.discovery import table
+from strata.fleet.discovery.observation import MIB, BadOutput, Found, card_of
+from strata.fleet.discovery.table import Matrix
 from strata.fleet.fingerprint import Device
 
 TOOL: Final = "npu-smi info"

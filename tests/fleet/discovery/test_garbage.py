@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
-from strata.cluster.agent.observation import BadOutput, Found
-from tests.cluster.agent.tool_outputs import sample
+from strata.fleet.discovery import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
+from strata.fleet.discovery.observation import BadOutput, Found
+from tests.fleet.discovery.tool_outputs import sample
 
 Parser = Callable[[str], Any]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from strata.cluster.agent import nvml
-from strata.cluster.agent.observation import BadOutput
 from strata.fleet.catalogue import accelerator
+from strata.fleet.discovery import nvml
+from strata.fleet.discovery.observation import BadOutput
 from strata.fleet.health import score
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from strata.cluster.agent import tools
-from strata.cluster.agent.tools import ToolFailed
+from strata.fleet.discovery import tools
+from strata.fleet.discovery.tools import ToolFailed
 
 Script = Callable[[str], str]
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from strata.cluster.agent.observation import BadOutput
+from strata.fleet.discovery.observation import BadOutput
 
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SLASH: Final = re.compile(r"(?<=[0-9A-Za-z])\s*/\s*(?=[0-9])")

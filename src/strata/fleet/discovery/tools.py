@@ -1,6 +1,6 @@
 """Running a vendor's tool: with a time limit, a cap on what it writes, and no way to take the agent down with it.
 
-The one file of the agent that starts processes and threads.
+The one file here that starts processes and threads.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from strata.cluster.agent import table
-from strata.cluster.agent.observation import MIB, BadOutput, Found, card_of
+from strata.fleet.discovery import table
+from strata.fleet.discovery.observation import MIB, BadOutput, Found, card_of
 from strata.fleet.fingerprint import Device
 
 TOOL: Final = "hy-smi"

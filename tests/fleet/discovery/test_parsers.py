@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
-from strata.cluster.agent.observation import MIB, BadOutput
 from strata.fleet.catalogue import accelerator
-from tests.cluster.agent.tool_outputs import sample
+from strata.fleet.discovery import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi
+from strata.fleet.discovery.observation import MIB, BadOutput
+from tests.fleet.discovery.tool_outputs import sample
 
 
 def test_npu_smi_reads_two_rows_a_chip() -> None:

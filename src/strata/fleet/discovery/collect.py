@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from strata.cluster.agent import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi, nvml, tools
-from strata.cluster.agent.observation import Found
-from strata.cluster.agent.table import Matrix
 from strata.errors import StrataError
 from strata.fleet import health, local
+from strata.fleet.discovery import cnmon, hy_smi, mthreads_gmi, npu_smi, nvidia_smi, nvml, tools
+from strata.fleet.discovery.observation import Found
+from strata.fleet.discovery.table import Matrix
 from strata.fleet.fingerprint import Device, Fingerprint
 from strata.fleet.health import Reading
 from strata.fleet.nvml import load

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strata.cluster.agent import nvidia_smi, tools
-from strata.cluster.agent.collect import Collected, Run, collect
-from strata.cluster.agent.observation import Found
+from strata.fleet.discovery import nvidia_smi, tools
+from strata.fleet.discovery.collect import Collected, Run, collect
+from strata.fleet.discovery.observation import Found
 from strata.fleet.fingerprint import LINK_BYTES_PER_S, Device
 from strata.fleet.health import Reading
-from tests.cluster.agent.tool_outputs import sample
+from tests.fleet.discovery.tool_outputs import sample
 
 QUERY = " ".join(nvidia_smi.COMMAND)
 
@@ -173,7 +173,7 @@ def test_a_vendor_whose_tool_gives_no_answer_is_named(tmp_path: Path) -> None:
 def test_a_figure_that_is_no_number_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Device(0, "MUSA-1", "MTT S80", "Moore Threads", math.nan, power_w=math.inf, temperature_c=math.nan)
     monkeypatch.setattr(
-        "strata.cluster.agent.mthreads_gmi.parse", lambda text: Found("mthreads-gmi", "", (broken,))
+        "strata.fleet.discovery.mthreads_gmi.parse", lambda text: Found("mthreads-gmi", "", (broken,))
     )
     (device,) = collected(tmp_path, {"mthreads-gmi": "NaN"}).fingerprint.devices
     assert (device.memory_bytes, device.power_w, device.temperature_c) == (0.0, None, None)
