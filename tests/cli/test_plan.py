@@ -407,12 +407,12 @@ def test_a_baseline_cut_short_says_so(files: tuple[Path, Path]) -> None:
 def test_ctrl_c_in_a_baseline_ends_the_command(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from strata.training.plan.baselines import latency_blind
+    from strata.training.plan.baselines import exact_rules
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(latency_blind, "evaluate", interrupted)
+    monkeypatch.setattr(exact_rules, "evaluate", interrupted)
     code, data = planned(capsys, *files, "--baselines")
     assert code == 130
     assert data["plans"]

@@ -10,7 +10,7 @@ from strata.evaluation.kpi.instances import PLANS, PlanningCase
 from strata.evaluation.kpi.study import Study
 from strata.training.plan.baselines import BASELINES
 from strata.training.plan.baselines.context import best, evaluate
-from strata.training.plan.baselines.uniform_split import data_parallel
+from strata.training.plan.baselines.uniform_rules import data_parallel
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
 from strata.training.plan.planner import plan_training

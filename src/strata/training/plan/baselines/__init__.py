@@ -1,6 +1,6 @@
-"""What strata's plan is compared with: one file per baseline, all named in every comparison.
+"""What strata's plan is compared with: one function per baseline, all named in every comparison.
 
-Each module has `plan(problem, context) -> TrainingPlan | None`; None where the rule finds no legal plan.
+Each returns the plan that its rule would choose, evaluated by strata's model; None where it finds no legal one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from strata.errors import install
-from strata.training.plan.baselines import (
-    home_domain,
-    ideal_domain,
-    latency_blind,
-    mast_like,
-    nsga2,
-    random_search,
-    sailor_like,
-    single_domain,
-    uniform_split,
-)
+from strata.training.plan.baselines import exact_rules, nsga2, random_search, uniform_rules
 from strata.training.plan.baselines.context import Context
 from strata.training.plan.exact.problem import Problem
 from strata.training.plan.exact.search import Evaluated
@@ -27,13 +17,13 @@ from strata.training.plan.exact.search import Evaluated
 Baseline = Callable[[Problem, Context], Evaluated | None]
 
 BASELINES: Final[dict[str, Baseline]] = {
-    "best_single_domain": single_domain.plan,
-    "equal_gpus_one_domain": ideal_domain.plan,
-    "uniform_split": uniform_split.plan,
-    "home_domain": home_domain.plan,
-    "mast_like": mast_like.plan,
-    "sailor_like": sailor_like.plan,
-    "latency_blind": latency_blind.plan,
+    "best_single_domain": exact_rules.single_domain,
+    "equal_gpus_one_domain": exact_rules.ideal_domain,
+    "uniform_split": uniform_rules.uniform_split,
+    "home_domain": exact_rules.home_domain,
+    "mast_like": exact_rules.mast_like,
+    "sailor_like": uniform_rules.sailor_like,
+    "latency_blind": exact_rules.latency_blind,
     "random_search": random_search.plan,
     "nsga2": nsga2.plan,
 }

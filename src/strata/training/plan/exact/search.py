@@ -270,12 +270,12 @@ class Search:
         while self._built and len(batch) < BATCH and self._built[0][0] < threshold:
             batch.append(heapq.heappop(self._built))
         try:
-            self._evaluate([plan for _, _, plan in batch])
+            self.evaluate([plan for _, _, plan in batch])
         except OutOfTime:  # their bounds are part of what is not proved
             self._built = [*batch, *self._built]
             heapq.heapify(self._built)
 
-    def _evaluate(self, plans: Sequence[TrainingPlan]) -> None:
+    def evaluate(self, plans: Sequence[TrainingPlan]) -> None:
         """Evaluate plans exactly and keep the best of each domain set. Raises OutOfTime with none of them kept."""
         reports = self.problem.model.reports(plans, check=self._check_time)
         self.result.evaluated += len(plans)
@@ -323,7 +323,7 @@ class Search:
                 closer = [score_report(self.problem.job, self.scales, r) for r in self.problem.model.bounds(plans)]
                 picked += [plans[i] for i in np.argsort(closer, kind="stable")[:CLOSEST]]
         with suppress(OutOfTime):
-            self._evaluate(picked)
+            self.evaluate(picked)
 
     def _is_late(self) -> bool:
         return self.clock() > self.deadline

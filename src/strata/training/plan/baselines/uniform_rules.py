@@ -1,26 +1,32 @@
-"""Uniform split: every domain gets the same share, in the order the fleet lists them.
-
-A pipeline with equally many layers per stage, and data parallelism with an equal share of the batch; the
-better of the two. Microbatch, tensor parallelism and copies are the best of the same choices strata has.
-"""
+"""Baselines that split uniformly: equal layers a stage, equal stages or an equal share a domain."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from strata.simulate.pipeline import classic_warmup
 from strata.training.plan.baselines.context import Context, best, evaluate
-from strata.training.plan.exact.problem import ParallelConfig, Problem
+from strata.training.plan.exact.chain_space import ChainSpace
+from strata.training.plan.exact.problem import POOL, ParallelConfig, Problem
+from strata.training.plan.exact.routes import best_path
 from strata.training.plan.exact.search import Evaluated
 from strata.workload.job import Schedule
 from strata.workload.plan import Pipeline, Stage, TrainingPlan
 
+SHORTLIST: Final = 256
+"""Pipelines of the least bounds that the Sailor-like rule evaluates."""
 
-def plan(problem: Problem, context: Context) -> Evaluated | None:
-    """Return the best uniform pipeline or uniform data-parallel plan over all domains."""
+
+def uniform_split(problem: Problem, context: Context) -> Evaluated | None:
+    """Every domain has the same share, in the order the fleet lists them: a pipeline, or data parallelism.
+
+    The better of a pipeline with equally many layers per stage and of equal shares of the batch. Microbatch,
+    tensor parallelism and copies are the best of the same choices strata has.
+    """
     domains = [domain.name for domain in problem.fleet.domains]
     linked = all(pair in problem.fleet.links for a, b in pairwise(domains) for pair in ((a, b), (b, a)))
     plans = []
@@ -31,6 +37,33 @@ def plan(problem: Problem, context: Context) -> Evaluated | None:
         if (shared := data_parallel(problem, config)) is not None:
             plans.append(shared)
     return best(evaluate(problem, context, plans)) if len(domains) > 1 else None
+
+
+def sailor_like(problem: Problem, context: Context) -> Evaluated | None:
+    """Uniform layer splits over any subset of (at most POOL) domains, in order of bottleneck bandwidth.
+
+    After arXiv 2504.17096 §4: uniform splits, classic 1F1B, data parallelism never across regions (its H5), region
+    order by the best bottleneck bandwidth, no latency, no recomputation, and no thought for what a change of plan
+    costs (myopic). A restatement of its rules in strata's plan space, not its code.
+    """
+    space = ChainSpace(problem, tuple(range(min(len(problem.fleet.domains), POOL))))
+    plain = [s for s in problem.configs if s.recompute is problem.job.recompute[0]]
+    if not plain or not space.members:
+        return None
+    bounds = np.stack([space.bounds(config).step_s for config in plain])
+    slowness = problem.pair_costs(1).slowness
+    plans = []
+    for position in np.argsort(bounds, axis=None, kind="stable")[:SHORTLIST]:
+        context.check_time()
+        number, index = np.unravel_index(position, bounds.shape)
+        if not np.isfinite(bounds[number, index]):
+            break
+        picked = tuple(i for i, inside in zip(space.members, space.inside[index], strict=True) if inside)
+        order, cost = best_path(slowness, picked)
+        uniform = uniform_chain(problem, plain[int(number)], order) if np.isfinite(cost) else None
+        if uniform is not None:
+            plans.append(uniform)
+    return best(evaluate(problem, context, plans))
 
 
 def uniform_chain(problem: Problem, config: ParallelConfig, order: range | tuple[int, ...]) -> TrainingPlan | None:

@@ -1,0 +1,62 @@
+"""Baselines that plan exactly, with strata's own search, where their rule puts the job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from strata.training.plan.baselines.context import Context, best, evaluate, exact
+from strata.training.plan.exact.problem import POOL, Problem
+from strata.training.plan.exact.search import Evaluated
+
+
+def single_domain(problem: Problem, context: Context) -> Evaluated | None:
+    """Every domain alone, the best of them: what a cluster scheduler per site would reach."""
+    alone = (exact(problem, context, (index,)) for index in problem.representatives)
+    return best([item for item in alone if item is not None])
+
+
+def ideal_domain(problem: Problem, context: Context) -> Evaluated | None:
+    """The same number of GPUs in one ideal domain: what crossing domains costs, with the GPU count taken out.
+
+    A cross-domain plan "wins" against a single domain mostly by having more GPUs; this comparison has as many, of
+    the largest domain's kind and behind its network. It is a bound to measure the gap by, not a place one can run.
+    """
+    if not problem.fleet.domains:
+        return None
+    largest = max(problem.fleet.domains, key=lambda domain: domain.num_devices)
+    node = largest.devices_per_node
+    devices = max(node, context.num_devices // node * node)
+    merged = replace(largest, name="ideal", num_devices=devices)
+    alone = Problem(replace(problem.fleet, domains=(merged,), links={}), problem.job, ())
+    return exact(alone, context, (0,))
+
+
+def home_domain(problem: Problem, context: Context) -> Evaluated | None:
+    """The domain where the job was submitted, as most jobs run today; the first usable one where it names none."""
+    names = [domain.name for domain in problem.fleet.domains]
+    if not names:
+        return None
+    home = problem.job.home or names[0]
+    return exact(problem, context, (names.index(home),)) if home in names else None
+
+
+def mast_like(problem: Problem, context: Context) -> Evaluated | None:
+    """One region per job, by exhaustive search (MAST, OSDI'24: global placement, one region a job).
+
+    A region is the domains that share a `region` label, or a domain alone. Inside the region strata plans exactly,
+    which is more than MAST does: it has no step-time model (facts from the talk's abstract).
+    """
+    regions: dict[str, list[int]] = defaultdict(list)
+    for index, domain in enumerate(problem.fleet.domains):
+        regions[domain.region or domain.name].append(index)
+    candidates = (exact(problem, context, members[:POOL]) for members in regions.values())
+    return best([item for item in candidates if item is not None])
+
+
+def latency_blind(problem: Problem, context: Context) -> Evaluated | None:
+    """Strata's own search told that every link has no latency, then run with the real one."""
+    blind_links = {pair: replace(link, latency_s=0.0) for pair, link in problem.fleet.links.items()}
+    blind = replace(problem, fleet=replace(problem.fleet, links=blind_links))
+    chosen = exact(blind, context, range(min(len(problem.fleet.domains), POOL)))
+    return best(evaluate(problem, context, [chosen.plan])) if chosen is not None else None
