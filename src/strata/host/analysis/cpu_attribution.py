@@ -113,9 +113,9 @@ def _summed(key: Ints, value: Ints) -> tuple[Ints, Ints]:
     low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
     if high - low < 4 * len(key):
         total = np.bincount(key - low, weights=value).astype(np.int64)  # whole numbers below 2**53 are exact
-        some = np.arange(low, low + len(total))
+        keys = np.arange(low, low + len(total))
     else:
-        some, where = np.unique(key, return_inverse=True)
-        total = np.zeros(len(some), np.int64)
+        keys, where = np.unique(key, return_inverse=True)
+        total = np.zeros(len(keys), np.int64)
         np.add.at(total, where, value)
-    return some[total != 0], total[total != 0]
+    return keys[total != 0], total[total != 0]

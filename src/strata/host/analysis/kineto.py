@@ -141,12 +141,12 @@ def _devices(
             hint="--kineto-offset SECONDS (how far the profiler's clock is ahead), or --here on that machine",
         )
     threads = [_thread(record) for record in launches]
-    most = Counter(threads).most_common(1)[0][0] if threads else 0
+    busiest = Counter(threads).most_common(1)[0][0] if threads else 0
     by_correlation = {
         _argument(record, "correlation"): thread for record, thread in zip(launches, threads, strict=True)
     }
-    by_correlation[None] = most
-    tid = np.array([by_correlation.get(_argument(record, "correlation"), most) for record in busy], np.int64)
+    by_correlation[None] = busiest
+    tid = np.array([by_correlation.get(_argument(record, "correlation"), busiest) for record in busy], np.int64)
     device = np.array([_id(_argument(record, "device")) or _id(record.get("pid")) for record in busy], np.int64)
     order = np.argsort(start, kind="stable")
     for number in np.unique(device):

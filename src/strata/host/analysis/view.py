@@ -124,8 +124,8 @@ class View:
 
         A trainer that starts programs has a thread of its own name for each.
         """
-        some = np.flatnonzero(self.is_critical & (self.ran_ns + self.waited_ns > 0))
-        return tuple(some[np.argsort(-self.waited_ns[some], kind="stable")][:MOST_CRITICAL].tolist())
+        active = np.flatnonzero(self.is_critical & (self.ran_ns + self.waited_ns > 0))
+        return tuple(active[np.argsort(-self.waited_ns[active], kind="stable")][:MOST_CRITICAL].tolist())
 
     def waits_by(self, task: int) -> NDArray[np.intp]:
         """Return the waits of a thread."""
@@ -157,9 +157,9 @@ class View:
     @cached_property
     def _works_in_rounds(self) -> NDArray[np.bool_]:
         rounds = np.bincount(self.delays.task[self.delays.cause == Cause.WOKEN], minlength=len(self.tasks))
-        some = np.flatnonzero((rounds >= FEWEST_ROUNDS) & (rounds * 1e9 >= ROUNDS_PER_S * self.wall_ns))
-        some = some[np.argsort(-self.waited_ns[some], kind="stable")]
-        chosen = [i for i in some.tolist() if not _KERNEL.match(self.name(i))][:MOST_GUESSED]
+        candidates = np.flatnonzero((rounds >= FEWEST_ROUNDS) & (rounds * 1e9 >= ROUNDS_PER_S * self.wall_ns))
+        candidates = candidates[np.argsort(-self.waited_ns[candidates], kind="stable")]
+        chosen = [i for i in candidates.tolist() if not _KERNEL.match(self.name(i))][:MOST_GUESSED]
         guessed = np.zeros(len(self.tasks), bool)
         guessed[chosen] = not self.critical  # who named some wants no others
         return guessed

@@ -69,8 +69,8 @@ def _look(step: Step, machine: Machine) -> StepOutcome:
         before = machine.read(step.act, step.path, step.value)
     except ThreadGone as gone:
         # What an earlier step makes is not there yet.
-        made = "/strata-" in step.path and step.act in ("write", "attach")
-        return StepOutcome(step, "would") if made else StepOutcome(step, "skipped", why=str(gone))
+        is_made_earlier = "/strata-" in step.path and step.act in ("write", "attach")
+        return StepOutcome(step, "would") if is_made_earlier else StepOutcome(step, "skipped", why=str(gone))
     except OSError as error:
         return StepOutcome(step, "skipped", why=error.strerror or str(error))
     return StepOutcome(step, "already" if is_done(step, before) else "would", before)

@@ -53,7 +53,7 @@ def residents(root: Path = Path("/")) -> Residents:
     return Residents(
         frozenset(cpu_list(read_attribute(root / "sys/devices/system/cpu/online")) or os.sched_getaffinity(0)),
         frozenset(cpu_list(read_attribute(root / "sys/devices/system/node/has_memory")) or (0,)),
-        {user: frozenset(some) for user, some in groups.items()},
+        {user: frozenset(paths) for user, paths in groups.items()},
     )
 
 

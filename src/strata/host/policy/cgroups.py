@@ -88,7 +88,7 @@ def _others(jobs: Sequence[str], threads: Sequence[Classified], kernel: Kernel, 
     held_back = [top for top in sorted(users) if top and top not in map(_top, jobs)]
     may_idle = {top for top in held_back if top not in SYSTEM}
     # Whoever has processes there only would starve.
-    elsewhere = set().union(*(some for top, some in users.items() if top not in may_idle))
+    elsewhere = set().union(*(ids for top, ids in users.items() if top not in may_idle))
     for top in held_back:
         folder = f"{kernel.cgroup_root}{top}"
         if "cpu" in kernel.controllers and kernel.has_cpu_idle and top in may_idle and users[top] <= elsewhere:

@@ -159,8 +159,8 @@ class _Reader:
             self._fault(path, "should be an object of one key: Confined, Grouped or Open")
             return None
         ((name, body),) = kind.items()
-        made, path = KINDS.get(name), f"{path}.{name}"
-        if made is None:
+        kind_class, path = KINDS.get(name), f"{path}.{name}"
+        if kind_class is None:
             self._fault(path, f"no such kind{did_you_mean(name, KINDS)}")
             return None
         if not isinstance(body, dict):
@@ -178,7 +178,7 @@ class _Reader:
             values.setdefault("util_range", ANY_RANGE)
         extra = {key: value for key, value in body.items() if key not in types}
         self.unknown.extend(UnknownKey(f"{path}.{key}", key, name) for key in extra)
-        return made(**values, unknown=extra)
+        return kind_class(**values, unknown=extra)
 
     def _value(self, value: Any, form: Any, path: str) -> Any:
         """Return a value as its type has it; UNREAD, with a fault noted, where it is of another."""

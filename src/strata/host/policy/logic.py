@@ -61,9 +61,9 @@ def leave_none(alternatives: Sequence[Match]) -> bool:
 
     As two names left out in blocks of their own: what has the one name has not the other.
     """
-    some = [match for match in alternatives if not is_always(match)]
-    nices = set().union(*(_nices(match) for match in some if match.kind.startswith("Nice")))
-    return nices == set(NICE) or any(_either(a, b) or _either(b, a) for a, b in combinations(some, 2))
+    restrictive = [match for match in alternatives if not is_always(match)]
+    nices = set().union(*(_nices(match) for match in restrictive if match.kind.startswith("Nice")))
+    return nices == set(NICE) or any(_either(a, b) or _either(b, a) for a, b in combinations(restrictive, 2))
 
 
 def _either(a: Match, b: Match) -> bool:

@@ -36,13 +36,13 @@ def measure(plan: RolloutPlan, path: str | Path) -> float:
     pattern = plan.pattern or (QPS_PATTERN if plan.unit is Unit.QPS else "")
     name = plan.metric or ("" if plan.pattern else DCGM.get(plan.unit, ""))
     if name:
-        values, what = prometheus_values(text, name), f"no sample of {name}"
+        values, missing = prometheus_values(text, name), f"no sample of {name}"
     elif pattern:
-        values, what = _after_warm_up(log_values(text, pattern)), f"no line with {pattern}"
+        values, missing = _after_warm_up(log_values(text, pattern)), f"no line with {pattern}"
     else:
-        values, what = _after_warm_up(step_times_s(text, path)), "no ProfilerStep"
+        values, missing = _after_warm_up(step_times_s(text, path)), "no ProfilerStep"
     if not values:
-        raise UsageError(f"{path}: {what}: nothing to measure {plan.unit} by")
+        raise UsageError(f"{path}: {missing}: nothing to measure {plan.unit} by")
     # A median where single values go astray (a step that writes a checkpoint); over GPUs all count.
     value = float(np.mean(values) if plan.unit in DCGM else np.median(values))
     if not (math.isfinite(value) and value > 0):

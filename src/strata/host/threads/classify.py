@@ -123,10 +123,10 @@ def _process(snapshot: Snapshot, pid: int, users: set[int]) -> _Process:
 
 
 def _crew(threads: Sequence[Thread]) -> _Crew:
-    some = [thread for thread in threads if not thread.is_leader and thread.name == thread.process]
-    num_runs = sum(thread.num_runs for thread in some)
-    run_s = sum(thread.run_s or 0.0 for thread in some)
-    return _Crew(len(some), sum(thread.busy for thread in some), run_s / num_runs if num_runs else 0.0)
+    unnamed = [thread for thread in threads if not thread.is_leader and thread.name == thread.process]
+    num_runs = sum(thread.num_runs for thread in unnamed)
+    run_s = sum(thread.run_s or 0.0 for thread in unnamed)
+    return _Crew(len(unnamed), sum(thread.busy for thread in unnamed), run_s / num_runs if num_runs else 0.0)
 
 
 def _classified(thread: Thread, process: _Process) -> Classified:

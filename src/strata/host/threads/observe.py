@@ -37,10 +37,10 @@ def observe(root: Path = Path("/"), *, gpus: tuple[Gpu, ...] | None = None) -> S
     devices: dict[int, tuple[str, ...]] = {}
     num_hidden = 0
     for folder in proc.glob("[0-9]*"):
-        some = _threads(folder, uptime_s)
-        if not some:
+        members = _threads(folder, uptime_s)
+        if not members:
             continue
-        threads += some
+        threads += members
         held = _devices(folder)
         if held is None:
             num_hidden += 1
@@ -65,8 +65,8 @@ def _threads(process: Path, uptime_s: float) -> list[Thread]:
     # Kernel threads have no memory of their own, and nothing here places them.
     if not leader or "VmSize" not in leader:
         return []
-    some = [_thread(folder, leader, uptime_s) for folder in process.glob("task/[0-9]*")]
-    return [thread for thread in some if thread is not None]
+    tasks = [_thread(folder, leader, uptime_s) for folder in process.glob("task/[0-9]*")]
+    return [thread for thread in tasks if thread is not None]
 
 
 def _thread(task: Path, leader: Mapping[str, str], uptime_s: float) -> Thread | None:

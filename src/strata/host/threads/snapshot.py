@@ -92,7 +92,7 @@ class Snapshot:
         by_pid: dict[int, list[Thread]] = {}
         for thread in self.threads:
             by_pid.setdefault(thread.pid, []).append(thread)
-        return {pid: tuple(some) for pid, some in by_pid.items()}
+        return {pid: tuple(members) for pid, members in by_pid.items()}
 
     @cached_property
     def is_listed(self) -> bool:

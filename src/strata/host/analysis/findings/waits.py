@@ -44,8 +44,8 @@ def delayed(view: View) -> Iterator[Finding]:
         share = share_of(culprits, name)
         rounds = int(np.count_nonzero(view.delays.cause[waits] == Cause.WOKEN))
         rate = rounds * 1e9 / lived_ns
-        most = rate * (1 + without(total_ns / lived_ns))
-        more = f"; without them up to {most:,.0f} rounds a second instead of {rate:,.0f}" if rounds >= MANY else ""
+        peak = rate * (1 + without(total_ns / lived_ns))
+        more = f"; without them up to {peak:,.0f} rounds a second instead of {rate:,.0f}" if rounds >= MANY else ""
         yield of_thread(
             view,
             task,

@@ -32,8 +32,8 @@ def conditions(layers: Sequence[Place]) -> Iterator[LintFinding]:
             if match.kind == "CgroupRegex":
                 num_regexes += 1
                 if num_regexes == MAX_CGROUP_REGEXES + 1:
-                    what = f"more than {MAX_CGROUP_REGEXES} CgroupRegex in one policy"
-                    yield finding_at("matches-too-many", path, what=what)
+                    problem = f"more than {MAX_CGROUP_REGEXES} CgroupRegex in one policy"
+                    yield finding_at("matches-too-many", path, what=problem)
         yield from _template(at, is_last=at is layers[-1])
     yield from _hints(layers)
     yield from _gpu(layers)
@@ -41,12 +41,12 @@ def conditions(layers: Sequence[Place]) -> Iterator[LintFinding]:
 
 def _counts(at: Place) -> Iterator[LintFinding]:
     if len(at.layer.matches) > MAX_ORS:
-        what = f"{len(at.layer.matches)} blocks; a layer takes {MAX_ORS}"
-        yield finding_at("matches-too-many", f"{at.path}.matches", what=what)
+        problem = f"{len(at.layer.matches)} blocks; a layer takes {MAX_ORS}"
+        yield finding_at("matches-too-many", f"{at.path}.matches", what=problem)
     for number, block in enumerate(at.layer.matches):
         if len(block) > MAX_ANDS:
-            what = f"{len(block)} conditions; a block takes {MAX_ANDS}"
-            yield finding_at("matches-too-many", at.block(number), what=what)
+            problem = f"{len(block)} conditions; a block takes {MAX_ANDS}"
+            yield finding_at("matches-too-many", at.block(number), what=problem)
 
 
 def _text(path: str, match: Match) -> Iterator[LintFinding]:

@@ -33,8 +33,8 @@ def who(layer: Layer, *, is_first: bool = False) -> str:
     if layer.matches == ((),):
         return f"Every thread{before}."
     blocks = list(_blocks(layer.matches))
-    each = f"; one layer like this for each cgroup where {_sentence(layer.template)}" if layer.template else ""
-    return f"Threads where {'; or '.join(blocks)}{before}{each}."
+    copies = f"; one layer like this for each cgroup where {_sentence(layer.template)}" if layer.template else ""
+    return f"Threads where {'; or '.join(blocks)}{before}{copies}."
 
 
 _WORDS: Final[Mapping[str, str | tuple[str, str]]] = {

@@ -55,8 +55,8 @@ def _dropped(path: str, key: str, known: Sequence[str], *, where: str) -> Iterat
         yield finding_at("key-ignored", path, key=key, where=where)
         return
     close = closest(key, known)
-    meant = f"; did you mean {close}?" if close else ""
-    yield finding_at("key-unknown", path, key=key, meant=meant)
+    suggestion = f"; did you mean {close}?" if close else ""
+    yield finding_at("key-unknown", path, key=key, meant=suggestion)
 
 
 def _ranges(at: Place, kind: Any) -> Iterator[LintFinding]:

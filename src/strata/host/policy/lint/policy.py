@@ -25,13 +25,13 @@ def lint(policy: ParsedPolicy, *, site: TargetMachine | None = None) -> tuple[Li
     # A file that is no list has no layers to count.
     is_list = not any(fault.path == "" for fault in policy.faults)
     by_itself = [*conditions(partial), *keys(partial), *room(partial, site)]
-    some = [
+    findings = [
         *(finding_at("policy-unreadable", fault.path, fault=fault.message) for fault in policy.faults),
         *(order(layers, count=len(policy.layers)) if is_list else ()),
         *dropped(policy.unknown),
         *(finding for finding in by_itself if not _is_of(unread, finding.reason.subject)),
     ]
-    return tuple(sorted(some, key=_place))
+    return tuple(sorted(findings, key=_place))
 
 
 def _is_of(unread: Sequence[str], path: str) -> bool:
