@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.tokens import BOS, EOS, VOCAB_SIZE, StopFinder, TextStream, decode, encode
+from strata.serving.tokens import BOS, EOS, VOCAB_SIZE, StopFinder, TextStream, encode
+from tests.serving.texts import decode
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))

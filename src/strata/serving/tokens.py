@@ -20,11 +20,6 @@ def encode(text: str) -> tuple[int, ...]:
     return (BOS, *text.encode("utf-8", errors="replace"))
 
 
-def decode(tokens: Iterable[int]) -> str:
-    """Return the text of tokens; what is no UTF-8 is shown as U+FFFD, begins and ends as nothing."""
-    return bytes(token for token in tokens if token < BOS).decode("utf-8", errors="replace")
-
-
 class TextStream:
     """Tokens as they come to text as it is known: a character appears when its last byte is there."""
 

@@ -24,9 +24,10 @@ from strata.serving.gateway.workers import Workers
 from strata.serving.live.config import SchedulerConfig
 from strata.serving.live.core import Core
 from strata.serving.live.events import Tick
-from strata.serving.tokens import decode, encode
+from strata.serving.tokens import encode
 from strata.serving.wire import GenerateMessage, RangeMessage
 from strata.serving.worker.shape import Shape
+from tests.serving.texts import decode
 
 SHAPE = Shape(num_layers=4, hidden_size=32)
 FAST = SchedulerConfig(heartbeat_timeout=12.0, heartbeat_interval_s=1.0)

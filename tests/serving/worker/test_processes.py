@@ -9,8 +9,9 @@ from itertools import count
 import httpx
 import pytest
 
-from strata.serving.tokens import EOS, decode, encode
+from strata.serving.tokens import EOS, encode
 from strata.serving.worker.shape import Shape
+from tests.serving.texts import decode
 from tests.serving.worker.processes import Processes
 from tests.support.real_processes import LIMIT_S, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from strata.clock import Clock
@@ -25,13 +25,6 @@ AFTER_FAULT_S: Final = 1.0
 """Pause to the next tick after one that went wrong."""
 
 
-@dataclass(slots=True)
-class _Attempt:
-    number: int
-    node_ids: list[str]
-    task: asyncio.Task[None]
-
-
 class Driver:
     """One model: its scheduler, its requests, and the tasks that run them. clock: monotonic seconds."""
 
@@ -41,12 +34,11 @@ class Driver:
         self.streams: dict[str, RequestStream] = {}
         self.tasks = TaskSet(lambda error: self._fault("task", error))
         self.num_heartbeats = 0
-        self._attempts: dict[str, _Attempt] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def running_on(self, node_id: str) -> frozenset[str]:
         """Return the requests whose present attempt uses a node."""
-        return frozenset(name for name, attempt in self._attempts.items() if node_id in attempt.node_ids)
+        return frozenset(name for name, stream in self.streams.items() if node_id in stream.node_ids)
 
     # What happens
 
@@ -88,9 +80,8 @@ class Driver:
     def leave(self, stream: RequestStream) -> None:
         """Forget a request whose client has its answer, or has gone."""
         if not stream.is_over:
-            stream.fail(ApiError(499, "the client disconnected", "cancelled"))
-            self._close(stream)
             self.post(events.Cancelled(stream.request_id))
+            self._fail(stream, ApiError(499, "the client disconnected", "cancelled"))
 
     def give_up(self) -> None:
         """End all requests: there is no time left for them."""
@@ -156,10 +147,8 @@ class Driver:
         if stream is None or stream.is_over:
             self.post(events.Cancelled(dispatch.request_id))  # or it would hold its slots until some heartbeat
             return
-        stream.begin(dispatch.attempt)
         task = self.tasks.start(self._run(stream, dispatch))
-        nodes = [stage.node_id for stage in dispatch.route.stages]
-        self._attempts[dispatch.request_id] = _Attempt(dispatch.attempt, nodes, task)
+        stream.begin(dispatch.attempt, task, [stage.node_id for stage in dispatch.route.stages])
 
     def _first_token(self, stream: RequestStream) -> None:
         if stream.first_s is None:
@@ -174,13 +163,13 @@ class Driver:
         except Exception as error:
             self._fault("attempt", error)
             result = AttemptResult(error=f"{type(error).__name__}: {error}")
-        if stream.attempt != number or stream.is_over:
+        if stream.attempt != number or stream.is_over or not stream.node_ids:
             return
-        attempt = self._attempts.pop(request_id)
+        node_ids, stream.node_ids = stream.node_ids, []
         outcome = "ok" if result.finish is not None else "refused" if result.fault else "failed"
         self.meters.attempts.labels(self.name, outcome).inc()
         if not result.is_clean:
-            others = [name for name in attempt.node_ids if name != result.suspect]
+            others = [name for name in node_ids if name != result.suspect]
             self.tasks.start(self.backend_client.abort(others, request_id, number))
         if result.finish is not None:
             stream.end(result.finish)
@@ -196,13 +185,10 @@ class Driver:
             self.post(events.Failed(request_id, number, stream.num_generated, result.suspect))
 
     def _stop_attempt(self, request_id: str, number: int) -> None:
-        attempt = self._attempts.get(request_id)
-        if attempt is None or attempt.number != number:
-            return
-        del self._attempts[request_id]
-        attempt.task.cancel()
-        self.meters.attempts.labels(self.name, "aborted").inc()
-        self.tasks.start(self.backend_client.abort(attempt.node_ids, request_id, number))
+        stream = self.streams.get(request_id)
+        if stream and stream.attempt == number and (node_ids := stream.stop()):
+            self.meters.attempts.labels(self.name, "aborted").inc()
+            self.tasks.start(self.backend_client.abort(node_ids, request_id, number))
 
     # Endings
 
@@ -224,9 +210,8 @@ class Driver:
             event.request.request_id if isinstance(event, events.Arrive) else getattr(event, "request_id", "")
         )
         if stream := self.streams.get(request_id):
+            self._stop_attempt(request_id, stream.attempt)
             self._fail(stream, ApiError(500, "internal error", "internal"))
-            if attempt := self._attempts.get(request_id):
-                self._stop_attempt(request_id, attempt.number)
             if not isinstance(event, events.Cancelled):
                 self.post(events.Cancelled(request_id))
 

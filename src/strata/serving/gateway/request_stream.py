@@ -35,6 +35,9 @@ class RequestStream:
     ) -> None:
         self.request, self.signal, self.prompt, self.arrived_s = request, signal, prompt, arrived_s
         self.attempt = 0
+        self.node_ids: list[str] = []
+        """Where the present attempt runs."""
+        self._task: asyncio.Task[None] | None = None
         self.generated: list[int] = []
         self.text = ""
         """What an engine wrote so far, for another to go on from."""
@@ -66,9 +69,17 @@ class RequestStream:
         """Tokens so far; an engine's own count where it gave one."""
         return self.engine_usage or Usage(self.signal.prompt_tokens, self.num_generated)
 
-    def begin(self, attempt: int) -> None:
+    def begin(self, attempt: int, task: asyncio.Task[None], node_ids: list[str]) -> None:
         """Let another attempt write, after what there is."""
-        self.attempt, self._has_begun, self.num_resumed = attempt, False, self.num_generated
+        self.attempt, self._task, self.node_ids = attempt, task, node_ids
+        self._has_begun, self.num_resumed = False, self.num_generated
+
+    def stop(self) -> list[str]:
+        """Cancel the present attempt; return the nodes it was on, none where it has ended already."""
+        node_ids, self.node_ids = self.node_ids, []
+        if node_ids and self._task:
+            self._task.cancel()
+        return node_ids
 
     def note_token(self) -> None:
         """Note that the present attempt has something to show."""

@@ -37,6 +37,7 @@ OBJECTIVES: Final = {
 }
 WORTH_SAYING: Final = 0.005
 """Differences below this share are not a reason."""
+FIGURES: Final = ("tokens_per_s", "decode_s", "ttft_s", "requests_per_s", "goodput_per_s", "link_share")
 AGES_S: Final = 1e9
 NEXT_TO_NONE: Final = 1e-9
 WAITS: Final = 0.3
@@ -67,12 +68,7 @@ class ServingAnswer:
         figures: dict[str, Any] | None = None
         if estimate is not None:
             figures = {
-                "tokens_per_s": estimate.tokens_per_s,
-                "decode_s": estimate.decode_s,
-                "ttft_s": estimate.ttft_s,
-                "requests_per_s": estimate.requests_per_s,
-                "goodput_per_s": estimate.goodput_per_s,
-                "link_share": estimate.link_share,
+                **{name: getattr(estimate, name) for name in FIGURES},
                 "stages_tokens_per_s": allocation.performance.tokens_per_s,
                 "bound_tokens_per_s": allocation.bound_tokens_per_s,
                 "gap": None if allocation.gap is None else max(0.0, allocation.gap),
