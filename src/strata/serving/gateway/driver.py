@@ -48,21 +48,21 @@ class Driver:
         Whatever goes wrong is told and counted here, and the next event is served as if nothing had happened.
         """
         try:
-            instructions = self.core.handle(event, self.clock())
+            orders = self.core.handle(event, self.clock())
         except Exception as error:
             self._fault(type(event).__name__, error)
             self._drop(event)
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(AFTER_FAULT_S, self._tick)
             return ()
-        for instruction in instructions:
+        for instruction in orders:
             self.meters.instructions.labels(self.name, type(instruction).__name__).inc()
             try:
                 self._do(instruction)
             except Exception as error:
                 self._fault(type(instruction).__name__, error)
         self._set_timer()
-        return instructions
+        return orders
 
     def submit(
         self, request: GenerationRequest, request_id: str, *, ttft_goal_s: float, tpot_goal_s: float

@@ -68,7 +68,7 @@ class Arrangement:
             ):
                 self._has_news |= abs(new.at(units) - known.at(units)) > NEWS * known.at(units)
 
-    def tell(self, requests: InFlightRequests, rollout: Rollout, members: Members) -> None:
+    def arrange(self, requests: InFlightRequests, rollout: Rollout, members: Members) -> None:
         """Arrange the router for what serves, unless it is already."""
         if self._is_checked:
             return

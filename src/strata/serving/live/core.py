@@ -343,5 +343,5 @@ class Core:
         out = self._rollout.advance(now_s) if self._rollout.is_dry() else []
         if self._plan_due_s is not None and now_s >= self._plan_due_s and not self._is_planning:
             out.append(self._plan(now_s))
-        self._arrangement.tell(self._requests, self._rollout, self._members)
+        self._arrangement.arrange(self._requests, self._rollout, self._members)
         return out + self._requests.dispatch(now_s)

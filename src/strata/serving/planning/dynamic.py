@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from strata.arrays import Floats
 from strata.serving.planning.allocation import Pipeline, pipeline_of
 from strata.serving.planning.cuts import best_cuts
 from strata.serving.planning.evaluation import RingEvaluator
-from strata.serving.planning.pool import Array, NodePool
+from strata.serving.planning.pool import NodePool
 from strata.serving.planning.split import least_bottleneck
 
 WINDOW = 24
@@ -77,35 +78,22 @@ def quickest_from(pool: NodePool, window: tuple[int, ...]) -> tuple[float, list[
         return np.inf, [], []
     if closing == 0:
         return best, [window[0]], [L]
-    return best, *_trace(pool, window, reach, enter, prefix, hop, closing)
+    j, end = closing, L
+    members, counts = [], []
+    while j > 0:
+        capacity = pool.nodes[window[j]].capacity
+        low = max(0, end - (capacity.last if j == closing else capacity.middle))
+        begin = low + int(np.argmin((enter[j] - prefix[j])[low:end]))
+        members.append(window[j])
+        counts.append(end - begin)
+        j, end = int(np.argmin(reach[:j, begin] + hop[:j, j])), begin
+    return best, [window[0], *reversed(members)], [end, *reversed(counts)]
 
 
-def _take(enter: Array, prefix: Array, capacity: int) -> Array:
+def _take(enter: Floats, prefix: Floats, capacity: int) -> Floats:
     """Return the least time at which each layer is the end of a node's share, given when each may be its start."""
     L = len(prefix) - 1
     reach, start = np.full(L + 1, np.inf), enter - prefix
     for count in range(1, min(capacity, L) + 1):
         np.minimum(reach[count:], start[:-count] + prefix[count:], out=reach[count:])
     return reach
-
-
-def _trace(
-    pool: NodePool,
-    window: tuple[int, ...],
-    reach: Array,
-    enter: Array,
-    prefix: Array,
-    hop: Array,
-    closing: int,
-) -> tuple[list[int], list[int]]:
-    j, end = closing, pool.num_layers
-    members, counts = [], []
-    while j > 0:
-        capacity = pool.nodes[window[j]].capacity
-        most = capacity.last if j == closing else capacity.middle
-        low = max(0, end - most)
-        begin = low + int(np.argmin((enter[j] - prefix[j])[low:end]))
-        members.append(window[j])
-        counts.append(end - begin)
-        j, end = int(np.argmin(reach[:j, begin] + hop[:j, j])), begin
-    return [*reversed([*members, window[0]])], [*reversed([*counts, end])]

@@ -17,8 +17,6 @@ from strata.arrays import Bools, Floats
 from strata.decision import Reason
 from strata.serving.planning.service import ServiceGoals
 
-Array = Floats
-
 
 class LayerCapacity(NamedTuple):
     """Most layers a node holds, by its place in a pipeline: the first keeps the embedding, the last the head."""
@@ -60,7 +58,7 @@ class NodePool:
     nodes: tuple[PoolNode, ...]
     num_layers: int
     batch: int
-    hop_s: Array
+    hop_s: Floats
     service: ServiceGoals | None = None
     held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -70,7 +68,7 @@ class NodePool:
         nodes: list[PoolNode],
         num_layers: int,
         batch: int,
-        hop_s: Array,
+        hop_s: Floats,
         *,
         service: ServiceGoals | None = None,
         held: Mapping[str, tuple[int, int]] | None = None,
@@ -120,9 +118,9 @@ class NodePool:
         return rows
 
     @cached_property
-    def near_s(self) -> Array:
+    def near_s(self) -> Floats:
         """There and back, halved [N, N]; infinite on the diagonal."""
-        near: Array = (self.hop_s + self.hop_s.T) / 2
+        near: Floats = (self.hop_s + self.hop_s.T) / 2
         np.fill_diagonal(near, np.inf)
         return near
 
@@ -143,7 +141,7 @@ CLEAR_GAP = 2.0
 """Latencies fall into "inside" and "across" where two neighbouring ones differ by at least this factor."""
 
 
-def _regions(near_s: Array) -> list[int]:
+def _regions(near_s: Floats) -> list[int]:
     n = len(near_s)
     values = np.unique(near_s[np.isfinite(near_s) & (near_s > 0)])
     if len(values) < 2:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -69,59 +69,32 @@ class Search:
             if a == b or p == q == IDLE:
                 continue
             if p == q:
-                self._reorder(p, a, heat)
+                if len(self._pipelines[p].members) > 2:
+                    self._change([(p, a, a)], heat)
             elif p == IDLE or (q != IDLE and rng.random() < 0.5):
-                self._move(a, p, q, heat)
+                self._change([(p, a, None), (q, None, a)], heat)
             elif q == IDLE and rng.random() < 0.3:
-                self._move(a, p, IDLE, heat)
+                self._change([(p, a, None)], heat)
             else:
-                self._swap(a, b, heat)
+                self._change([(p, a, b), (q, b, a)], heat)
         return moves
 
-    def _without(self, ring: list[int], node: int) -> list[int]:
-        at = ring.index(node)
-        return ring[:at] + ring[at + 1 :]
-
-    def _with(self, ring: list[int], node: int) -> list[int]:
-        at = insertion(self._hops, ring, node)[1]
-        return [*ring[:at], node, *ring[at:]]
-
-    def _move(self, a: int, p: int, q: int, heat: float) -> None:
-        new = []
-        if p != IDLE:
-            rest = self._without(self._pipelines[p].members, a)
-            if rest:
-                ring = self._evaluator.evaluate(rest)
-                if ring is None:
-                    return
-                new.append(ring)
-        if q != IDLE:
-            ring = self._evaluator.evaluate(self._with(self._pipelines[q].members, a))
-            if ring is None:
-                return
-            new.append(ring)
-        self._propose([x for x in (p, q) if x != IDLE], new, heat)
-
-    def _swap(self, a: int, b: int, heat: float) -> None:
-        new, old = [], []
-        for gone, come in ((a, b), (b, a)):
-            p = self._where[gone]
+    def _change(self, changes: Sequence[tuple[int, int | None, int | None]], heat: float) -> None:
+        """Propose pipelines, each (its key, a node that goes, a node that comes); idle nodes are in none."""
+        old, new = list[int](), list[Ring]()
+        for p, gone, come in changes:
             if p == IDLE:
                 continue
-            members = self._with(self._without(self._pipelines[p].members, gone), come)
-            ring = self._evaluator.evaluate(members)
-            if ring is None:
+            members = [i for i in self._pipelines[p].members if i != gone]
+            if come is not None:
+                members.insert(insertion(self._hops, members, come)[1], come)
+            ring = self._evaluator.evaluate(members) if members else None
+            if ring is not None:
+                new.append(ring)
+            elif members:
                 return
             old.append(p)
-            new.append(ring)
         self._propose(old, new, heat)
-
-    def _reorder(self, p: int, a: int, heat: float) -> None:
-        members = self._pipelines[p].members
-        if len(members) > 2:
-            ring = self._evaluator.evaluate(self._with(self._without(members, a), a))
-            if ring is not None:
-                self._propose([p], [ring], heat)
 
     def _rebuild(self, heat: float) -> None:
         """Take a node's pipeline and one or two near ones apart, with idle nodes near, and cut them anew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from typing import Final
 
 from strata.serving.tasks import TaskSet
@@ -16,52 +17,55 @@ STEP_LIMIT_S: Final = 30.0
 """How long one stage may take over a step, waiting for its turn included; a chain has this times its stages."""
 
 
+@dataclass(slots=True)
+class _Drive:
+    """One attempt: the step whose token it waits for, and the steps that are on their way along the chain."""
+
+    step: int = 0
+    token: asyncio.Future[int] | None = None
+    steps: set[asyncio.Task[None]] = field(default_factory=set)
+    is_aborted: bool = False
+
+
 class ChainDriver:
     """The attempts that are driven from here, each with the token it waits for."""
 
     def __init__(self, *, step_limit_s: float = STEP_LIMIT_S) -> None:
-        self.waiting: dict[Key, asyncio.Future[int]] = {}
-        self.driven: set[Key] = set()
+        self.driven: dict[Key, _Drive] = {}
         self.num_tokens = 0
         self.step_limit_s = step_limit_s
-        self._steps: dict[Key, int] = {}
-        self._aborted: set[Key] = set()
         self.loose = TaskSet(lambda _error: None)
         """Steps whose token has come or is not wanted: only the chain's answer is due, which nobody waits for."""
 
     def deliver(self, message: TokenMessage) -> None:
         """Take a token; one nobody waits for (of an aborted attempt, or a second time) is dropped."""
-        key = Key(message.request_id, message.attempt)
-        future = self.waiting.get(key)
-        if future is not None and not future.done() and self._steps[key] == message.step:
-            future.set_result(message.token)
+        drive = self.driven.get(Key(message.request_id, message.attempt))
+        if drive and drive.token and not drive.token.done() and drive.step == message.step:
+            drive.token.set_result(message.token)
 
     def abort(self, key: Key) -> None:
         """End an attempt: its stream says so and closes."""
-        if key in self.driven:
-            self._aborted.add(key)
-        if (future := self.waiting.get(key)) is not None and not future.done():
-            future.set_exception(ChainError("aborted"))
+        if drive := self.driven.get(key):
+            drive.is_aborted = True
+            if drive.token and not drive.token.done():
+                drive.token.set_exception(ChainError("aborted"))
 
     async def generate(self, stage: StageRunner, message: GenerateMessage) -> AsyncGenerator[GenerateLine, None]:
         """Yield the tokens of an attempt as they come, then how it ended; frees nothing on other workers."""
         key = Key(message.request_id, message.attempt)
         assert key not in self.driven, "who asks has looked"
-        self.driven.add(key)
-        steps: set[asyncio.Task[None]] = set()
+        drive = self.driven[key] = _Drive()
         try:
-            async for line in self._tokens(stage, message, key, steps):
+            async for line in self._tokens(stage, message, drive):
                 yield line
         except ChainError as fault:
             yield GenerateLine(error=str(fault), node_id=fault.node_id)
         finally:
-            self.driven.discard(key)
-            self._aborted.discard(key)
-            self._steps.pop(key, None)
-            if future := self.waiting.pop(key, None):
-                future.cancel()
+            del self.driven[key]
+            if drive.token:
+                drive.token.cancel()
             stage.holder.stop(key)
-            for step in steps:
+            for step in drive.steps:
                 self.loose.keep(step)
 
     async def close(self) -> None:
@@ -69,7 +73,7 @@ class ChainDriver:
         await self.loose.close()
 
     async def _tokens(
-        self, stage: StageRunner, message: GenerateMessage, key: Key, steps: set[asyncio.Task[None]]
+        self, stage: StageRunner, message: GenerateMessage, drive: _Drive
     ) -> AsyncGenerator[GenerateLine, None]:
         most = stage.holder.shape.max_positions
         given = [*message.prompt, *message.generated]
@@ -80,7 +84,7 @@ class ChainDriver:
         for number in range(message.max_tokens):
             if num_written >= message.max_tokens or position + len(given) >= most:
                 break
-            if key in self._aborted:  # between two steps
+            if drive.is_aborted:  # between two steps
                 raise ChainError("aborted")
             header = StepHeader(
                 request_id=message.request_id,
@@ -94,7 +98,7 @@ class ChainDriver:
                 temperature=message.temperature,
                 seed=message.seed,
             )
-            token = await self._token(stage, header, given, key, steps)
+            token = await self._token(stage, header, given, drive)
             if token in message.stop_tokens:
                 yield GenerateLine(finish="stop")
                 return
@@ -103,15 +107,13 @@ class ChainDriver:
             num_written, position, given, replayed = num_written + 1, position + len(given), [token], 0
         yield GenerateLine(finish="length")
 
-    async def _token(
-        self, stage: StageRunner, header: StepHeader, given: list[int], key: Key, steps: set[asyncio.Task[None]]
-    ) -> int:
+    async def _token(self, stage: StageRunner, header: StepHeader, given: list[int], drive: _Drive) -> int:
         """Return the token of a step, or raise the ChainError of whichever step of the sequence met it.
 
         The token is not held up by the answers along the chain: those of earlier steps may still be on their way.
         """
-        self._steps[key] = header.step
-        self.waiting[key] = future = asyncio.get_running_loop().create_future()
+        steps, future = drive.steps, asyncio.get_running_loop().create_future()
+        drive.step, drive.token = header.step, future
         steps.add(asyncio.create_task(stage.step(header, given)))
         # Longer than any hop waits for the rest of the chain: the worker next to the trouble names it.
         limit_s = self.step_limit_s * (len(header.stages) + 1)

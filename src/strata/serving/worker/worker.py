@@ -66,7 +66,7 @@ class Worker:
     @property
     def running(self) -> tuple[str, ...]:
         """Requests that hold something here."""
-        keys = self.holder.sequences.keys() | self.driver.driven
+        keys = self.holder.sequences.keys() | self.driver.driven.keys()
         return tuple(sorted({key.request_id for key in keys}))
 
     def take_samples(self) -> tuple[Sample, ...]:
