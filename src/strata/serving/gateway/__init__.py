@@ -1,11 +1,12 @@
 """The gateway: OpenAI-compatible requests in, attempts on nodes out; one `live.core.Core` a model decides.
 
-A request takes these forms on its way. `openai.parse` reads JSON into a `GenerationRequest`. The model's
-`BackendClient` (`workers` or `engines`) admits it: a `RequestSignal` is all that the scheduler sees of it.
-`Driver` joins both in a `RequestStream`, which attempts write and `GenerationResponse` reads, and posts `Arrive`
-to the core. The core keeps its own `InFlightRequest` and answers with `Dispatch`; the driver runs that as one
-attempt, to a worker as a `GenerateMessage`, to an engine as the JSON that came. How it ended (`AttemptResult`)
-goes back to the core as an event; an attempt that broke off is dispatched again.
+A request has three forms. What a client sent, checked, is a `GenerationRequest` (`openai`). The model's
+`BackendClient` (`workers` or `engines`) admits it: a `RequestSignal` is all that the scheduler sees of it. A worker
+gets a `GenerateMessage`, an engine the JSON that came. Two objects keep how far it is: the `RequestStream` here,
+which attempts write and `GenerationResponse` reads, and the core's own `InFlightRequest`.
+
+`Driver` posts what happens to the core as events and runs each `Dispatch` as one attempt; how that ended
+(`AttemptResult`) is the next event, and an attempt that broke off is dispatched again.
 
 `app` has the endpoints, `nodes` those of workers, `discovery` watches engines, `build` puts it together.
 """
