@@ -85,7 +85,7 @@ class JoinMessage(NodeMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StepSample:
     """One measurement of a node: layers [first, end) took so long.
 
     units: sequences of a decode step, tokens of a prompt; context: tokens already cached, mean over sequences.
@@ -105,7 +105,7 @@ class HeartbeatMessage(NodeMessage):
     running: tuple[Name, ...] = ()
     loaded: tuple[Count, ...] = ()
     hop_s: dict[str, Seconds] = Field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[StepSample, ...] = ()
 
 
 class LeaveMessage(NodeMessage):

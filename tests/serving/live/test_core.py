@@ -19,7 +19,7 @@ from strata.serving.live.events import (
 from strata.serving.live.instructions import Abort, Dispatch, EvictNode, Load, Reject, RejectJoin, Replan
 from strata.serving.live.replan import answer
 from strata.serving.live.rollout import PipelinePhase
-from strata.serving.wire import Sample
+from strata.serving.wire import StepSample
 from tests.serving.live.cluster import Cluster, node, request
 from tests.support.laws import examples
 
@@ -306,7 +306,7 @@ def test_a_suspect_that_joins_once_more_is_given_work_again():
 def test_measurements_reach_the_routers_with_the_next_tick():
     cluster = Cluster("a", "b")
     before = cluster.core.nodes()[0].decode_s
-    slow = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    slow = tuple(StepSample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
     cluster.tell(Heartbeat("a", 1, samples=slow))
     cluster.tell(Tick())
     assert cluster.core.nodes()[0].decode_s > 5 * before
@@ -322,7 +322,7 @@ def arrangements(cluster):
 
 def test_routers_are_not_arranged_for_measurements_that_change_nothing():
     cluster = Cluster("a", "b")
-    samples = tuple(Sample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
+    samples = tuple(StepSample("decode", 0, 16, 8, 200.0, 1.0) for _ in range(20))
     cluster.tell(Heartbeat("a", 1, hop_s={"b": 0.002}, samples=samples))
     cluster.tell(Tick())
     seen = arrangements(cluster)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.serving.wire import RangeMessage, Sample, TokenMessage
+from strata.serving.wire import RangeMessage, StepSample, TokenMessage
 from strata.serving.worker.holder import Key
 from tests.serving.worker.builders import SHAPE, Cluster, load
 from tests.support.laws import examples
@@ -341,7 +341,7 @@ def test_what_is_measured_while_samples_are_taken_is_told_the_next_time():
                         self.append(replace(sample, context=0.0))
                     return sample
 
-            worker.stage.samples = Meanwhile(Sample("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
+            worker.stage.samples = Meanwhile(StepSample("decode", 0, 6, units, 1.0, 0.1) for units in (1, 2))
             return worker.take_samples(), worker.take_samples(), worker.take_samples()
 
     assert [[one.units for one in samples] for samples in run(timeline())] == [[1, 2], [1, 2], []]

@@ -9,7 +9,7 @@ from strata.decision import Reason
 from strata.serving.node import Node
 from strata.serving.planning.allocation import Pipeline
 from strata.serving.request import RequestSignal
-from strata.serving.wire import Sample
+from strata.serving.wire import StepSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Heartbeat:
     incarnation: int
     running: frozenset[str] = frozenset()
     hop_s: Mapping[str, float] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[StepSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from strata.serving.replay.fault_events import FaultEvent
 from strata.serving.replay.record import CounterSnapshot, QueueSample, Record, SimulatedRequest
 from strata.serving.replay.service import Attempt, Machine, SimulatedService
 from strata.serving.request import RequestSignal
-from strata.serving.wire import Sample
+from strata.serving.wire import StepSample
 from strata.simulate.event_clock import EventClock
 from strata.workload.requests import Request
 
@@ -250,19 +250,19 @@ class Replay:
         self._tell(events.Heartbeat(name, incarnation, frozenset(machine.heads), samples=self._samples(machine)))
         self.clock.at(self.clock.now + self._environment.heartbeat_interval_s, self._heartbeat, name, incarnation)
 
-    def _samples(self, machine: Machine) -> tuple[Sample, ...]:
+    def _samples(self, machine: Machine) -> tuple[StepSample, ...]:
         """Return what the node would have measured of the steps it does now."""
         samples, context = [], self._environment.context
         for stage, server in machine.servers.items():
             if server.count:
                 units = max(1, round(server.count / server.rounds))
                 seconds = machine.factor * server.lines.decode.at(units)
-                samples.append(Sample("decode", stage.first, stage.end, units, context, seconds))
+                samples.append(StepSample("decode", stage.first, stage.end, units, context, seconds))
         if machine.reading:
             first = machine.reading[0]
             stage = next(candidate for candidate in first.route.stages if candidate.node_id == machine.node_id)
             seconds = machine.factor * machine.servers[stage].lines.prefill.at(first.read_tokens)
-            samples.append(Sample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
+            samples.append(StepSample("prefill", stage.first, stage.end, first.read_tokens, 0.0, seconds))
         return tuple(samples)
 
     def _watch(self, attempt: Attempt) -> None:

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from strata.clock import Clock
-from strata.serving.wire import Phase, Sample, StepHeader, TokenMessage
+from strata.serving.wire import Phase, StepHeader, StepSample, TokenMessage
 from strata.serving.worker.holder import ChainError, DecodeRow, Holder, Key, Refused, Sequence
 from strata.serving.worker.links import HttpPeers
 from strata.serving.worker.turns import Turns
@@ -52,7 +52,7 @@ class StageRunner:
     ) -> None:
         self.node_id, self.holder, self.peers = node_id, holder, peers
         self.url = ""  # known when the server listens
-        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
         self.num_steps = 0
         self._clock, self._deliver = clock, deliver
         self._turns = Turns(self._compute, kind=lambda step: step.kind, executor=executor)
@@ -135,7 +135,7 @@ class StageRunner:
             phase: Phase = "decode" if first.position else "prefill"
             units = len(steps) if first.position else len(steps[0].given)
             context = sum(step.header.position for step in steps) / len(steps)
-            self.samples.append(Sample(phase, held.first, held.end, units, context, perf_counter() - start))
+            self.samples.append(StepSample(phase, held.first, held.end, units, context, perf_counter() - start))
         return done
 
     def _chosen(self, step: _Step, hidden: Any) -> int | None:

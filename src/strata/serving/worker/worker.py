@@ -11,7 +11,7 @@ from typing import Final
 
 from strata.clock import Clock
 from strata.serving.tasks import TaskSet
-from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, Sample
+from strata.serving.wire import GenerateLine, GenerateMessage, RangeMessage, StepSample
 from strata.serving.worker.drive import STEP_LIMIT_S, ChainDriver
 from strata.serving.worker.holder import ChainError, Holder, Key, StageMaker
 from strata.serving.worker.links import HttpPeers
@@ -69,7 +69,7 @@ class Worker:
         keys = self.holder.sequences.keys() | self.driver.driven.keys()
         return tuple(sorted({key.request_id for key in keys}))
 
-    def take_samples(self) -> tuple[Sample, ...]:
+    def take_samples(self) -> tuple[StepSample, ...]:
         """Return what was measured since the last call."""
         samples = self.stage.samples  # the thread that computes goes on adding to them
         return tuple(samples.popleft() for _ in range(len(samples)))
