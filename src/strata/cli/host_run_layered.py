@@ -135,13 +135,13 @@ def _plain(path: str) -> tuple[Step, ...]:
 def _serve(figures: Metrics, address: tuple[str, int], open_things: ExitStack) -> None:
     for module in ("starlette", "uvicorn"):
         need(module, extra="serve")
-    from strata.host.manager.page import frame, served
-    from strata.net.server import listen
+    from strata.host.manager.page import frame
+    from strata.net.server import listen, serving
 
     listener = listen(*address)
     open_things.callback(listener.close)
     pages = frame(figures.registry, is_well=lambda: figures.course.verdict == "running")
-    open_things.enter_context(served(pages, listener))
+    open_things.enter_context(serving(pages, listener))
     click.echo(f"metrics: http://{address[0]}:{listener.getsockname()[1]}/metrics", err=True)
 
 

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -79,6 +80,19 @@ async def _first(serving: asyncio.Task[None], *others: Awaitable[Any]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+@contextmanager
+def serving(frame: Frame, listener: socket.socket) -> Iterator[None]:
+    """Serve meanwhile, in a thread of its own; connections that are open at the end are closed."""
+    server = uvicorn_server(frame)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def uvicorn_server(frame: Frame, *, tls: ssl.SSLContext | None = None) -> Any:

@@ -21,12 +21,12 @@ import strata.host.manager.run as manager_run
 from strata.cli.main import cli
 from strata.errors import MissingPart, UsageError
 from strata.host.manager.metrics import LATENCY, Metrics
-from strata.host.manager.page import frame, served
+from strata.host.manager.page import frame
 from strata.host.manager.run import ManagerPaths, check, events, last_words, manage, wait_until_disabled
 from strata.host.manager.stats import NoStats, Stats
 from strata.host.manager.watch import GRACE_S, LATE_S, SchedulerState, begin, judge
 from strata.net.metrics import render
-from strata.net.server import listen
+from strata.net.server import listen, serving
 
 PLAYER = """#!{python}
 import json, os, signal, socket, sys, threading, time
@@ -318,7 +318,7 @@ def test_the_page_says_whether_the_kernel_runs_the_policy():
     listener = listen("127.0.0.1", 0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     pages = frame(metrics.registry, is_well=lambda: metrics.course.verdict == "running")
-    with served(pages, listener):
+    with serving(pages, listener):
         with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
             assert b"strata_scx_running 0.0" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="503"):

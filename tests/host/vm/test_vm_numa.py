@@ -37,9 +37,9 @@ def test_the_trace_is_whole(report):
 
 
 def test_moves_between_the_nodes_are_found_for_the_thread_that_moves_alone(report):
-    [found] = [one for one in report["findings"] if one["token"] == "crosses-numa"]
-    assert found["thread"] == "trainer_main"
-    assert not [one for one in report["findings"] if one["token"] == "crosses-llc"]
+    [finding] = [finding for finding in report["findings"] if finding["token"] == "crosses-numa"]
+    assert finding["thread"] == "trainer_main"
+    assert not [finding for finding in report["findings"] if finding["token"] == "crosses-llc"]
 
 
 def test_the_policy_keeps_critical_threads_beside_their_gpu_and_loads(guest):

@@ -5,10 +5,8 @@ It runs in a thread of this process; the client waits in the kernel meanwhile, s
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -85,14 +83,7 @@ def _post(client: http.client.HTTPConnection, path: str, body: bytes) -> bytes:
 def _served(index: Index, profiles: Sequence[RuntimeProfile]) -> Iterator[int]:
     """Yield the port of an extender in a thread."""
     from strata.cluster.extender.app import make_frame
-    from strata.net.server import listen, uvicorn_server
+    from strata.net.server import listen, serving
 
-    with listen("127.0.0.1", 0) as listener:
-        server = uvicorn_server(make_frame(lambda: index, lambda: profiles))
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
+    with listen("127.0.0.1", 0) as listener, serving(make_frame(lambda: index, lambda: profiles), listener):
+        yield listener.getsockname()[1]

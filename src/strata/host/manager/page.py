@@ -1,12 +1,8 @@
-"""/metrics and /healthz beside a scheduler that runs: a server in a thread of its own."""
+"""/metrics and /healthz beside a scheduler that runs."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,7 +11,6 @@ from starlette.routing import Route
 
 from strata.net.http import Frame, Limits, Realm
 from strata.net.metrics import CONTENT_TYPE, Counter, Registry, render
-from strata.net.server import uvicorn_server
 
 
 def frame(registry: Registry, *, is_well: Callable[[], bool]) -> Frame:
@@ -33,16 +28,3 @@ def frame(registry: Registry, *, is_well: Callable[[], bool]) -> Frame:
     requests = Counter("strata_http_requests_total", "Requests by status.", ("code",), registry=registry)
     limits = Limits(body_bytes=2**10, connections=64)
     return Frame(app, realms=[Realm("/", drains=False)], limits=limits, requests=requests)
-
-
-@contextmanager
-def served(pages: Frame, listener: socket.socket) -> Iterator[None]:
-    """Serve meanwhile."""
-    server = uvicorn_server(pages)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        thread.join()
