@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import Finite
+from strata.cli.parameters import NATURAL, POSITIVE, Finite, choice
 from strata.errors import INTERRUPTED, install, need
 
 
@@ -31,14 +31,11 @@ def training(cases: str, output: str) -> None:
 @click.command()
 @click.argument("cases", type=click.Path(), metavar="CASES.json")
 @click.option(
-    "--goal",
-    type=click.Choice(["both", "throughput", "latency"]),
-    default="both",
-    help="What to optimise a plan for.",
+    "--goal", type=choice("both", "throughput", "latency"), default="both", help="What to optimise a plan for."
 )
 @click.option(
     "--strategy",
-    type=click.Choice(["auto", "dp", "greedy"]),
+    type=choice("auto", "dp", "greedy"),
     default="auto",
     help="Search (auto), the reference dynamic programme, or sorted greedy.",
 )
@@ -78,7 +75,7 @@ def serving(cases: str, goal: str, strategy: Any, time_limit: float | None, outp
 
 
 @click.command()
-@click.option("--decisions", default=5000, type=click.IntRange(min=1), help="Decisions timed in each row.")
+@click.option("--decisions", default=5000, type=POSITIVE, help="Decisions timed in each row.")
 @click.option(
     "--horizon", default=1800.0, type=Finite(min=1), metavar="SECONDS", help="Virtual time of the load test."
 )
@@ -98,9 +95,7 @@ def routing(decisions: int, horizon: float, seed: int, output: str) -> None:
 
 
 @click.command()
-@click.option(
-    "--decisions", default=1000, type=click.IntRange(min=1), help="Decisions timed for each cluster size."
-)
+@click.option("--decisions", default=1000, type=POSITIVE, help="Decisions timed for each cluster size.")
 @click.option("--seed", default=0, help="Random seed of the clusters and traces.")
 @output_option
 def cluster(decisions: int, seed: int, output: str) -> None:
@@ -120,7 +115,7 @@ def cluster(decisions: int, seed: int, output: str) -> None:
 
 
 @click.command()
-@click.option("--rounds", default=10, type=click.IntRange(min=1), help="Timed loops per turn.")
+@click.option("--rounds", default=10, type=POSITIVE, help="Timed loops per turn.")
 @output_option
 def slicing(rounds: int, output: str) -> None:
     """Time a driver's calls with the quota library and without, in turns, in one run.
@@ -143,12 +138,10 @@ def slicing(rounds: int, output: str) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Read this trace instead of a synthetic one.",
 )
-@click.option(
-    "--seeds", type=click.IntRange(min=0), default=2, help="Trials of each fault whose culprit is known."
-)
+@click.option("--seeds", type=NATURAL, default=2, help="Trials of each fault whose culprit is known.")
 @click.option(
     "--rounds",
-    type=click.IntRange(min=0),
+    type=NATURAL,
     default=5,
     help="How often each recorder and each policy is tried on this kernel (about a minute); 0: not at all.",
 )
@@ -214,7 +207,7 @@ def planning(seed: int, job: str, time_limit: float, output: str) -> int:
 
 
 @click.command()
-@click.option("--plans", type=click.IntRange(min=1), default=20_000, help="Plans in a batch.")
+@click.option("--plans", type=POSITIVE, default=20_000, help="Plans in a batch.")
 @output_option
 def simulate(plans: int, output: str) -> None:
     """Measure plans per second of process CPU time, on one thread, for NumPy and (if installed) torch.
@@ -258,10 +251,10 @@ _TABLES: Final = 16
 
 @click.command()
 @click.option("--envs", type=click.IntRange(min=_TABLES), default=512, help="Environments played at once.")
-@click.option("--updates", type=click.IntRange(min=1), default=6, help="Updates timed, after one to warm up.")
+@click.option("--updates", type=POSITIVE, default=6, help="Updates timed, after one to warm up.")
 @click.option(
     "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
+    type=choice("auto", "cpu", "cuda"),
     default="auto",
     help="Also measure on a CUDA device: if there is one (auto), or fail without one (cuda).",
 )
@@ -286,7 +279,7 @@ def learn(envs: int, updates: int, device: str, output: str) -> None:
 
 @click.command()
 @click.option("--seconds", default=60.0, type=Finite(min=0), help="How long to train the ratios.")
-@click.option("--fleets", default=24, type=click.IntRange(min=1), help="Number of fleets to compare on.")
+@click.option("--fleets", default=24, type=POSITIVE, help="Number of fleets to compare on.")
 @click.option("--seed", default=0, help="Random seed of training; the fleets to compare on stay the same.")
 @output_option
 def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
@@ -306,8 +299,8 @@ def heads(seconds: float, fleets: int, seed: int, output: str) -> None:
 
 
 @click.command()
-@click.option("--envs", default=1024, type=click.IntRange(min=1), help="Environments at once.")
-@click.option("--instances", default=16, type=click.IntRange(min=1), help="Number of fleets in the pool.")
+@click.option("--envs", default=1024, type=POSITIVE, help="Environments at once.")
+@click.option("--instances", default=16, type=POSITIVE, help="Number of fleets in the pool.")
 @click.option("--steps", default=40, type=click.IntRange(min=2), help="Number of steps timed.")
 @click.option("--seed", default=0, help="Random seed of the fleets and links.")
 @output_option

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import POSITIVE
 from strata.errors import INTERRUPTED
 from strata.tables import Shown
 from strata.units import show_time
@@ -34,7 +35,7 @@ SCENES: Final = (
 
 @click.command()
 @click.option("--out", default="out", type=click.Path(file_okay=False), help="Where to write.")
-@click.option("--top", default=3, type=click.IntRange(min=1), help="Plans to show per job.")
+@click.option("--top", default=3, type=POSITIVE, help="Plans to show per job.")
 @output_option
 def demo(out: str, top: int, output: str) -> int:
     """Plan three real jobs on bundled fleets; writes the plans to out/.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from strata.cli.output import emit, output_option
-from strata.errors import BadFile, UsageError
+from strata.cli.parameters import PATH, choice
+from strata.cli.planning import read_plan_of
+from strata.errors import UsageError
 from strata.files import write_bytes
 from strata.tables import Shown, rows
 
@@ -32,19 +34,19 @@ class _Exported:
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PATH)
 @click.option(
     "--to",
     "target",
-    type=click.Choice(["torchrun", "megatron", "kueue", "chakra", "vllm", "sglang"]),
+    type=choice("torchrun", "megatron", "kueue", "chakra", "vllm", "sglang"),
     required=True,
     help="What will launch it; torchrun: with a small stand-in model to train; chakra: traces for ASTRA-sim; "
     "vllm and sglang: serving plans.",
 )
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out/export"), help="Folder to fill.")
+@click.option("--out", type=PATH, default=Path("out/export"), help="Folder to fill.")
 @click.option(
     "--aggregate",
-    type=click.Choice(["min", "mean", "max"]),
+    type=choice("min", "mean", "max"),
     help="chakra: what stands for unlike links (min: the least favourable).",
 )
 @output_option
@@ -60,7 +62,7 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
     if aggregate and target != "chakra":
         raise UsageError("--aggregate is for --to chakra", hint="leave it out: a launch has every link")
     kind, render = _TARGETS[target]
-    saved = _read(plan, kind, target)
+    saved = read_plan_of(kind, plan, purpose=f"--to {target} launches", hint=_OTHER_TARGET[kind])
     exported = render(saved, target, out, aggregate)
     for name, content in exported.files.items():
         write_bytes(out / name, content)
@@ -77,26 +79,6 @@ def export(plan: Path, target: str, out: Path, aggregate: str | None, output: st
         "notes": list(exported.notes),
     }
     emit(data, output, _show(exported, out))
-
-
-def _read(path: Path, kind: str, target: str) -> Any:
-    """Read a plan of a kind. Raises UsageError where it is one of the other kind, BadFile where it is none."""
-    from strata.files import read_document
-    from strata.serving.planning.planfile import read_serving_plan
-    from strata.training.plan.planfile import read_plan
-
-    try:
-        return read_serving_plan(path) if kind == "ServingPlan" else read_plan(path)
-    except BadFile:
-        data = read_document(path).data
-        given = data.get("kind") if isinstance(data, dict) else None
-        launched = {"ServingPlan": ("serving", "vllm"), "TrainingPlan": ("training", "torchrun")}
-        if isinstance(given, str) and given in launched and given != kind:
-            raise UsageError(
-                f"{path}: a {launched[given][0]} plan, and --to {target} launches {launched[kind][0]} plans",
-                hint=f"--to {launched[given][1]}",
-            ) from None
-        raise
 
 
 def _launch(saved: SavedPlan, target: str, _out: Path, _aggregate: str | None) -> _Exported:
@@ -154,6 +136,8 @@ _TARGETS: Final[Mapping[str, tuple[str, Callable[..., _Exported]]]] = {
     "sglang": ("ServingPlan", _serve),
 }
 """What each target launches, and what renders its files."""
+_OTHER_TARGET: Final = {"TrainingPlan": "--to vllm", "ServingPlan": "--to torchrun"}
+"""Where a plan is of the other kind than the target launches."""
 
 
 def _show(exported: _Exported, out: Path) -> Shown:

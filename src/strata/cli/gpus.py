@@ -22,6 +22,10 @@ _KEYS: Final[dict[Figure, str]] = {
     "memory_bandwidth": "memory_bandwidth_bytes_per_s",
     "link_bandwidth": "link_bandwidth_bytes_per_s",
 }
+_FACTS: Final = (
+    *("fp16_flops", "fp32_flops", "memory_bandwidth_bytes_per_s", "interconnect", "interconnect_bytes_per_s"),
+    *("fp16_flops_measured", "fp32_flops_measured", "memory_bandwidth_measured_bytes_per_s"),
+)
 _ACU_NOTE: Final = (
     "1 ACU = 1 % of an A100-80GB's measured dense FP16 = 2.515 TFLOPS (FlagPerf, A100-40GB, the same die).\n"
     f"~ nominal x {REACHED['fp16']:.3f}, the share an A100 reaches: assumed.  m measured, no nominal figure."
@@ -67,17 +71,9 @@ def _of_vendor(cards: Sequence[Accelerator], vendor: str | None) -> Sequence[Acc
 def _data(card: Accelerator) -> dict[str, Any]:
     vector = acu(card)
     return {
-        "name": card.name,
-        "vendor": card.vendor,
+        **{key: getattr(card, key) for key in ("name", "vendor")},
         "memory_bytes": card.memory_bytes or None,
-        "fp16_flops": card.fp16_flops,
-        "fp32_flops": card.fp32_flops,
-        "memory_bandwidth_bytes_per_s": card.memory_bandwidth_bytes_per_s,
-        "interconnect": card.interconnect,
-        "interconnect_bytes_per_s": card.interconnect_bytes_per_s,
-        "fp16_flops_measured": card.fp16_flops_measured,
-        "fp32_flops_measured": card.fp32_flops_measured,
-        "memory_bandwidth_measured_bytes_per_s": card.memory_bandwidth_measured_bytes_per_s,
+        **{key: getattr(card, key) for key in _FACTS},
         "trust": card.trust.value,
         "acu": {figure: getattr(vector, figure) for figure in FIGURES},
         "acu_trust": {figure: trust.value for figure, trust in vector.trust.items()},

@@ -41,13 +41,13 @@ kube = _group(
             "strata.cli.kube_controller:controller",
             "Route suspended jobs, and take broken nodes out.",
         ),
-        "crds": ("strata.cli.kube_crds:crds", "Print the custom resource definitions, for kubectl apply."),
+        "crds": ("strata.cli.kube_manifests:crds", "Print the custom resource definitions, for kubectl apply."),
         "extender": (
             "strata.cli.kube_extender:extender",
             "Answer schedulers that ask which nodes a pod may go to.",
         ),
-        "flavors": ("strata.cli.kube_flavors:flavors", "Print what Kueue counts quota by, for kubectl apply."),
-        "library": ("strata.cli.kube_library:library", "Put the quota library into a folder of this node."),
+        "flavors": ("strata.cli.kube_manifests:flavors", "Print what Kueue counts quota by, for kubectl apply."),
+        "library": ("strata.cli.kube_manifests:library", "Put the quota library into a folder of this node."),
         "webhook": (
             "strata.cli.kube_webhook:webhook",
             "Inject runtimes into pods, and hold jobs back until routed.",

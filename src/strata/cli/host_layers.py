@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import POSITIVE
 from strata.errors import UsageError
 from strata.tables import Line, Shown, rows
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--plain", "is_plain", is_flag=True, help="Without sched_ext: nice, cgroups, affinity, interrupts.")
-@click.option("--pid", type=click.IntRange(1), help="Only this process and its descendants are the job.")
+@click.option("--pid", type=POSITIVE, help="Only this process and its descendants are the job.")
 @output_option
 def layers(is_plain: bool, pid: int | None, output: str) -> None:
     """Generate a policy for the threads running here: critical, data pipeline, supporting frameworks, the rest.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import show
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import POSITIVE, Finite, OutputFile, choice
 from strata.errors import MissingPart, UsageError
 from strata.tables import Line, Shown, rows
 
@@ -27,9 +27,7 @@ FORMATS: Final = ("json", "yaml", "table")
 @click.option(
     "--seconds", type=Finite(0.01, 3600), help="Maximum duration; 10 unless there is a command or --pid."
 )
-@click.option(
-    "--pid", type=click.IntRange(1), help="Record until this process ends. All threads of the host are recorded."
-)
+@click.option("--pid", type=POSITIVE, help="Record until this process ends. All threads of the host are recorded.")
 @click.option(
     "-o",
     "--output",
@@ -39,7 +37,7 @@ FORMATS: Final = ("json", "yaml", "table")
 )
 @click.option(
     "--how",
-    type=click.Choice(["auto", "perf", "tracefs"]),
+    type=choice("auto", "perf", "tracefs"),
     default="auto",
     help="The recorder: perf, or the kernel's own tracing, which needs no package.",
 )

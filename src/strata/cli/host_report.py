@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import PATH, Finite, OutputFile, choice
 from strata.errors import GoalMissed
 from strata.tables import Line, Shown, rows
 
@@ -23,7 +23,7 @@ _MOST_THREADS: Final = 12
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=PATH)
 @click.option(
     "--critical",
     multiple=True,
@@ -35,7 +35,7 @@ _MOST_THREADS: Final = 12
 )
 @click.option(
     "--kineto",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="A PyTorch profiler trace of the same time: explains idle accelerators. Repeat for each rank.",
 )
@@ -48,7 +48,7 @@ _MOST_THREADS: Final = 12
 @click.option("--html", type=OutputFile(), help="Also write an HTML page with a picture of the trace.")
 @click.option(
     "--fail-on",
-    type=click.Choice(["info", "warning", "error"]),
+    type=choice("info", "warning", "error"),
     help="Exit 4 if there is a finding of this severity or above.",
 )
 @output_option

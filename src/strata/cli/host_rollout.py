@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from strata.cli.output import emit, output_option
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import NATURAL, PATH, POSITIVE, Finite, OutputFile, choice
 from strata.tables import Line, Shown, rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Rule(click.ParamType[tuple[str, str]]):
 
 
 _state: Final = click.option(
-    "--state", type=click.Path(path_type=Path), help="The SQLite file. Default: rollouts.db beside the history."
+    "--state", type=PATH, help="The SQLite file. Default: rollouts.db beside the history."
 )
 _opt_in: Final = click.option(
     "--opt-in", multiple=True, type=Rule(), help="Only matching jobs take part; repeat for more. Wildcards: *."
@@ -66,7 +66,7 @@ def rollout() -> None:
 @click.argument("name")
 @click.option(
     "--unit",
-    type=click.Choice(["qps", "step-time", "sm-active", "tensor-active"]),
+    type=choice("qps", "step-time", "sm-active", "tensor-active"),
     default="qps",
     help="What attempts are compared by: a log or Prometheus, a Kineto trace, or the DCGM exporter.",
 )
@@ -159,13 +159,7 @@ def _attempt_options(command: Command) -> Command:
             show_default=False,
             help="What must match for a comparison: world size, hosts, model version.",
         ),
-        click.option(
-            "--attempt",
-            "number",
-            type=click.IntRange(min=0),
-            required=True,
-            help="Which attempt of the job, from 0.",
-        ),
+        click.option("--attempt", "number", type=NATURAL, required=True, help="Which attempt of the job, from 0."),
         click.option("--job", required=True, help="The job."),
     ):
         command = option(command)
@@ -209,18 +203,11 @@ def next_(
 @rollout.command()
 @click.argument("name")
 @_attempt_options
-@click.option(
-    "--policy", type=click.Choice(["baseline", "candidate"]), required=True, help="What the attempt ran under."
-)
-@click.option(
-    "--from",
-    "path",
-    type=click.Path(path_type=Path),
-    help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.",
-)
+@click.option("--policy", type=choice("baseline", "candidate"), required=True, help="What the attempt ran under.")
+@click.option("--from", "path", type=PATH, help="Log, Prometheus page, Kineto trace or DCGM page of the attempt.")
 @click.option("--value", type=Finite(min=0, min_open=True), help="The measured value itself.")
 @click.option("--failed", is_flag=True, help="The attempt failed.")
-@click.option("--devices", type=click.IntRange(min=1), default=1, help="Accelerators it held.")
+@click.option("--devices", type=POSITIVE, default=1, help="Accelerators it held.")
 @_state
 def add(
     name: str,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import PORT, Finite, OutputFile
 from strata.errors import GoalMissed, Infeasible, MissingPart, need
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write metrics here after each look, for node_exporter's textfile collector.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Serve /metrics and /healthz here; 0: any that is free."
-)
+@click.option("--port", type=PORT, help="Serve /metrics and /healthz here; 0: any that is free.")
 @click.option("--host", default="127.0.0.1", help="Address of /metrics and /healthz.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_layered(

@@ -11,6 +11,7 @@ import click
 
 from strata.cli.output import console as stdout
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import POSITIVE
 from strata.errors import UsageError
 from strata.tables import Line, Shown, rows
 
@@ -23,7 +24,7 @@ WATCH_S: Final = 2.0
 
 
 @click.command()
-@click.option("--pid", type=click.IntRange(1), help="Only this process and its descendants.")
+@click.option("--pid", type=POSITIVE, help="Only this process and its descendants.")
 @click.option("--watch", is_flag=True, help="Keep running; report threads that are new, changed or gone.")
 @output_option
 def threads(pid: int | None, watch: bool, output: str) -> None:
@@ -120,14 +121,8 @@ def _thread(classified: Classified) -> dict[str, Any]:
     thread = classified.thread
     length_s = thread.run_length_s
     return {
-        "tid": thread.tid,
-        "pid": thread.pid,
-        "name": thread.name,
-        "process": thread.process,
-        "cgroup": thread.cgroup,
-        "pool": classified.pool,
-        "layer": classified.layer,
-        "confidence": classified.confidence,
+        **{key: getattr(thread, key) for key in ("tid", "pid", "name", "process", "cgroup")},
+        **{key: getattr(classified, key) for key in ("pool", "layer", "confidence")},
         "evidence": list(classified.evidence),
         "gpus": list(classified.gpus),
         "numa_node": classified.node,

@@ -9,6 +9,7 @@ import click
 
 from strata.cli.kube_source import look, source_options
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import choice
 from strata.decision import Trust
 from strata.tables import Line, Shown, rows
 
@@ -24,7 +25,7 @@ _NOTE: Final = (
 @click.option(
     "--by",
     "key",
-    type=click.Choice(["domain", "vendor", "node"]),
+    type=choice("domain", "vendor", "node"),
     default="domain",
     help="What the table has a row of; JSON has all three.",
 )

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from strata import units
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import PATH, PORT
 from strata.errors import UsageError, need
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
     from strata.cluster.agent.sources import Collect
     from strata.fleet.fingerprint import Device, Fingerprint
+
+
+_IDENTITY: Final = ("index", "uuid", "model", "vendor", "memory_bytes", "memory_used_bytes")
+_STATE: Final = ("health", "faults", "bus_id", "board", "numa_node", "utilisation", "temperature_c", "power_w")
 
 
 @click.command()
@@ -30,9 +35,9 @@ if TYPE_CHECKING:
     "--probe-every", metavar="TIME", help="Measure idle devices shortly, again and again, to find slow ones."
 )
 @click.option("--host", default="0.0.0.0", help="Address of /metrics and /healthz.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9101, help="0: any that is free.")
+@click.option("--port", type=PORT, default=9101, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
-@click.option("--sys-root", type=click.Path(path_type=Path), default=Path("/sys"), hidden=True, help="For tests.")
+@click.option("--sys-root", type=PATH, default=Path("/sys"), hidden=True, help="For tests.")
 def agent(once: bool, output: str, node: str | None, **options: Any) -> None:
     """Find this node's accelerators and publish them as its ComputeNode.
 
@@ -147,22 +152,10 @@ def _device_data(device: Device) -> dict[str, Any]:
 
     vector = acu(device.card) if device.card is not None else None
     return {
-        "index": device.index,
-        "uuid": device.uuid,
-        "model": device.model,
-        "vendor": device.vendor,
-        "memory_bytes": device.memory_bytes,
-        "memory_used_bytes": device.memory_used_bytes,
+        **{key: getattr(device, key) for key in _IDENTITY},
         "acu": {figure: getattr(vector, figure, None) for figure in FIGURES},
         "acu_trust": {figure: trust.value for figure, trust in vector.trust.items()} if vector is not None else {},
-        "health": device.health,
-        "faults": list(device.faults),
-        "bus_id": device.bus_id,
-        "board": device.board,
-        "numa_node": device.numa_node,
-        "utilisation": device.utilisation,
-        "temperature_c": device.temperature_c,
-        "power_w": device.power_w,
+        **{key: getattr(device, key) for key in _STATE},
     }
 
 

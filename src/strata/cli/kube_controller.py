@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from strata.cli.parameters import Finite
+from strata.cli.parameters import PATH, PORT, Finite, choice
 from strata.errors import need
 
 
 @click.command()
 @click.option("--host", default="0.0.0.0", help="Address of /metrics, /healthz and /readyz.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9102, help="0: any that is free.")
+@click.option("--port", type=PORT, default=9102, help="0: any that is free.")
 @click.option("--namespace", default="strata-system", help="Of the Lease that says who leads.")
 @click.option("--identity", help="Who holds the Lease.  [default: the host's name and a random word]")
 @click.option(
     "--drain",
-    type=click.Choice(["never", "faults", "all"]),
+    type=choice("never", "faults", "all"),
     default="faults",
     help="Jobs that are moved: none, those on broken devices, or those on slow ones too.",
 )
@@ -37,7 +36,7 @@ from strata.errors import need
 )
 @click.option(
     "--checkpoints",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder below which jobs' ai.compute/checkpoint-dir are, mounted here as in their pods.",
 )
 @click.option("--kueue", is_flag=True, help="Answer Kueue's AdmissionChecks; needs deploy/components/kueue.")

@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from strata.cli.parameters import PORT
 from strata.errors import need
 
 SWITCH_S: Final = 0.0005
@@ -14,7 +15,7 @@ SWITCH_S: Final = 0.0005
 
 @click.command()
 @click.option("--host", default="127.0.0.1", help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8900, help="0: any that is free.")
+@click.option("--port", type=PORT, default=8900, help="0: any that is free.")
 @click.option("--kubeconfig", type=click.Path(), help="How to reach the API server; in a pod it is known.")
 def extender(host: str, port: int, kubeconfig: str | None) -> None:
     """Filter and score nodes for kube-scheduler (/v1/) and Volcano (/volcano/); nothing is written.

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from strata.cli.parameters import Finite
+from strata.cli.parameters import PATH, PORT, Finite
 from strata.errors import need
 
 
 @click.command()
 @click.option("--host", default="0.0.0.0", help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9443, help="0: any that is free.")
+@click.option("--port", type=PORT, default=9443, help="0: any that is free.")
 @click.option(
     "--cert-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder with tls.crt and tls.key, read again when they change; else it keeps certificates of its own.",
 )
 @click.option("--service", default="strata-webhook", help="By which API servers call it.")

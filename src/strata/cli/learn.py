@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strata.cli.output import console, emit, output_option, progress
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import NATURAL, POSITIVE, Finite, OutputFile, choice
 from strata.tables import Shown, rows
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def learn() -> None:
     "--config", type=click.Path(), help="A YAML file of kind HiPpoTraining instead of the bundled recipe."
 )
 @click.option("--workers", type=click.IntRange(1, 1024), default=1, help="More than 1: on Ray.")
-@click.option("--seed", type=click.IntRange(min=0), help="Random seed instead of the file's.")
+@click.option("--seed", type=NATURAL, help="Random seed instead of the file's.")
 @click.option("--out", type=click.Path(file_okay=False), default="hi-ppo", help="Folder for the checkpoint.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")
 @click.option("--minutes", type=Finite(min=0, min_open=True), help="Stop after this time.")
-@click.option("--updates", type=click.IntRange(min=1), help="Stop after this many updates instead of the file's.")
+@click.option("--updates", type=POSITIVE, help="Stop after this many updates instead of the file's.")
 @click.option(
     "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
+    type=choice("auto", "cpu", "cuda"),
     default="auto",
     help="Where to learn; auto: CUDA where there is a device.",
 )
@@ -121,8 +121,8 @@ def _show_run(run: Run, file: str) -> Shown:
 @learn.command(short_help="Compare a policy with fixed rules and exact bounds.")
 @click.argument("policy", type=click.Path(), required=False)
 @click.option("--domains", default="4,8,16,32", help="Numbers of domains of the simulated fleets.")
-@click.option("--tables", type=click.IntRange(min=1), default=32, help="Number of held-out tables.")
-@click.option("--instances", type=click.IntRange(min=1), default=2, help="Number of fleets of each size.")
+@click.option("--tables", type=POSITIVE, default=32, help="Number of held-out tables.")
+@click.option("--instances", type=POSITIVE, default=2, help="Number of fleets of each size.")
 @output_option
 def evaluate(policy: str | None, domains: str, tables: int, instances: int, output: str) -> None:
     """Compare POLICY (ONNX; default: the bundled one) with fixed rules and exact bounds.
@@ -190,7 +190,7 @@ def _show_ladder(ladder: dict[str, Any], fleets: list[dict[str, Any]]) -> Shown:
     show_default=False,
     help="Commit of the source code it was trained with, for the record.",
 )
-@click.option("--most-domains", type=click.IntRange(min=0), default=0, help="Largest fleet it was evaluated on.")
+@click.option("--most-domains", type=NATURAL, default=0, help="Largest fleet it was evaluated on.")
 @output_option
 def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: str) -> None:
     """Write the best policy of a CHECKPOINT as ONNX, and its training record beside it.

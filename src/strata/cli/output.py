@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from strata.cli.parameters import choice
 from strata.tables import Line
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def output_option(command: Command) -> Command:
     """Give a command `-o table|json|yaml` as the argument `output`."""
     return click.option(
-        "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="How to answer."
+        "-o", "--output", type=choice("table", "json", "yaml"), default="table", help="How to answer."
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""Types of options: numbers that are finite, and files that are written."""
+"""Types of options: words, numbers in a range and finite, and files that are written."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from strata.errors import of_system
+
+POSITIVE: Final = click.IntRange(min=1)
+NATURAL: Final = click.IntRange(min=0)
+PORT: Final = click.IntRange(0, 65535)
+PATH: Final = click.Path(path_type=Path)
+
+
+def choice(*values: str) -> click.Choice[str]:
+    """Return the type of an option that is one of some words."""
+    return click.Choice(values)
 
 
 class Finite(click.FloatRange):

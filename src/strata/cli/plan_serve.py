@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import OutputFile
+from strata.cli.parameters import OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
 from strata.serving.planning.goal import Goal
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("job")
 @click.option(
     "--strategy",
-    type=click.Choice(["auto", "dp", "greedy"]),
+    type=choice("auto", "dp", "greedy"),
     help="How layers go onto nodes: search, dynamic programming or sorted greedy; the job's strategy by default.",
 )
 @click.option(

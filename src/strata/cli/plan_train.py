@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import OutputFile
+from strata.cli.parameters import POSITIVE, OutputFile, choice
 from strata.cli.planning import remember, time_limit_s
 from strata.errors import INTERRUPTED, OutOfTime
 
@@ -28,9 +28,9 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.command()
 @click.argument("fleet")
 @click.argument("job")
-@click.option("--top", default=5, type=click.IntRange(min=1), help="Plans to show.")
+@click.option("--top", default=5, type=POSITIVE, help="Plans to show.")
 @click.option(
-    "--minimize", type=click.Choice(["time", "cost", "reward", "tchebycheff"]), help="Instead of the job's goal."
+    "--minimize", type=choice("time", "cost", "reward", "tchebycheff"), help="Instead of the job's goal."
 )
 @click.option(
     "--weights", callback=_weights, metavar="A,B,C", help="For reward and tchebycheff; on its own, for reward."
@@ -40,7 +40,7 @@ def _weights(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option("--time-limit", default="30s", help="For everything: search, baselines and Pareto front.")
 @click.option(
     "--planner",
-    type=click.Choice(["exact", "hi-ppo"]),
+    type=choice("exact", "hi-ppo"),
     default="exact",
     help="The exact search, or the learned policy (no proof, many domains).",
 )

@@ -1,15 +1,16 @@
-"""What the planning commands share: their time limit, and the store that remembers their answers."""
+"""What commands share that make plans or read them: the time limit, plan files, the store of answers."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from strata import units
-from strata.errors import StrataError, UsageError
+from strata.errors import BadFile, StrataError, UsageError
 
 REMEMBERED: Final = 200
 """Answers kept in the store: some tens of megabytes at most; a serving plan of 1000 nodes is 0.4 MB."""
@@ -35,3 +36,20 @@ def remember(kind: str, data: dict[str, Any]) -> None:
             history.add(kind, data, at_s=time.time())
     except StrataError as error:
         click.echo(f"note: the answer was not kept in the history: {error}", err=True)
+
+
+def read_plan_of(kind: str, path: Path, *, purpose: str, hint: str) -> Any:
+    """Read a training or serving plan. Raises UsageError where it is the other kind, BadFile where it is none."""
+    from strata.files import read_document
+    from strata.serving.planning.planfile import read_serving_plan
+    from strata.training.plan.planfile import read_plan
+
+    try:
+        return read_serving_plan(path) if kind == "ServingPlan" else read_plan(path)
+    except BadFile:
+        data = read_document(path).data
+        words = {"ServingPlan": "serving", "TrainingPlan": "training"}
+        other = words.get(str(data.get("kind"))) if isinstance(data, dict) else None
+        if other is None or other == words[kind]:
+            raise
+        raise UsageError(f"{path}: a {other} plan, and {purpose} {words[kind]} plans", hint=hint) from None

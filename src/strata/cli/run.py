@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from strata.cli.parameters import choice
+
 if TYPE_CHECKING:
     from strata.fleet.slices import QuotaLimits
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--slice", "name", metavar="NAME", help="Join the slice of this name. Default: a slice of its own.")
 @click.option(
     "--fail",
-    type=click.Choice(["open", "closed"]),
+    type=choice("open", "closed"),
     default="closed",
     help="If the quota cannot be enforced: grant every request (open) or none (closed).",
 )

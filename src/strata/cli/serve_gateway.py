@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from strata.cli.parameters import Finite
+from strata.cli.parameters import PORT, POSITIVE, Finite, choice
 from strata.errors import UsageError, need
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port to listen at; 0 picks a free one.")
+@click.option("--port", type=PORT, default=8000, help="Port to listen at; 0 picks a free one.")
 @click.option(
     "--backend",
     "backends",
@@ -21,18 +21,18 @@ from strata.errors import UsageError, need
     metavar="URL[,model=NAME][,slots=N]",
     help="A whole engine (vLLM, SGLang, any OpenAI-compatible server); may be repeated.",
 )
-@click.option("--layers", type=click.IntRange(min=1), default=12, help="Layers of the workers' model.")
-@click.option("--hidden", type=click.IntRange(min=1), default=128, help="Hidden size of that model.")
+@click.option("--layers", type=POSITIVE, default=12, help="Layers of the workers' model.")
+@click.option("--hidden", type=POSITIVE, default=128, help="Hidden size of that model.")
 @click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
 @click.option(
     "--allocation",
-    type=click.Choice(["auto", "dp", "greedy"]),
+    type=choice("auto", "dp", "greedy"),
     default="auto",
     help="How layers go onto nodes: search, dynamic programming or sorted greedy.",
 )
 @click.option(
     "--routing",
-    type=click.Choice(["auto", "dp", "rr"]),
+    type=choice("auto", "dp", "rr"),
     default="auto",
     help="How requests go onto pipelines: least work, least latency over all paths, or round robin.",
 )
@@ -42,7 +42,7 @@ from strata.errors import UsageError, need
     default=60.0,
     help="Seconds of silence after which a node is out; heartbeats come twelve times as often.",
 )
-@click.option("--queue", type=click.IntRange(min=1), default=10_000, help="Most requests that may wait.")
+@click.option("--queue", type=POSITIVE, default=10_000, help="Most requests that may wait.")
 @click.option(
     "--drain", type=Finite(min=0), default=30.0, help="Seconds that running requests have after SIGTERM."
 )

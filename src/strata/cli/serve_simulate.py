@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import Finite, OutputFile
+from strata.cli.parameters import NATURAL, Finite, OutputFile, choice
 from strata.errors import Infeasible, UsageError
 from strata.names import closest
 from strata.tables import Shown, rows
@@ -46,7 +46,7 @@ WARM_UP: Final = 0.1
 @click.option("--period", default="24h", help="Period of that rise and fall, a sine that starts at the mean.")
 @click.option(
     "--lengths",
-    type=click.Choice(["job", "conversation", "coding"]),
+    type=choice("job", "conversation", "coding"),
     default="job",
     help="Lengths of prompts and outputs: the job's means, or those of Azure's services.",
 )
@@ -55,7 +55,7 @@ WARM_UP: Final = 0.1
     metavar="NxTOKENS",
     help="Each request begins with one of N shared prompts of TOKENS tokens, for example 8x1024.",
 )
-@click.option("--seed", default=0, type=click.IntRange(min=0), help="Random seed.")
+@click.option("--seed", default=0, type=NATURAL, help="Random seed.")
 @click.option("--kill", multiple=True, metavar="NODE@TIME", help="A node dies.")
 @click.option("--leave", multiple=True, metavar="NODE@TIME", help="A node leaves gracefully.")
 @click.option(

@@ -6,6 +6,7 @@ import ipaddress
 
 import click
 
+from strata.cli.parameters import POSITIVE, choice
 from strata.errors import MissingPart, UsageError, need
 from strata.units import parse
 
@@ -17,8 +18,8 @@ from strata.units import parse
 @click.option(
     "--memory", metavar="SIZE", help="Memory for weights, keys and values; half of what is free by default."
 )
-@click.option("--layers", type=click.IntRange(min=1), default=12, help="Layers of the whole model.")
-@click.option("--hidden", type=click.IntRange(min=1), default=128, help="Hidden size of that model.")
+@click.option("--layers", type=POSITIVE, default=12, help="Layers of the whole model.")
+@click.option("--hidden", type=POSITIVE, default=128, help="Hidden size of that model.")
 @click.option("--seed", type=click.IntRange(0, 10**9), default=0, help="Random seed of its weights.")
 @click.option(
     "--region",
@@ -26,7 +27,7 @@ from strata.units import parse
     show_default=False,
     help="Region of this node; nodes of one region are close to each other.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Device that runs the layers.")
+@click.option("--device", type=choice("cpu", "cuda"), default="cpu", help="Device that runs the layers.")
 @click.option(
     "--node-token",
     envvar="STRATA_NODE_TOKEN",

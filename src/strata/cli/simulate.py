@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strata.cli.output import emit, output_option, progress
-from strata.cli.parameters import OutputFile
+from strata.cli.parameters import NATURAL, PATH, POSITIVE, OutputFile, choice
 from strata.errors import UsageError
 from strata.tables import Shown, rows
 
@@ -24,17 +24,14 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
 
 
 @click.command()
-@click.argument("plans", nargs=-1, required=True, metavar="PLAN...", type=click.Path(path_type=Path))
+@click.argument("plans", nargs=-1, required=True, metavar="PLAN...", type=PATH)
 @click.option(
-    "--backend",
-    type=click.Choice(["analytic", "events", "astra"]),
-    default="events",
-    help="What computes the time.",
+    "--backend", type=choice("analytic", "events", "astra"), default="events", help="What computes the time."
 )
-@click.option("--compat", type=click.Choice(["astra"]), help="With --backend analytic: what ASTRA-sim would say.")
+@click.option("--compat", type=choice("astra"), help="With --backend analytic: what ASTRA-sim would say.")
 @click.option("--compare", is_flag=True, help="Also ask every backend, as planned; tables and logs go to --out.")
-@click.option("--seed", default=0, type=click.IntRange(min=0), help="Random seed.")
-@click.option("--steps", default=1, type=click.IntRange(min=1), help="Steps of each job.")
+@click.option("--seed", default=0, type=NATURAL, help="Random seed.")
+@click.option("--steps", default=1, type=POSITIVE, help="Steps of each job.")
 @click.option("--jitter", default="0%", help="Spread of each forward's and backward's time.")
 @click.option("--fail", multiple=True, metavar="WHAT@WHEN", help="device:DOMAIN@90s, or link:A-B@10s+5s.")
 @click.option(
@@ -43,16 +40,14 @@ _EVENTS_ONLY: Final = ("steps", "jitter", "fail", "vary", "checkpoint_steps", "r
     "diurnal:40% or outage:6h/10min; several multiply."
 )  # fmt: skip
 @click.option(
-    "--checkpoint-steps", default=1, type=click.IntRange(min=1),
+    "--checkpoint-steps", default=1, type=POSITIVE,
     help="A checkpoint after so many steps."
 )  # fmt: skip
 @click.option("--restart", default="2min", help="From a device's failure until all runs again.")
-@click.option(
-    "--links", type=click.Choice(["min", "mean", "max"]), help="For ASTRA-sim: what stands for unlike links."
-)
+@click.option("--links", type=choice("min", "mean", "max"), help="For ASTRA-sim: what stands for unlike links.")
 @click.option("--timeline", type=OutputFile(), help="Write the timeline for Perfetto (JSON).")
 @click.option("--svg", type=OutputFile(), help="Write the timeline as a picture.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out/simulate"), help="Folder of --compare.")
+@click.option("--out", type=PATH, default=Path("out/simulate"), help="Folder of --compare.")
 @click.pass_context
 @output_option
 def simulate(

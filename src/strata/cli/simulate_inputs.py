@@ -7,7 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.errors import BadFile, UsageError
+from strata.cli.planning import read_plan_of
+from strata.errors import UsageError
 
 if TYPE_CHECKING:
     from strata.simulate.analytic import StepModel
@@ -36,7 +37,9 @@ def load(paths: tuple[Path, ...]) -> list[Loaded]:
 
     loaded: list[Loaded] = []
     for path in paths:
-        saved = _read_plan(path)
+        saved: SavedPlan = read_plan_of(
+            "TrainingPlan", path, purpose="this command simulates", hint="strata serve simulate FLEET JOB"
+        )
         inputs = reload_inputs(saved.file)
         source = saved.inputs["fleet"]
         if loaded and inputs.fleet != loaded[0].model.fleet:
@@ -52,22 +55,6 @@ def load(paths: tuple[Path, ...]) -> list[Loaded]:
         unique = next(n for n in (name, *(f"{name} {k}" for k in range(2, len(paths) + 2))) if n not in known)
         loaded.append(Loaded(unique, saved.plan, model, source, inputs.changes))
     return loaded
-
-
-def _read_plan(path: Path) -> SavedPlan:
-    from strata.files import read_document
-    from strata.training.plan.planfile import read_plan
-
-    try:
-        return read_plan(path)
-    except BadFile:
-        data = read_document(path).data
-        if isinstance(data, dict) and data.get("kind") == "ServingPlan":
-            hint = "strata serve simulate FLEET JOB"
-            raise UsageError(
-                f"{path}: a serving plan, and this command simulates training plans", hint=hint
-            ) from None
-        raise
 
 
 def _misfit(plan: TrainingPlan, model: StepModel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from strata.cli.output import emit, output_option
+from strata.cli.parameters import choice
 from strata.units import Dimension, parse
 
 
@@ -16,7 +17,7 @@ from strata.units import Dimension, parse
     "--plan",
     "plans",
     multiple=True,
-    type=click.Choice(["pp", "dp"]),
+    type=choice("pp", "dp"),
     help="One pipeline stage per domain (pp), or one replica per domain (dp); default: both.",
 )
 @click.option("--calibrate", is_flag=True, help="Measure this machine first, on other plans and links.")
