@@ -10,9 +10,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src"
-LARGEST_ROOM_LINES = 13_600
+LARGEST_ROOM_LINES = 12_100
+LARGEST_EVALUATION_LINES = 13_600
 LARGEST_SOURCE_LINES = 68_600
-"""Without evaluation/. Aims: 13,000 (cluster/ is above) and 62,000. Lower these as the code becomes smaller."""
+"""Without evaluation/, but for its own. The aim of the sum is 62,000. Lower these as the code becomes smaller."""
 
 
 def _modules() -> dict[str, Path]:
@@ -52,8 +53,9 @@ def test_no_room_is_too_large():
     for file in SOURCES.rglob("*.py"):
         lines[file.relative_to(SOURCES / "strata").parts[0]] += len(file.read_text().splitlines())
     assert lines["evaluation"] > 0, "the rooms are counted somewhere else"
+    assert lines.pop("evaluation") <= LARGEST_EVALUATION_LINES
     assert {room: count for room, count in lines.items() if count > LARGEST_ROOM_LINES} == {}
-    assert sum(lines.values()) - lines["evaluation"] <= LARGEST_SOURCE_LINES
+    assert sum(lines.values()) <= LARGEST_SOURCE_LINES
 
 
 def test_the_name_of_a_public_class_means_one_thing_in_a_room():

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from strata.cluster.agent import trace, xid
+from strata.cluster.agent import watch, xid
 from strata.cluster.agent.sources import listen_for_xids, watch_errors, watch_presence
 from strata.cluster.agent.watch import LOOKS, BusWatch, Fault, Presence
 
@@ -176,28 +176,28 @@ FATAL = "Fatal, , TLP Header=Not available"
 
 
 @pytest.fixture
-def traced(tmp_path: Path) -> Iterator[tuple[trace.AerTrace, int]]:
+def traced(tmp_path: Path) -> Iterator[tuple[watch.AerTrace, int]]:
     """A trace whose pipe is one, and where to write into it; the test closes it."""
     instance = tmp_path / "kernel/debug/tracing/instances/strata"
-    (instance / trace.EVENT).parent.mkdir(parents=True)
+    (instance / watch.EVENT).parent.mkdir(parents=True)
     os.mkfifo(instance / "trace_pipe")
-    started = trace.start(tmp_path)
+    started = watch.start_trace(tmp_path)
     assert started is not None
     writer = os.open(instance / "trace_pipe", os.O_WRONLY)
     yield started, writer
     os.close(writer)
 
 
-def test_the_kernels_trace_tells_of_errors_that_were_not_corrected(traced: tuple[trace.AerTrace, int]) -> None:
+def test_the_kernels_trace_tells_of_errors_that_were_not_corrected(traced: tuple[watch.AerTrace, int]) -> None:
     started, writer = traced
-    assert (started.instance / trace.EVENT).read_text() == "1"
+    assert (started.instance / watch.EVENT).read_text() == "1"
     assert started.read(0.0) == []
     os.write(writer, line(CARD, CORRECTED) + line(CARD, FATAL) + line("0000:00:1c.0", NONFATAL))
     assert started.read(1.0) == [Fault(1.0, "aer-fatal", CARD), Fault(1.0, "aer-nonfatal", "0000:00:1c.0")]
     started.close()
 
 
-def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[trace.AerTrace, int]) -> None:
+def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[watch.AerTrace, int]) -> None:
     started, writer = traced
     whole = line(CARD, FATAL)
     os.write(writer, whole[:60])
@@ -208,10 +208,10 @@ def test_a_line_that_comes_in_two_pieces_is_one(traced: tuple[trace.AerTrace, in
 
 
 def test_without_tracefs_or_rights_there_is_no_trace(tmp_path: Path) -> None:
-    assert trace.start(tmp_path) is None
+    assert watch.start_trace(tmp_path) is None
 
 
-def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[trace.AerTrace, int]) -> None:
+def test_the_bus_is_watched_by_counters_and_trace(tmp_path: Path, traced: tuple[watch.AerTrace, int]) -> None:
     started, writer = traced
     folder = add_card(tmp_path)
     stopped, told = threading.Event(), list[Fault]()

@@ -7,10 +7,9 @@ import json
 import httpx
 import pytest
 
-from strata.cluster.api.client import PAGE, Api, connect
+from strata.cluster.api.client import PAGE, Api, connect, lines_of
 from strata.cluster.api.errors import ApiFailed
 from strata.cluster.api.kinds import COMPUTE_NODE, JOB, NODE, POD
-from strata.cluster.api.stream import lines_of
 from strata.errors import MissingPart, UsageError
 
 

@@ -87,7 +87,7 @@ def make_frame(
         started = clock()
         try:
             review = _review(body)
-            reply = await asyncio.to_thread(answer, review)  # it may wait for the book, and health checks may not
+            reply = await asyncio.to_thread(answer, review)  # it may wait for the cache, and health checks may not
         except StrataError as error:
             return _refused(400, str(error))
         kind = _kind(review)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from strata.clock import Clock
-from strata.cluster.agent import probe, trace, xid
+from strata.cluster.agent import probe, xid
 from strata.cluster.agent.benchmark import is_idle
-from strata.cluster.agent.watch import BusWatch, Presence
+from strata.cluster.agent.watch import BusWatch, Presence, start_trace
 from strata.errors import StrataError
 from strata.fleet.discovery.collect import Collected
 from strata.fleet.fingerprint import Device, Fingerprint
@@ -81,7 +81,7 @@ def watch_errors(
     poll_s: float = POLL_S,
 ) -> None:
     """Follow the bus errors of devices, by the kernel's counters and, where it may be had, its trace."""
-    tracing, bus = trace.start(root), BusWatch((), root=root)
+    tracing, bus = start_trace(root), BusWatch((), root=root)
     try:
         while not stopped.is_set():
             if (wanted := addresses()) != bus.addresses:

@@ -93,9 +93,17 @@ class _Reader:
         flops = self.compute()
         is_fractional = bool(wants_fraction) or (wants_fraction is None and cores is not None)
         if is_fractional:
-            self.check_fraction(devices, memory, cores, flops)
-        else:
-            self.check_whole(devices, memory, cores, flops, card)
+            if devices not in (None, 1):
+                self.fault("devices", f"a fraction is of one device, and {devices} are asked for")
+            if memory is None:
+                self.fault("fractional", f"a fraction needs {PREFIX}vram, its share of the device's memory")
+            if cores is not None and flops is not None:
+                self.fault("cores", f"{PREFIX}acu and {PREFIX}tflops-fp16 ask for cores as well; give one of them")
+        elif cores is not None:
+            self.fault("cores", f"is for fractions, and {PREFIX}fractional is false")
+        elif card and devices is not None:
+            self.check_amount("vram", memory, f"{devices}x {card}", "memory", units.show_bytes)
+            self.check_amount("acu", flops, f"{devices}x {card}", "fp16", units.show_flops)
         if topology == "require" and not within:
             self.fault("topology", "require needs ai.compute/within: node, rdma or rack")
         if topology == "none" and within:
@@ -149,38 +157,15 @@ class _Reader:
             )
         return of_flops if of_flops is not None else of_acu  # type: ignore[no-any-return]
 
-    def check_fraction(
-        self, devices: int | None, memory: float | None, cores: float | None, flops: float | None
-    ) -> None:
-        if devices is not None and devices != 1:
-            self.fault("devices", f"a fraction is of one device, and {devices} are asked for")
-        if memory is None:
-            self.fault("fractional", f"a fraction needs {PREFIX}vram, its share of the device's memory")
-        if cores is not None and flops is not None:
-            self.fault("cores", f"{PREFIX}acu and {PREFIX}tflops-fp16 ask for cores as well; give one of them")
-
-    def check_whole(
-        self, devices: int | None, memory: float | None, cores: float | None, flops: float | None, card: str
-    ) -> None:
-        if cores is not None:
-            self.fault("cores", f"is for fractions, and {PREFIX}fractional is false")
-        if card and devices is not None:
-            self.check_amount("vram", memory, card, devices, "memory", units.show_bytes)
-            self.check_amount("acu", flops, card, devices, "fp16", units.show_flops)
-
     def check_amount(
-        self,
-        key: str,
-        amount: float | None,
-        card: str,
-        devices: int,
-        figure: Figure,
-        show: Callable[[float], str],
+        self, key: str, amount: float | None, cards: str, figure: Figure, show: Callable[[float], str]
     ) -> None:
+        """Note the fault where more is asked for than the cards that are asked for have. cards: `8x NAME`."""
+        devices, _, card = cards.partition("x ")
         known = deliverable(accelerator(card), figure)
-        if amount is not None and known is not None and amount > devices * known[0] * (1 + _AGREE):
-            have = show(devices * known[0])
-            self.fault(key, f"asks for {show(amount)}, and {devices}x {card} have {have}; give one of them")
+        if amount is not None and known is not None and amount > int(devices) * known[0] * (1 + _AGREE):
+            have = show(int(devices) * known[0])
+            self.fault(key, f"asks for {show(amount)}, and {cards} have {have}; give one of them")
 
 
 _KEYS: Final = (

@@ -97,23 +97,12 @@ def _parts(node: NodeState) -> Iterator[Part]:
         cores = _share(free_share)
         memory = _share(free_bytes / device.memory_bytes) if device.memory_bytes > 0 else cores
         is_out = not (node.is_schedulable and device.health >= MIN_HEALTH)
-        used: dict[Figure, float] = {}
-        free: dict[Figure, float] = {}
-        for figure in FIGURES:
-            amount = None if vector is None else getattr(vector, figure)
-            if amount is not None:
-                free[figure] = amount * (memory if figure == "memory" else cores)
-                used[figure] = amount - free[figure]
-        yield Part(
-            domain,
-            device.vendor,
-            node.name,
-            device.model,
-            used,
-            {} if is_out else free,
-            free if is_out else {},
-            {} if vector is None else vector.trust,
-        )
+        trust = {} if vector is None else vector.trust
+        whole = {figure: getattr(vector, figure) for figure in trust}
+        free = {figure: amount * (memory if figure == "memory" else cores) for figure, amount in whole.items()}
+        used = {figure: amount - free[figure] for figure, amount in whole.items()}
+        left: tuple[Amounts, Amounts] = ({}, free) if is_out else (free, {})
+        yield Part(domain, device.vendor, node.name, device.model, used, *left, trust)
 
 
 def _share(value: float) -> float:

@@ -1,4 +1,4 @@
-"""The API server followed into a book: one thread a kind listens, one reads what they heard.
+"""The API server followed into a cache: one thread a kind listens, one reads what they heard.
 
 A node whose agent has not been heard of for `STALE_S`, by our own clock, gets no new gangs: nobody knows how its
 devices are. Whether the machine is alive is the kubelet's business.
@@ -34,7 +34,7 @@ def steady_clock() -> Callable[[], float]:
 
 
 class Informer:
-    """A book that follows an API server. Hold `lock` while reading `cache`; an index taken from it may be kept.
+    """A cache that follows an API server. Hold `lock` while reading `cache`; an index taken from it may be kept.
 
     received_s: when each node's agent was heard of last. fresh: nodes heard of since somebody cleared it.
     """
@@ -59,7 +59,7 @@ class Informer:
         self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
 
     def start(self, *, in_thread: bool) -> None:
-        """Start listening; in_thread: also to tell the book by itself, where nobody calls `pump`."""
+        """Start listening; in_thread: also to tell the cache by itself, where nobody calls `pump`."""
         for watcher in self._watchers.values():
             watcher.start()
         if in_thread:
@@ -74,7 +74,7 @@ class Informer:
             self._thread.join()
 
     def pump(self, timeout_s: float) -> bool:
-        """Wait for news and tell the book all there is; return whether there was any."""
+        """Wait for news and tell the cache all there is; return whether there was any."""
         try:
             news = [self._news.get(timeout=timeout_s)]
         except queue.Empty:
@@ -110,7 +110,7 @@ class Informer:
             self.cache.close({name for name, at_s in self.received_s.items() if now_s - at_s > STALE_S})
 
     def unready(self) -> str:
-        """Return why the book should not be trusted, empty where it may be."""
+        """Return why the cache should not be trusted, empty where it may be."""
         broken = [kind.plural for kind, watcher in self._watchers.items() if watcher.failure is not None]
         if broken:
             return f"nobody follows {', '.join(broken)} any more"

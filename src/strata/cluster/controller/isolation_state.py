@@ -62,8 +62,7 @@ def decode(text: str, now_s: float) -> IsolationState:
         times = mark["times"]
         if not isinstance(times, int) or isinstance(times, bool) or not 0 < times <= _MOST_TIMES:
             raise ValueError("times is not a count")
-        well = mark.get("well")
-        causes = mark.get("causes", {})
+        well, causes = mark.get("well"), mark.get("causes", {})
         if len(causes) > _MOST_CAUSES or not all(
             isinstance(word, str) and 0 < len(word) <= _LONGEST for pair in causes.items() for word in pair
         ):

@@ -92,11 +92,12 @@ def _placed(placement: Placement) -> Mapping[str, Any]:
 def _claim_object(objects: Objects, subject: str) -> Object | None:
     """Return the ComputeClaim of a job; its name is made of the job's kind and name."""
     kind, namespace, name = (*subject.split("/", 2), "", "")[:3]
-    wanted = f"{kind}-{name}".lower()
-    for claim in objects[kinds.COMPUTE_CLAIM]:
-        if (namespace_of(claim), name_of(claim)) == (namespace, wanted):
-            return claim
-    return None
+    key = f"{namespace}/{kind}-{name}".lower()
+    return _claims(objects).get(key)
+
+
+def _claims(objects: Objects) -> dict[str, Object]:
+    return {f"{namespace_of(claim)}/{name_of(claim)}": claim for claim in objects[kinds.COMPUTE_CLAIM]}
 
 
 def _target_object(objects: Objects, target: str, namespace: str) -> tuple[ObjectKind, Object]:

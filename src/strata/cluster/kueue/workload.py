@@ -75,7 +75,7 @@ def is_ours(check: Object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer:
-    """placement: to be held for `gang` (its key in the book) as soon as the patch is done; None for any other."""
+    """placement: to be held for `gang` (its key in the cache) as soon as the patch is done; None for any other."""
 
     patch: Patch
     gang: str
@@ -113,7 +113,7 @@ def answer(
 
 
 def gang_of(workload: Object) -> str:
-    """Return the key of a workload's gang in the book: its owner's."""
+    """Return the key of a workload's gang in the cache: its owner's."""
     owners = meta(workload).get("ownerReferences") or ()
     owner: Mapping[str, Any] = next((owner for owner in owners if owner.get("controller")), {})
     kind, name = owner.get("kind", "Workload"), owner.get("name", name_of(workload))

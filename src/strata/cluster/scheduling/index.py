@@ -174,7 +174,7 @@ class Index:
 
     def placed(self, placement: Placement) -> Index:
         """Return the index after a placement took its devices."""
-        return self.with_nodes(taken(self, placement))
+        return self.with_nodes(_changed(self, placement, sign=-1))
 
 
 def has_room(index: Index, placement: Placement) -> bool:
@@ -199,11 +199,6 @@ def has_room(index: Index, placement: Placement) -> bool:
                 return False
             left[pod.node, place] = free_bytes - memory, free_share - share
     return True
-
-
-def taken(index: Index, placement: Placement) -> list[NodeState]:
-    """Return the nodes of a placement with its devices taken."""
-    return _changed(index, placement, sign=-1)
 
 
 def released(index: Index, placement: Placement) -> list[NodeState]:

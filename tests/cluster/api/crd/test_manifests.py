@@ -6,8 +6,7 @@ import re
 import pytest
 
 from strata.cluster.api.crd import models
-from strata.cluster.api.crd.manifests import crds, profiles
-from strata.cluster.api.crd.structural import structural
+from strata.cluster.api.crd.manifests import crds, profiles, structural
 from tests.cluster.api.crd.rules import object_faults, schema_faults
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in crds()}
