@@ -42,6 +42,7 @@ def trials(tmp_path_factory) -> tuple[DiagnosisScore, Path]:
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.xdist_group("tracing")
 def test_injected_culprits_are_named_on_a_real_kernel_and_no_one_of_a_quiet_one(trials):
     found = trials[0]
     assert set(found.skipped) <= {InjectedFault.IRQ_LOAD}, found.skipped  # which needs a network namespace
@@ -55,6 +56,7 @@ def test_injected_culprits_are_named_on_a_real_kernel_and_no_one_of_a_quiet_one(
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.xdist_group("tracing")
 @pytest.mark.parametrize("fault", list(InjectedFault))
 def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does(fault, trials):
     trace = trials[1] / f"{fault}-0.txt"
@@ -66,6 +68,7 @@ def test_every_wait_of_a_real_trace_is_accounted_for_as_the_plainest_reader_does
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.xdist_group("tracing")
 def test_waits_are_as_long_as_the_kernel_counts_them(tmp_path):
     # A process that says each turn how long it had no CPU until then: the kernel's schedstat, which has to be the
     # same before and after the clock is read.

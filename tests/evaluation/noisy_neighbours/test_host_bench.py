@@ -238,6 +238,7 @@ def real_time():
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.xdist_group("tracing")
 @pytest.mark.usefixtures("real_time")
 def test_what_a_policy_wins_on_this_kernel_is_more_than_nothing_and_less_than_predicted():
     # Real-time priority, since it wins however many others are at work here.
@@ -253,6 +254,7 @@ def test_what_a_policy_wins_on_this_kernel_is_more_than_nothing_and_less_than_pr
 
 
 @pytest.mark.real("tracing")
+@pytest.mark.xdist_group("tracing")
 @pytest.mark.usefixtures("real_time")
 def test_a_trial_of_neighbours_on_this_kernel_counts_waits_and_leaves_no_trace(tmp_path):
     policy = neighbours.one_trial("batch", window_s=0.2)
