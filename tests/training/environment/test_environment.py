@@ -267,7 +267,7 @@ def test_what_is_no_placement_is_refused(action):
         ({"bandwidth_fluctuation": 1.0}, "bandwidth_fluctuation=1.0"),
         ({"latency_jitter": -0.1}, "latency_jitter=-0.1"),
         ({"backend": "simpy"}, "'simpy' is no backend"),
-        ({"task_profile": "llama-3.1-71b"}, "no model that ships"),
+        ({"task_profile": "llama-3.1-71b"}, "no bundled model of that name"),
         ({"task_profile": job(), "num_layers": 11}, "the job's model has 10"),
         ({"fleet": fleet(domain("a"), domain("b"), links=link("a", "b", 5, 30)[:1])}, "link"),
     ],
