@@ -1,13 +1,18 @@
-"""Groups of commands that import a command only when it is used, so that `--help` is fast."""
+"""Groups of commands that import a command only when it is used, so that `--help` is fast; and what was typed."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from strata.names import closest
+
+if TYPE_CHECKING:
+    from pathlib import Path  # at run time it costs a fifth of `strata --version`
 
 Table = dict[str, tuple[str, str]]
 """By its name, a command's `module:attribute` and what it is for, in one sentence."""
@@ -47,3 +52,24 @@ class LazyGroup(click.Group):
         """List the commands from the table, importing none."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+
+class CommandLine:
+    """The arguments as they were typed; the root context's object."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = tuple(arguments)
+
+    def mentions(self, path: Path) -> int:
+        """Return how many arguments, or values after `=`, name this file."""
+        return sum(
+            any(_is_same(text, path) for text in (argument, argument.partition("=")[2]) if text)
+            for argument in self.arguments
+        )
+
+
+def _is_same(text: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(text, path)
+    except (OSError, ValueError):
+        return False

@@ -13,8 +13,7 @@ import click
 from click.shell_completion import shell_complete
 
 from strata import __version__
-from strata.cli.lazy import LazyGroup, Table
-from strata.cli.parameters import CommandLine
+from strata.cli.lazy import CommandLine, LazyGroup, Table
 from strata.errors import INTERRUPTED, StrataError, of_system
 
 COMMANDS: Final[Table] = {

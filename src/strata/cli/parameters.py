@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from strata.cli.lazy import CommandLine
 from strata.errors import of_system
 
 POSITIVE: Final = click.IntRange(min=1)
@@ -58,24 +58,3 @@ class OutputFile(click.Path):
         if exists and path.is_file() and isinstance(root, CommandLine) and root.mentions(path) > 1:
             self.fail(f"{path} is an input of this command and would be overwritten", param, ctx)
         return path
-
-
-class CommandLine:
-    """The arguments as they were typed; the root context's object."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.arguments = tuple(arguments)
-
-    def mentions(self, path: Path) -> int:
-        """Return how many arguments, or values after `=`, name this file."""
-        return sum(
-            any(_is_same(text, path) for text in (argument, argument.partition("=")[2]) if text)
-            for argument in self.arguments
-        )
-
-
-def _is_same(text: str, path: Path) -> bool:
-    try:
-        return os.path.samefile(text, path)
-    except (OSError, ValueError):
-        return False
