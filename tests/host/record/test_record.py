@@ -305,7 +305,8 @@ def test_a_recording_without_tracing_exits_5(tmp_path, monkeypatch):
         (["--quick", "--seconds", "0.1", "-o", "table"], "is a format"),
     ],
 )
-def test_what_cannot_be_recorded_is_told(arguments, message):
+def test_what_cannot_be_recorded_is_told(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the checkout may be read-only, and that would be told first
     failed = host("record", *arguments)
     assert failed.exception.exit_code == 2
     assert message in str(failed.exception)
