@@ -96,7 +96,7 @@ def _trained(make_env: Any, *, updates: int, **config: Any) -> Any:
     import torch
 
     from strata.learning import ppo
-    from strata.learning.network import Scorer
+    from strata.learning.network import Scorer, greedy
 
     torch.manual_seed(0)
     # Less sure of the safe rule than usual: where it is wrong by a tenth of the value, it would never try.
@@ -112,7 +112,7 @@ def _trained(make_env: Any, *, updates: int, **config: Any) -> Any:
     worker.begin(0)
     for number in range(updates):
         scale, _, _ = ppo.update(worker, optimizer, scale, settings, number=number, progress=number / updates)
-    return ppo.greedy(network, device="cpu")
+    return greedy(network)
 
 
 def test_a_bandit_that_hides_its_best_option_is_learnt() -> None:
@@ -229,8 +229,7 @@ def test_an_update_stops_where_the_policy_has_moved_far() -> None:
 
 
 def test_decisions_of_different_sizes_are_padded_with_illegal_options() -> None:
-    from strata.learning.network import Scorer
-    from strata.learning.observations import Seen
+    from strata.learning.network import Scorer, Seen
 
     rng = np.random.default_rng(0)
     small, large = (
@@ -246,8 +245,7 @@ def test_decisions_of_different_sizes_are_padded_with_illegal_options() -> None:
 
 
 def test_running_decisions_by_width_changes_nothing() -> None:
-    from strata.learning.network import Scorer
-    from strata.learning.observations import Seen, by_width
+    from strata.learning.network import Scorer, Seen, by_width
 
     rng = np.random.default_rng(0)
     parts = [
@@ -255,5 +253,5 @@ def test_running_decisions_by_width_changes_nothing() -> None:
         for count in (7, 2, 5, 3)
     ]
     seen, network = Seen.joined(parts), Scorer(width=16)
-    for found, wanted in zip(by_width(network.both, seen), network.both(*seen.parts()), strict=True):
+    for found, wanted in zip(by_width(network, seen), network.both(*seen.parts()), strict=True):
         np.testing.assert_allclose(found.detach().numpy(), wanted.detach().numpy(), rtol=1e-4, atol=1e-6)

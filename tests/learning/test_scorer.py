@@ -20,8 +20,7 @@ def some_options(table, rows=64):
 
 
 def test_untrained_it_is_the_fixed_hysteresis():
-    from strata.learning.imitation import greedy
-    from strata.learning.network import Scorer
+    from strata.learning.network import Scorer, greedy
     from strata.training.replan import rules
 
     for table in tables(4, seed=1):
@@ -56,8 +55,8 @@ def test_exported_it_gives_the_same_logits_for_any_number_of_options(tmp_path):
 def test_imitation_wins_back_a_quarter_of_what_the_safe_rule_misses_on_tables_it_never_saw():
     import torch
 
-    from strata.learning.imitation import greedy, imitate
-    from strata.learning.network import Scorer
+    from strata.learning.imitation import imitate
+    from strata.learning.network import Scorer, greedy
     from strata.learning.settings import ImitationSettings
     from strata.learning.tables.value_iteration import solve
     from strata.training.replan import rules

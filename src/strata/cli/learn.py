@@ -203,9 +203,8 @@ def export(checkpoint: str, out: Path, commit: str, most_domains: int, output: s
     from strata.files import write_json
 
     need("torch", extra="train")
-    from strata.learning.checkpoint import read_checkpoint
+    from strata.learning.checkpoint import read_checkpoint, training_record
     from strata.learning.export import export as export_network
-    from strata.learning.record import training_record
 
     run = read_checkpoint(Path(checkpoint))
     date = datetime.now(UTC).isoformat(timespec="seconds")

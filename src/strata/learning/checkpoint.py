@@ -1,11 +1,14 @@
-"""A training run as a file: its settings, its weights, the best ones, its curve: all it takes to go on."""
+"""A training run as files: a checkpoint, with all it takes to go on, and the record beside an exported policy."""
 
 from __future__ import annotations
 
 import io
 import pickle
+import platform
 import zipfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +18,10 @@ from strata.errors import BadFile, Fault, UsageError
 from strata.files import write_bytes
 from strata.learning import ppo
 from strata.learning.network import Scorer
-from strata.learning.settings import ImitationSettings, LearningSettings, PpoSettings
+from strata.learning.settings import LearningSettings
 from strata.training.hi_ppo.features import VERSION as FEATURES_VERSION
 
+_LIBRARIES: Final = ("torch", "numpy", "ray", "onnx")
 FORMAT: Final = f"strata-hi-ppo-2-features-{FEATURES_VERSION}"
 
 
@@ -83,15 +87,8 @@ class Run:
 
 def write_checkpoint(path: Path, run: Run) -> None:
     """Replace a checkpoint atomically. Raises UsageError where it cannot be written."""
-    content = {name: getattr(run, name) for name in Run.__dataclass_fields__}
-    content |= {
-        "format": FORMAT,
-        "learning": asdict(run.learning),
-        "scale": asdict(run.scale),
-        "curve": [asdict(point) for point in run.curve],
-    }
     stream = io.BytesIO()
-    torch.save(content, stream)
+    torch.save({"format": FORMAT, **asdict(run)}, stream)
     write_bytes(path, stream.getvalue())
 
 
@@ -107,12 +104,7 @@ def read_checkpoint(path: Path) -> Run:
         reason = f"made by another version ({content.get('format')}; this one reads {FORMAT})"
         raise BadFile([Fault(str(path), reason)])
     try:
-        settings = content.pop("learning")
-        learning = LearningSettings(
-            **settings
-            | {"worlds": tuple(settings["worlds"])}
-            | {"imitation": ImitationSettings(**settings["imitation"]), "ppo": PpoSettings(**settings["ppo"])}
-        )
+        learning = LearningSettings.of(content.pop("learning"))
         scale = ppo.Scale(**content.pop("scale"))
         curve = tuple(Point(**point) for point in content.pop("curve"))
         del content["format"]
@@ -138,3 +130,48 @@ def _content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BadFile([Fault(str(path), "not a checkpoint of `strata learn train`, or a damaged one")])
     return content
+
+
+def training_record(run: Run, *, date: str, commit: str = "", most_domains: int = 0) -> dict[str, Any]:
+    """Return the record as plain JSON data.
+
+    date: of the export, as ISO 8601; commit: of the source it was trained with, "" where not given.
+    most_domains: of the largest fleet the policy was evaluated on, 0 where none was.
+    """
+    best = run.best_point
+    settings = asdict(run.learning)
+    return {
+        "policy_version": FEATURES_VERSION,
+        "trained_at": date,
+        "seed": settings.pop("seed"),
+        "commit": commit,
+        "device": run.device_name,
+        "workers": run.workers,
+        "most_domains": most_domains,
+        "updates": run.update,
+        "steps": run.steps,
+        "elapsed_s": run.elapsed_s,
+        "ended": run.ended or "interrupted",
+        "evaluation": {
+            "tables": run.learning.evaluation_tables,
+            "update": best.update,
+            "mean_gap": best.mean_gap,
+            "worst_gap": best.worst_gap,
+            "closed": best.closed,
+            "worlds": best.worlds,
+        },
+        "config": settings,
+        "libraries": {name: part.version for name in _LIBRARIES for part in metadata.distributions(name=name)},
+        "curve": [asdict(point) for point in run.curve],
+    }
+
+
+def device_name(device: str) -> str:
+    """Return the model of the processor or of the CUDA device."""
+    if device != "cpu":
+        return str(torch.cuda.get_device_name(device))
+    with suppress(OSError):  # Linux names the processor here, where `platform` does not know it
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from strata.errors import UsageError, need
+from strata.errors import need
+from strata.files import write_bytes
 from strata.learning.network import Scorer
 from strata.training.hi_ppo.features import FEATURES
 from strata.training.hi_ppo.policy import metadata
@@ -74,7 +74,7 @@ def export(network: Scorer, path: str | Path) -> None:
     )
     helper.set_model_props(model, metadata())
     onnx.checker.check_model(model)
-    _write(Path(path), model.SerializeToString(deterministic=True))
+    write_bytes(path, model.SerializeToString(deterministic=True))
 
 
 def _build(graph: _Graph, weights: dict[str, Any], *, margin: float) -> None:
@@ -102,15 +102,3 @@ def _build(graph: _Graph, weights: dict[str, Any], *, margin: float) -> None:
     sharpness = graph.constant(np.exp(weights["log_sharpness"]))
     logits = graph.add("Mul", graph.add("Add", exact, learned), sharpness)
     graph.add("Where", "legal", logits, graph.constant(-1e9), output="logits")
-
-
-def _write(path: Path, raw: Sequence[int] | bytes) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(bytes(raw))
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import torch
 
 from strata.errors import UsageError
 from strata.learning import ppo
-from strata.learning.checkpoint import Point, Run, read_checkpoint, write_checkpoint
+from strata.learning.checkpoint import Point, Run, device_name, read_checkpoint, write_checkpoint
 from strata.learning.curriculum import (
     RECALL,
     WARM_START,
@@ -30,8 +30,7 @@ from strata.learning.curriculum import (
 )
 from strata.learning.evaluation import Evaluation
 from strata.learning.imitation import imitate
-from strata.learning.network import Scorer
-from strata.learning.record import device_name
+from strata.learning.network import Scorer, greedy
 from strata.learning.settings import LearningSettings
 from strata.learning.tables.value_iteration import solve
 
@@ -127,7 +126,7 @@ def _warm_start(
             rng=stream(learning.seed, WARM_START, 1),
             progress=lambda number, _loss: report(Progress("imitation", number + 1, rounds)),
         )
-    score = evaluation.score(ppo.greedy(network, device="cpu"))
+    score = evaluation.score(greedy(network))
     weights = _on_cpu(network.state_dict())
     elapsed_s = clock() - began
     first = Point(0, 0, elapsed_s, 0.0, score.mean_gap, score.worst_gap, score.closed, worlds=score.worlds)
@@ -166,7 +165,7 @@ def _round(
         report(Progress("ppo", number + 1, learning.updates, float(played.reward[0]), run.curve[-1].closed, rate))
     if learning.recall_tables:
         _recall(network, learning, run.update // learning.updates_per_evaluation)
-    score = evaluation.score(ppo.greedy(network, device=run.device))
+    score = evaluation.score(greedy(network))
     elapsed_s = run.elapsed_s + clock() - began
     point = Point(
         last, steps, elapsed_s, float(played.reward[0]), score.mean_gap, score.worst_gap, score.closed,

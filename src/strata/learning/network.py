@@ -2,24 +2,71 @@
 
 The same weights score 5 options or 200, in any order (permutation-equivariant), between domains and inside
 one. Its output is added to the exact score of the safe rule and starts at zero, so untrained it is that rule.
+`Seen` is what it sees of decisions, on its device; `by_width` runs it on them without most of their padding.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import pad, silu
 
-from strata.training.hi_ppo.features import CONTEXT, FEATURES
+from strata.arrays import Ints
+from strata.learning.tables.table import Choose
+from strata.training.hi_ppo.features import CONTEXT, FEATURES, features
+from strata.training.replan.options import Options
 
 SHARPNESS: Final = 60.0
 """Start of the factor on the exact score: 1 % of value is then 0.6 in the logits."""
 
+NUM_OBJECTIVES: Final = 3
+
+_PIECES: Final = 4
 _COST: Final = FEATURES.index("switch_cost")
 _BEHIND: Final = FEATURES.index("behind_best_now")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the network sees of N decisions: features [N, P, F], context [N, C], legal [N, P]."""
+
+    features: Tensor
+    context: Tensor
+    legal: Tensor
+
+    @classmethod
+    def of(cls, options: Options, device: str | torch.device) -> Seen:
+        """Return the features of options, on the device."""
+        of_option, of_decision = features(options)
+        return cls(*(torch.as_tensor(part, device=device) for part in (of_option, of_decision, options.legal)))
+
+    @classmethod
+    def joined(cls, parts: list[Seen]) -> Seen:
+        """Return all of these behind each other, filled up to as many options as the longest has."""
+        widest = max(part.legal.shape[1] for part in parts)
+        gaps = [widest - part.legal.shape[1] for part in parts]
+        return cls(
+            torch.cat([pad(part.features, (0, 0, 0, gap)) for part, gap in zip(parts, gaps, strict=True)]),
+            torch.cat([part.context for part in parts]),
+            torch.cat([pad(part.legal, (0, gap)) for part, gap in zip(parts, gaps, strict=True)]),
+        )
+
+    @property
+    def preference(self) -> Tensor:
+        """The weights of the objectives [N, 3], which the context begins with."""
+        return self.context[:, :NUM_OBJECTIVES]
+
+    def __getitem__(self, rows: Tensor) -> Seen:
+        return Seen(self.features[rows], self.context[rows], self.legal[rows])
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the arguments of a network."""
+        return self.features, self.context, self.legal
 
 
 class Scorer(nn.Module):  # type: ignore[misc]
@@ -42,6 +89,11 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self.critic = nn.Sequential(nn.Linear(3 * width + len(CONTEXT), width), nn.SiLU(), nn.Linear(width, 3))
         nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.log_sharpness.device
 
     def forward(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
         """Return the logits [B, P]."""
@@ -79,3 +131,36 @@ class Scorer(nn.Module):  # type: ignore[misc]
         sums = torch.bmm(torch.stack([share, in_use], dim=1), own)  # (B, 2, W)
         most = own.masked_fill(~legal.unsqueeze(-1), -1e4).amax(dim=1)
         return own, torch.cat([sums[:, 0], most, sums[:, 1]], dim=-1)
+
+
+def by_width(network: Scorer, seen: Seen) -> tuple[Tensor, Tensor]:
+    """Return the logits [N, P] and values [N, 3] of decisions.
+
+    Decisions with few options are run apart from those with many: padding costs as much as options do, and random
+    tables are half padding. Not so on a CUDA device, where asking how many there are takes longer.
+    """
+    if seen.legal.device.type != "cpu":
+        return network.both(*seen.parts())
+    count, most = seen.legal.shape
+    width = (seen.legal * torch.arange(1, most + 1, device=seen.legal.device)).amax(dim=1)
+    order = width.argsort(stable=True)
+    logits, values = [], []
+    for rows in order.tensor_split(min(_PIECES, count)):
+        widest = max(1, int(width[rows[-1]]))
+        piece = seen[rows]
+        logit, value = network.both(piece.features[:, :widest], piece.context, piece.legal[:, :widest])
+        logits.append(pad(logit, (0, most - widest), value=-1e9))
+        values.append(value)
+    back = order.argsort()
+    return torch.cat(logits)[back], torch.cat(values)[back]
+
+
+def picked(network: Scorer, seen: Seen) -> Ints:
+    """Return the option of the largest logit in each decision."""
+    with torch.no_grad():
+        return np.asarray(network(*seen.parts()).argmax(dim=1).cpu().numpy())
+
+
+def greedy(network: Scorer) -> Choose:
+    """Return the policy without chance."""
+    return lambda options: picked(network, Seen.of(options, network.device))

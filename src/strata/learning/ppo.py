@@ -14,22 +14,20 @@ the decision (`features.py`). The layout follows CleanRL's ppo.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from strata.arrays import Floats, Ints
+from strata.arrays import Floats
 from strata.learning.draws import Draws, draws
-from strata.learning.observations import Seen, by_width
+from strata.learning.network import NUM_OBJECTIVES, Scorer, Seen, by_width
 from strata.learning.settings import PpoSettings
 from strata.training.replan.arrays import Array
 from strata.training.replan.options import Options
-
-NUM_OBJECTIVES = 3
 
 
 class Env(Protocol):
@@ -54,24 +52,6 @@ class Env(Protocol):
 
 
 MakeEnv = Callable[[int], Env]
-
-
-class Network(Protocol):
-    """What is trained: a torch module; `network.py` is ours. `critic` is the part only the values use."""
-
-    critic: Any
-
-    def __call__(self, features: Tensor, context: Tensor, legal: Tensor) -> Tensor:
-        """Return logits [B, P], -1e9 or less for what is not legal."""
-        ...
-
-    def both(self, features: Tensor, context: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits, and values [B, 3]: expected returns in units of `Scale`."""
-        ...
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield what is trained, by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,6 @@ class Batch:
     seen: Seen
     picks: Tensor
     log_prob: Tensor
-    preference: Tensor
     advantages: Tensor
     returns: Tensor
 
@@ -166,7 +145,6 @@ class _Decided(NamedTuple):
     seen: Seen
     picks: Tensor
     log_prob: Tensor
-    preference: Tensor
     value: Tensor
 
 
@@ -178,7 +156,7 @@ class Worker:
     """
 
     def __init__(
-        self, network: Network, make_env: MakeEnv, config: PpoSettings, *, seed: tuple[int, ...],
+        self, network: Scorer, make_env: MakeEnv, config: PpoSettings, *, seed: tuple[int, ...],
         device: str = "cpu", arrays: str | None = None,
     ) -> None:  # fmt: skip
         self.network = network
@@ -222,13 +200,13 @@ class Worker:
 
     def _decide(self, options: Options, generator: torch.Generator) -> _Decided:
         seen = Seen.of(options, self.device)
-        logits, value = by_width(self.network.both, seen)
+        logits, value = by_width(self.network, seen)
         log_probs = torch.log_softmax(logits, dim=-1)
         noise = torch.rand(log_probs.shape, generator=generator, device=self.device)
         # The largest of log-probabilities and Gumbel noise is a draw from the softmax.
         picks = (log_probs - torch.log(-torch.log(noise.clamp(1e-10, 1 - 1e-7)))).argmax(dim=1)
         log_prob = log_probs.gather(1, picks[:, None]).squeeze(1)
-        return _Decided(seen, picks, log_prob, self._tensor(options.preference), value)
+        return _Decided(seen, picks, log_prob, value)
 
     def _learnt_from(
         self, decisions: list[_Decided], reward: Tensor, done: Tensor, last: Tensor, scale: Scale
@@ -245,7 +223,6 @@ class Worker:
             seen=Seen.joined([decision.seen for decision in decisions]),
             picks=torch.cat([decision.picks for decision in decisions]),
             log_prob=torch.cat([decision.log_prob for decision in decisions]),
-            preference=torch.cat([decision.preference for decision in decisions]),
             advantages=advantages.reshape(count, NUM_OBJECTIVES),
             returns=returns,
         )
@@ -263,7 +240,7 @@ class Worker:
         rows = batch[self._order.tensor_split(config.minibatches)[within]]
         mean, std = self._tensors(scale)
 
-        logits, value = by_width(self.network.both, rows.seen)
+        logits, value = by_width(self.network, rows.seen)
         log_probs = torch.log_softmax(logits, dim=-1)
         log_ratio = log_probs.gather(1, rows.picks[:, None]).squeeze(1) - rows.log_prob
         ratio = log_ratio.exp()
@@ -271,7 +248,7 @@ class Worker:
         # Each objective is brought to one unit first, and mixed only then: none is drowned by the size of another.
         spread = batch.advantages.std(dim=0) + 1e-8
         advantages = (rows.advantages - batch.advantages.mean(dim=0)) / spread
-        weights = tchebycheff(rows.preference, value.detach(), augmentation=config.augmentation)
+        weights = tchebycheff(rows.seen.preference, value.detach(), augmentation=config.augmentation)
         mixed = (weights * advantages).sum(dim=1)
 
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
@@ -282,8 +259,7 @@ class Worker:
         if not only_critic:
             loss = loss + policy_loss - config.entropy * entropy
 
-        for _, parameter in self.network.named_parameters():
-            parameter.grad = None
+        self.network.zero_grad()
         loss.backward()
         for name, parameter in self.network.named_parameters():
             if only_critic and not name.startswith("critic"):
@@ -302,7 +278,7 @@ class WorkerGroup(Protocol):
     """A `Worker`, or several that answer as one; the methods are those of Worker."""
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Scorer:
         """What is trained, and gets the gradients."""
         ...
 
@@ -313,9 +289,9 @@ class WorkerGroup(Protocol):
     def gradients(self, minibatch: int, scale: Scale, *, only_critic: bool) -> Losses: ...  # noqa: D102
 
 
-def optimizer_of(network: Network, config: PpoSettings) -> torch.optim.Adam:
+def optimizer_of(network: Scorer, config: PpoSettings) -> torch.optim.Adam:
     """Return the optimiser of a training."""
-    return torch.optim.Adam([p for _, p in network.named_parameters()], lr=config.learning_rate, eps=1e-5)
+    return torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
 
 
 def update(
@@ -337,8 +313,7 @@ def update(
         losses.append(workers.gradients(minibatch, scale, only_critic=number < config.critic_first))
         if losses[-1].kl > 1.5 * config.target_kl:
             break  # what was played tells nothing of a policy this far from it; this gradient is not used
-        parameters = [p for _, p in workers.network.named_parameters()]
-        torch.nn.utils.clip_grad_norm_(parameters, config.max_gradient)
+        torch.nn.utils.clip_grad_norm_(workers.network.parameters(), config.max_gradient)
         optimizer.step()
     return scale, played, mean_losses(losses)
 
@@ -346,13 +321,3 @@ def update(
 def mean_losses(losses: list[Losses]) -> Losses:
     """Return the means of several losses."""
     return Losses(*(float(np.mean([getattr(loss, field.name) for loss in losses])) for field in fields(Losses)))
-
-
-def greedy(network: Network, *, device: str) -> Callable[[Options], Ints]:
-    """Return the policy without chance: the option of the largest logit."""
-
-    def choose(options: Options) -> Ints:
-        with torch.no_grad():
-            return np.asarray(network(*Seen.of(options, device).parts()).argmax(dim=1).cpu().numpy())
-
-    return choose

@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 
 from strata.errors import BadFile, UsageError
 from strata.files import FileModel, read_document
-from strata.learning.settings import ImitationSettings, LearningSettings, PpoSettings
+from strata.learning.settings import LearningSettings
 
 RECIPE: Final = Path(__file__).with_name("recipe.yaml")
 """What the bundled policy was trained with."""
@@ -54,11 +54,9 @@ HiPpoTrainingFile: Final = _model(
 def load_learning(path: str | Path) -> LearningSettings:
     """Read a training file. Raises BadFile with every fault."""
     document = read_document(path)
-    settings = document.check(HiPpoTrainingFile).model_dump(exclude={"api_version", "kind"})
-    settings["imitation"] = ImitationSettings(**settings["imitation"])
-    settings["ppo"] = PpoSettings(**settings["ppo"])
+    keys = document.check(HiPpoTrainingFile).model_dump(exclude={"api_version", "kind"})
     try:
-        return LearningSettings(**settings)
+        return LearningSettings.of(keys)
     except UsageError as error:
         key = "worlds" if "world" in str(error) else "table_envs"
         raise BadFile([document.fault((key,), str(error))], hint=error.hint) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from strata.errors import UsageError
 from strata.learning.worlds.settings import PRESETS
@@ -108,6 +110,12 @@ class LearningSettings:
         for name in self.worlds:
             if name not in PRESETS:
                 raise UsageError(f"there is no world {name!r}", hint=f"one of {', '.join(PRESETS)}")
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> Self:
+        """Return settings from the plain data that a training file or a checkpoint holds."""
+        parts = {"imitation": ImitationSettings(**keys["imitation"]), "ppo": PpoSettings(**keys["ppo"])}
+        return cls(**{**keys, **parts, "worlds": tuple(keys["worlds"])})
 
     @property
     def curriculum(self) -> Curriculum:
