@@ -14,7 +14,7 @@ from strata.learning.tables.table import Choose, ReplanTable
 from strata.learning.tables.value_iteration import solve
 from strata.learning.worlds import observe
 from strata.learning.worlds.pool import Pool, make_pool
-from strata.learning.worlds.settings import PRESETS
+from strata.learning.worlds.settings import PRESETS, WorldSettings
 from strata.learning.worlds.world import World
 from strata.training.replan import rules
 from strata.training.replan.options import joined
@@ -43,26 +43,24 @@ class PolicyScore:
 
 @dataclass(frozen=True, eq=False)
 class WorldEvaluation:
-    """A preset on fleets that no training sees, and what the better of the fixed rules earns there a step."""
+    """A world on fleets that no training sees, and what the better of the fixed rules earns there a step."""
 
-    preset: str
     pool: Pool
+    settings: WorldSettings
     episodes: int
-    steps: int
-    rule: float
+    rule: float = 0.0
 
     @classmethod
     def of(cls, preset: str, *, instances: int, episodes: int, steps: int) -> Self:
         """Return the evaluation in one preset."""
         place = list(PRESETS).index(preset)
         pool = make_pool(int(stream(0, EVALUATION, place).integers(2**31)), instances=instances)
-        blank = cls(preset, pool, episodes, steps, 0.0)
+        blank = cls(pool, replace(PRESETS[preset], episode_steps=steps), episodes)
         return replace(blank, rule=max(blank.earned(rules.hysteresis()), blank.earned(rules.mpc())))
 
     def earned(self, choose: Choose) -> float:
         """Return the reward a step of a policy; all see the same course of links and arrivals."""
-        settings = replace(PRESETS[self.preset], episode_steps=self.steps)
-        world = World(self.pool, self.episodes, settings=settings)
+        world = World(self.pool, self.episodes, settings=self.settings)
         return earned(world, choose, stream(0, EVALUATION, len(PRESETS)))
 
 

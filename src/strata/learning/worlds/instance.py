@@ -52,7 +52,7 @@ _LOCAL_STEPS: Final[tuple[tuple[int, ...], ...]] = ((), (8,), (8, 32))
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobKind:
-    """One kind of job and its plans.
+    """The plans of one kind of job.
 
     devices, memory        [P, K]  devices used, and the share of a domain's memory
     utilization, egress_usd  [P]   at nominal links, a step
@@ -62,7 +62,6 @@ class JobKind:
     changes                        share of states of the links in which another plan than the nominal best is best
     """
 
-    job: TrainingJob
     plans: tuple[TrainingPlan, ...]
     response: PlanResponse
     devices: Floats
@@ -147,7 +146,7 @@ def kind_of(
             held[p, k] += size / (count[k] * fleet.domains[k].accelerator.memory_bytes)
     moved_s, moved_usd, moves = relocation_costs(fleet, job, plans)
     return JobKind(
-        job, tuple(plans), response, used, held,
+        tuple(plans), response, used, held,
         np.array([report.utilization for report in reports]), nominal,
         np.array([report.egress_usd_per_step for report in reports]),
         moved_s, moved_usd, moves,

@@ -126,12 +126,11 @@ class World:
         if settings.background_share:
             local, size = rng.poisson(rows_of(self._local_rate, self.instance)), rng.random((n, k))
         job = rng.random((n, 4)) if arriving or start else self._zeros((n, 4))
-        if not start:
-            return Chance(links, load, outage, arrivals, local, size, job)
-        return Chance(
-            links, load, outage, arrivals, local, size, job, rng.random(n), rng.random((*pairs, 2)),
-            xp.astype(2 * pi * rng.random(pairs), xp.float32), rng.standard_exponential((n, 3)),
-        )  # fmt: skip
+        began: tuple[Array, ...] = ()
+        if start:
+            began = rng.random(n), rng.random((*pairs, 2)), xp.astype(2 * pi * rng.random(pairs), xp.float32)
+            began = *began, rng.standard_exponential((n, 3))
+        return Chance(links, load, outage, arrivals, local, size, job, *began)
 
     def reset(self, rng: Draws) -> None:
         """Begin an episode in every environment."""
