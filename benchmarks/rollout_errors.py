@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from host_rollouts import simulated
+from tests.host.rollout.rollouts import simulated
 
 EFFECTS = (0.0, 0.01, 0.02, 0.04, -0.04)
 
@@ -31,7 +31,7 @@ def main() -> None:
     rows = []
     for effect in EFFECTS:
         verdicts = [simulated(seed, effect)[1] for seed in range(runs)]
-        ends = Counter(str(verdict.stand) for verdict in verdicts)
+        ends = Counter(str(verdict.status) for verdict in verdicts)
         rows.append(
             {
                 "effect_log_ratio": effect,

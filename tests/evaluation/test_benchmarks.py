@@ -1,0 +1,52 @@
+"""The programs in `benchmarks/` are run by hand, far apart: what they import must still be there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import strata
+
+PROGRAMS = sorted((Path(strata.__file__).parents[2] / "benchmarks").glob("*.py"))
+
+
+pytestmark = pytest.mark.skipif(not PROGRAMS, reason="strata is not run from a clone")
+
+
+def _loaded(program: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", list(sys.path))  # some put the clone there, to import its tests
+    spec = importlib.util.spec_from_file_location(f"benchmark_{program.stem}", program)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_a_program_of_the_benchmarks_finds_all_that_it_imports(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(_loaded(program, monkeypatch).main)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        pytest.param("rollout_errors", ["--runs", "1"], "effects", id="rollout_errors"),
+        pytest.param("controller_step", ["--nodes", "4", "--jobs", "2"], "unchanged", id="controller_step"),
+    ],
+)
+def test_the_smallest_form_of_a_program_prints_json(
+    name: str, options: list[str], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = (program for program in PROGRAMS if program.stem == name)
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    _loaded(program, monkeypatch).main()
+    assert key in json.loads(capsys.readouterr().out)
