@@ -74,7 +74,7 @@ TABLE: Final[dict[str, list[Call]]] = {
         ("lint", "FILE"),
         ("plan", "train", "FILE", "job.yaml", *TRAIN),
         ("plan", "serve", "FILE", "service.yaml", *FAST),
-        ("whatif", "FILE", "job.yaml", "--set", "job.minimize=cost", *FAST),
+        ("whatif", "FILE", "job.yaml", "--set", "job.global_batch=32", *FAST),
         ("serve", "simulate", "FILE", "service.yaml", "--seconds", "5s", "--rate", "1"),
     ],
     "job.yaml": [("lint", "FILE"), ("plan", "train", "fleet.yaml", "FILE", *TRAIN)],
