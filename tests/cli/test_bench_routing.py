@@ -37,11 +37,12 @@ def test_the_table_fits_a_terminal_and_names_the_peer():
     assert "peer: 120-305 ms a decision at 256 nodes" in result.output
 
 
+@pytest.mark.long("200 s of overload on 256 nodes")
 @pytest.mark.parametrize("strategy", ["auto", "dp", "rr"])
 def test_a_pool_worth_32_a_second_serves_nearly_all_of_28_with_short_waits(strategy):
     info = ModelInfo.of(model("llama-3.1-8b"))
-    load = overload(info, strategy, rate_per_s=28.0, horizon_s=80.0, rng=np.random.default_rng(3))
-    assert load.served_per_s >= 0.97 * load.offered_per_s  # the last ones are still served
+    load = overload(info, strategy, rate_per_s=28.0, horizon_s=200.0, rng=np.random.default_rng(3))
+    assert load.served_per_s >= 0.98 * load.offered_per_s
     assert load.p99_wait_s < 1.0
     assert load.refused == 0
 
