@@ -51,7 +51,7 @@ def prepare_directory(folder: Path) -> None:
 
 
 def ledger_of(folder: Path, name: str) -> Path:
-    """Return the file of a slice. Raises UsageError for what is no name of one."""
+    """Return the file of a slice. Raises UsageError for a name that is not valid."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!a} is not a valid slice name: use letters, digits, dots and dashes, 63 at most",
@@ -127,7 +127,7 @@ def _fill(file: int, path: Path, content: bytes) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of slices that are over. What is no ledger is left alone."""
+    """Remove the files of slices that are over. Other files are left alone."""
     for path in ledgers(folder):
         if _is_over(path):
             path.unlink(missing_ok=True)

@@ -266,7 +266,7 @@ def test_what_is_no_placement_is_refused(action):
         ({"weights": (0.4, -0.3, 0.3)}, "three numbers"),
         ({"bandwidth_fluctuation": 1.0}, "bandwidth_fluctuation=1.0"),
         ({"latency_jitter": -0.1}, "latency_jitter=-0.1"),
-        ({"backend": "simpy"}, "'simpy' is no backend"),
+        ({"backend": "simpy"}, "unknown backend 'simpy'"),
         ({"task_profile": "llama-3.1-71b"}, "no bundled model of that name"),
         ({"task_profile": job(), "num_layers": 11}, "the job's model has 10"),
         ({"fleet": fleet(domain("a"), domain("b"), links=link("a", "b", 5, 30)[:1])}, "link"),

@@ -36,7 +36,7 @@ OTHERS: Final = (
     "managed", "placement", "gang", "first-place", "pods-per-job", "offer", "code-image", "engine",
     "checkpoint", "checkpoint-dir", "claim", "injected", "container", "counted", "waiting", "visible",
 )  # fmt: skip
-"""Keys of ours that are no part of a claim: what the controller and the webhook write or read."""
+"""Our keys outside the claim: what the controller and the webhook write or read."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _MOST_PODS: Final = 10_000

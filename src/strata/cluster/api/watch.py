@@ -102,7 +102,7 @@ def follow(
             continue
         is_past_lost = failed is not None and failed.is_gone
         has_list = has_list and not is_past_lost
-        # The end of a watch that worked is no failure, and neither is that its past was lost meanwhile.
+        # A watch that worked and ended has not failed, nor has one whose resource version expired.
         if (failed is None or is_past_lost) and (heard or clock() - began >= SHORT_S):
             failures = lost = 0
             continue

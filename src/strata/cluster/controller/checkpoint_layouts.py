@@ -47,7 +47,7 @@ Listing = Mapping[str, FileSeen]
 
 
 class Unfit(Exception):
-    """Why a candidate is no complete checkpoint: a token, and what of it."""
+    """Why a candidate is not a complete checkpoint: a token and the detail."""
 
     def __init__(self, token: str, what: str) -> None:
         super().__init__(token)

@@ -33,7 +33,7 @@ class SubHealthReport:
 
 @dataclass
 class Window:
-    """The samples of the last `window_s`; a probe that is only published again is no new sample."""
+    """The samples of the last `window_s`; a probe that is published again is not a new sample."""
 
     window_s: float = WINDOW_S
     _samples: list[Sample] = field(default_factory=list)

@@ -67,7 +67,7 @@ def read_args(arguments: Any) -> Args:
 
 
 def plain(names: Any) -> list[str]:
-    """Return names that need no escape in JSON. Raises UsageError for what is no list of such."""
+    """Return names that need no escape in JSON. Raises UsageError for anything but a list of them."""
     try:
         is_plain = isinstance(names, list) and _PLAIN.fullmatch(",".join(names))
     except TypeError:

@@ -204,7 +204,7 @@ def _fractions(index: Index, rows: Ints, claim: Claim, demand: Demand, *, farthe
         _pod_place(index, spot.row, (index.rows[spot.row].devices[spot.device],), demand.memory_bytes)
         for spot in spots.spots
     ]
-    # Pods that share devices are not expected to talk: nearness is no part of the choice, so it counts in full.
+    # Pods that share devices are not expected to talk: nearness does not matter, so it counts in full.
     return Placement(
         demand.profile.name,
         tuple(pods),

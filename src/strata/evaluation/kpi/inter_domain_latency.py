@@ -90,7 +90,7 @@ def _timed(
 ) -> tuple[list[float], list[float], list[Evaluated | None]]:
     """Return wall seconds, CPU seconds and the plan of each decision."""
     taken, cpu_s, plans = [], [], []
-    # What the rows before left behind is no part of a decision, but every collection in one would walk it.
+    # What earlier rows left behind is frozen: else every garbage collection in a decision would walk it.
     gc.collect()
     gc.freeze()
     for instance in instances:

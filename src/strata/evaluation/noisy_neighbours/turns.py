@@ -9,7 +9,7 @@ from types import TracebackType
 def turns(names: Sequence[str], rounds: int) -> Iterator[str]:
     """Yield the names `rounds` times, forwards and backwards in turn (ABBA).
 
-    So a machine that gets busier meanwhile is no fault of the last one's.
+    So a machine that gets busier meanwhile is not counted against the last one.
     """
     for turn in range(rounds):
         yield from names if turn % 2 == 0 else reversed(names)

@@ -21,7 +21,7 @@ LEFT: Final = 150
 LANE: Final = 34
 GAP: Final = 8
 MOST_LETTERS: Final = 24
-"""Of a lane's name; bytes that are no text take four each."""
+"""Of a lane's name; bytes that are not text take four each."""
 MOST_CPUS: Final = 16
 MOST_THREADS: Final = 6
 _CRITICAL: Final = "var(--critical)"

@@ -119,7 +119,7 @@ def _candidates(thread: Thread) -> Iterator[Block]:
 
 
 def _start(name: str) -> str:
-    """Return the part of a name that a condition can hold: /proc escapes what is no text; 15 bytes count."""
+    """Return the part of a name that a condition can hold: /proc escapes other bytes; 15 count."""
     return name.partition("\\")[0].encode()[: MAX_COMM - 1].decode(errors="ignore")
 
 

@@ -107,7 +107,7 @@ def _offsets(path: str, text: str, lines: list[int]) -> list[tuple[str, int]]:
     for token in _TOKEN.finditer(text):
         mark = token[0]
         if mark[0] == '"' and "\\u" in mark and _SURROGATE.search(json.loads(mark)):
-            raise BadFile([Fault(path, "half of a surrogate pair is no text", *_place(lines, token.start()))])
+            raise BadFile([Fault(path, "a lone surrogate is not valid text", *_place(lines, token.start()))])
         if mark in ("]", "}"):
             around.pop()
             is_key = False

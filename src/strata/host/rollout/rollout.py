@@ -130,7 +130,7 @@ class RolloutPlan:
     def check(self) -> None:
         """Raise UsageError for a plan under which nothing could be recorded or found again."""
         if not self.name.strip() or not self.name.isprintable():
-            raise UsageError(f"{self.name!r} is no name of a roll-out")
+            raise UsageError(f"{self.name!r} is not a valid name for a roll-out")
         if self.pattern and self.metric:
             raise UsageError("a pattern finds the value in a log, a metric in a page of Prometheus: take one")
         try:

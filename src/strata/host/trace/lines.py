@@ -88,7 +88,7 @@ _FIELDS: Final = {
 
 MAX_ID: Final = 2**31 - 1
 MAX_LINE: Final = 4096
-"""Bytes; a longer line is no event (a path in sched_process_exec is the longest there is)."""
+"""Bytes; a longer line is not an event (a path in sched_process_exec is the longest there is)."""
 
 
 class EventRow(NamedTuple):
@@ -105,7 +105,7 @@ class EventRow(NamedTuple):
 
 
 def read_line(line: bytes, names: Names) -> EventRow | None:
-    """Return the event of a line, of kind OTHER where it is none that we use; None where it is no event."""
+    """Return the event of a line, of kind OTHER where strata ignores it; None for a line without one."""
     header = HEADER.fullmatch(line.lstrip(b" ")) if len(line) <= MAX_LINE else None
     if header is None:
         return None

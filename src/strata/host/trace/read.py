@@ -31,7 +31,7 @@ LOST: Final = re.compile(
 """How tracefs, trace-cmd and perf say that events were lost; none of it fits into a thread's name at its place."""
 _WRITTEN: Final = re.compile(rb"#\s*entries-in-buffer/entries-written:\s*(\d+)/(\d+)")
 _ASIDE: Final = re.compile(rb"\s*$|#|\t|\s*tracer:|cpus=\d+|version = \d|.*PERF_RECORD_\w{4}")
-"""Lines that are no events and need not be: comments, the frames of a call chain, headers, perf's own records."""
+"""Lines that are rightly not events: comments, the frames of a call chain, headers, perf's own records."""
 _CPU: Final = re.compile(rb"\[\d+\] ")
 """What lines begin with that perf was told to print without names and ids."""
 _GZIP: Final = b"\x1f\x8b"
@@ -45,7 +45,7 @@ _MAGIC: Final = {
     b"{": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
     b"[{": ("JSON", "--kineto {path}, beside a trace of the scheduler, if it is a profiler's"),
 }
-"""What files begin with that are no text of a trace: what they are, and what makes one of them."""
+"""First bytes of files that are not text traces: what they are, and what turns them into text."""
 
 
 def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
@@ -74,7 +74,7 @@ def read_trace(path: str | Path, *, max_events: int = MAX_EVENTS) -> Trace:
 def _pieces(path: str | Path) -> Iterator[bytes]:
     """Yield the text of a plain or gzip file.
 
-    Raises UsageError for what is no text, OSError, and EOFError where gzip data break off.
+    Raises UsageError for binary files, OSError, and EOFError where gzip data break off.
     """
     with open(path, "rb") as stream:
         raw = stream.read(16)

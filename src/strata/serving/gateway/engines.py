@@ -82,7 +82,7 @@ class Engines(BackendClient):
         try:
             async with self.client.stream("POST", url + path, content=content, timeout=timeout) as answer:
                 if answer.status_code >= 500 or answer.status_code in (408, 429):
-                    # It lives and says no: another may say yes, but this is no reason to think it dead.
+                    # It is alive and refuses: another engine may accept, and this one is not counted as dead.
                     await answer.aclose()
                     await self._sleep(BUSY_S * 2 ** (dispatch.attempt - 1))
                     return AttemptResult(error=f"{node_id} answered {answer.status_code}", is_clean=True)

@@ -51,7 +51,7 @@ def answer(plan: Replan, model: ModelInfo, demand: Demand, config: SchedulerConf
         key=lambda pipelines: _tokens(plan, pool, pipelines, model, config),
     )
     new = list(fresh.pipelines)
-    # Idle nodes are no gain: what serves is not dissolved for latency alone where that leaves fewer tokens/s.
+    # What serves is not dissolved for latency alone where that leaves fewer tokens/s, whatever is idle.
     keeps_rate = score(pool, new).tokens_per_s >= score(pool, mended).tokens_per_s
     if keeps_rate and _tokens(plan, pool, new, model, config) > LEAST_GAIN * _tokens(
         plan, pool, mended, model, config

@@ -83,7 +83,7 @@ class Traffic:
     def demand(self, assumed: Demand, now: Demand, *, pipelines: int, now_s: float) -> Demand:
         """Return what to plan for: `now` unless requests of late were far from it; `assumed` while they are few.
 
-        The sequences of a pipeline are never fewer than assumed: a quiet hour is no reason to have no room.
+        Sequences per pipeline are never fewer than assumed: a quiet hour must not shrink the planned KV memory.
         """
         self._part(now_s)
         count = sum(part.served for part in self._parts)

@@ -89,7 +89,7 @@ def to_bytes(hidden: NDArray[np.float32]) -> bytes:
 
 
 def from_bytes(body: bytes, hidden_size: int) -> NDArray[np.float32]:
-    """Return activations [T, D]. Raises ChainError where the bytes are no such thing."""
+    """Return activations [T, D]. Raises ChainError where the bytes are not activations."""
     if not body or len(body) % (4 * hidden_size):
         raise ChainError(
             f"{len(body)} bytes are not a whole number of activations of {hidden_size} float32 values"

@@ -109,7 +109,7 @@ class StageRunner:
                 key, here.version, here.first, here.end, kv_tokens=header.kv_tokens, now_s=now_s
             )
         except Refused as refused:
-            # Having no room is no fault of a node; having lost what it should hold is.
+            # A full node is healthy; one that lost what it should hold is not.
             raise ChainError(
                 f"{self.node_id}: {refused}", self.node_id if refused.is_at_fault else None
             ) from refused

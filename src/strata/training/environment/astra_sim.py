@@ -138,7 +138,7 @@ class AstraSimEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         placement = np.asarray(action)
         if not self.action_space.contains(placement):
             shape = f"{len(self.job.layers)} whole numbers from 0 to {len(self._loads) - 1}"
-            raise UsageError(f"{action!r} is no placement: {shape}, one a layer")
+            raise UsageError(f"{action!r} is not a valid placement: {shape}, one per layer")
         plan = plan_of(self._problem, placement.tolist())
         outcome = self.backend.run(self._now, self.job, plan)
         base, misfit = self._baselines, why_not(self._problem, plan)
@@ -214,7 +214,7 @@ def _check(
         raise UsageError(f"weights={tuple(weights)}: three numbers of at least 0", hint="(0.4, 0.3, 0.3)")
     for name, value in (("bandwidth_fluctuation", bandwidth), ("latency_jitter", latency)):
         if not 0 <= value < 1:
-            raise UsageError(f"{name}={value} is no share of at least 0 and below 1", hint="0.3")
+            raise UsageError(f"{name}={value} must be at least 0 and below 1", hint="0.3")
 
 
 def _job(profile: str | TrainingJob, num_layers: int | None) -> TrainingJob:

@@ -51,7 +51,7 @@ class Backend:
 def backend(name: str) -> Backend:
     """Return a backend. Raises UsageError for a name that is none, MissingPart where it cannot run here."""
     if name not in _BACKENDS:
-        raise UsageError(f"{name!r} is no backend", hint=" or ".join(_BACKENDS))
+        raise UsageError(f"unknown backend {name!r}", hint=" or ".join(_BACKENDS))
     return _BACKENDS[name]()
 
 

@@ -44,7 +44,7 @@ def capacity(
         used = len(answer.binding.used)
         ranks = max(answer.binding.degrees)
         count = max(used, node_groups(domain_state, usable, ranks).size)
-        # A step on fewer devices takes longer, which is no fault of the devices.
+        # A step on fewer devices takes longer, which does not make the devices slow.
         speed = min(1.0, answer.throughput * answer.planned_devices / used)
     return Capacity(
         domain=domain_state.domain.name,

@@ -174,7 +174,7 @@ def fault(text: str) -> str:
         return "look-around and back references are not known"
     outside = re.sub(r"\[(?:\\.|[^\]\\])+\]", "", text)
     if _OPEN_BRACE.search(outside):
-        return "a brace that is no repeat must be escaped"
+        return "a brace that is not a repetition must be escaped"
     for rust, python in _RUST_ONLY:
         text = rust.sub(python, text)
     try:

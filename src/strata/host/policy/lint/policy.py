@@ -22,7 +22,7 @@ def lint(policy: ParsedPolicy, *, site: TargetMachine | None = None) -> tuple[Li
     layers = [Place(index, layer) for index, layer in enumerate(policy.layers) if layer is not None]
     partial = [Place(index, layer) for index, layer in enumerate(policy.partial) if layer is not None]
     unread = [fault.path for fault in policy.faults]
-    # A file that is no list has no layers to count.
+    # Only a list has layers to count.
     is_list = not any(fault.path == "" for fault in policy.faults)
     by_itself = [*conditions(partial), *keys(partial), *room(partial, site)]
     findings = [
