@@ -19,6 +19,7 @@ from strata.cluster.api.jobs import Job, read_job
 from strata.cluster.api.kinds import Object, ObjectKind, annotations_of, conditions_of, is_true, meta
 from strata.cluster.api.placement_annotation import GANG, GATE, PLACEMENT, as_written
 from strata.cluster.cache.allocation import PodSeen, Use, free_of, pod_seen, uses_of
+from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.scheduling.index import Index, has_room
 from strata.cluster.scheduling.profile import RuntimeProfile
 from strata.cluster.scheduling.snapshot import Cluster, NodeState, Placement, PodPlace
@@ -50,30 +51,6 @@ class _Gang:
     assumed_until_s: float = 0.0
     pods: dict[str, PodSeen] = field(default_factory=dict)
     uses: tuple[tuple[str, Use], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The cache at one moment, for one scheduling cycle; nobody changes it.
-
-    grown: as of the cache. placements: of gangs that are jobs or have pods behind the gate. free_places: of the
-    latter, those no pod has. pods: of gangs with unbound pods, all that hold something.
-    assumed: gangs whose places are held and do not show yet.
-    """
-
-    index: Index
-    grown: int
-    profiles: tuple[RuntimeProfile, ...]
-    jobs: Mapping[str, Job]
-    gated: Mapping[str, Object]
-    unbound: Mapping[str, Object]
-    claims: Mapping[str, Object]
-    nodes: Mapping[str, Object]
-    compute_nodes: Mapping[str, Object]
-    placements: Mapping[str, Placement]
-    free_places: Mapping[str, tuple[PodPlace, ...]]
-    pods: Mapping[str, tuple[str, ...]]
-    assumed: frozenset[str]
 
 
 class ClusterCache:
@@ -160,14 +137,14 @@ class ClusterCache:
         self._dirty.clear()
         return self._index
 
-    def snapshot(self, now_s: float) -> Snapshot:
+    def snapshot(self, now_s: float) -> ClusterSnapshot:
         """Return all that a scheduling cycle looks at, without what was assumed for too long."""
         self.expire(now_s)
         index = self.index  # first: it may change `grown`
         gated = {annotations_of(pod).get(GANG, "") for pod in self.gated.values()} & self._gangs.keys()
         unbound = {annotations_of(pod).get(GANG, "") for pod in self.unbound.values()}
         placements = ((gang, self.placement_of(gang)) for gang in self.jobs.keys() | gated)
-        return Snapshot(
+        return ClusterSnapshot(
             index,
             self.grown,
             self.profiles,

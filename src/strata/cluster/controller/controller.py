@@ -24,7 +24,8 @@ from strata.cluster.api.actions import Action, Patch, event
 from strata.cluster.api.annotations import PREFIX
 from strata.cluster.api.applier import Failure
 from strata.cluster.api.placement_annotation import GANG, INJECTED
-from strata.cluster.cache.cache import ClusterCache, Snapshot
+from strata.cluster.cache.cache import ClusterCache
+from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.controller.pending import PendingWorkload, pending_workloads
 from strata.cluster.controller.release import OFFER, release_patch
 from strata.cluster.controller.reschedule import held_back, recreated
@@ -165,7 +166,7 @@ class Controller:
         self.apply(self._settle(snapshot))
         return False
 
-    def _queue(self, snapshot: Snapshot) -> list[PendingWorkload]:
+    def _queue(self, snapshot: ClusterSnapshot) -> list[PendingWorkload]:
         """Return what waits, in order, and forget those that do so no longer."""
         queue = pending_workloads(snapshot.jobs, snapshot.gated, snapshot.claims, self._known)
         self._known = {workload.gang: workload for workload in queue}
@@ -178,7 +179,7 @@ class Controller:
         self._notices = {gang: self._notices.get(gang) or _Notice(self._now_s) for gang in self._known}
         return queue
 
-    def _decide(self, snapshot: Snapshot, queue: Sequence[PendingWorkload]) -> _Decisions:
+    def _decide(self, snapshot: ClusterSnapshot, queue: Sequence[PendingWorkload]) -> _Decisions:
         """Return where everything that waits goes, or why it goes nowhere."""
         if snapshot.grown != self._grown:
             self._grown = snapshot.grown
@@ -225,7 +226,7 @@ class Controller:
     def _is_late(self, limit_s: float) -> bool:
         return self.timer() - self._begun_s > limit_s
 
-    def _free_places(self, snapshot: Snapshot) -> dict[str, list[PodPlace]]:
+    def _free_places(self, snapshot: ClusterSnapshot) -> dict[str, list[PodPlace]]:
         """Return the places of gangs that no pod has, and none was promised."""
         left = {gang: list(places) for gang, places in snapshot.free_places.items()}
         for gang, place, _ in self.promised.values():
@@ -233,7 +234,9 @@ class Controller:
                 left[gang].remove(place)
         return left
 
-    def _evaluate(self, snapshot: Snapshot, index: Index, workload: PendingWorkload, claim: Claim) -> Evaluation:
+    def _evaluate(
+        self, snapshot: ClusterSnapshot, index: Index, workload: PendingWorkload, claim: Claim
+    ) -> Evaluation:
         """Return the router's answer; who asks for the same as somebody who got nothing gets nothing.
 
         Room only shrinks until `grown` changes, but an offer is of one index.
@@ -246,7 +249,7 @@ class Controller:
             self._unplaceable[workload.asks] = index, evaluation.choice
         return evaluation
 
-    def _assume(self, snapshot: Snapshot, assignments: Sequence[Assignment]) -> list[Assignment]:
+    def _assume(self, snapshot: ClusterSnapshot, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Hold the places of assignments; return those that still can be had, by those still as they were read."""
         until_s = self._now_s + self.policy.assume_s
         is_same = self.cache.index is snapshot.index
@@ -300,7 +303,7 @@ class Controller:
         except StrataError as error:
             return "", Reason("checkpoint-unknown", folder[:200], {"what": str(error)[:500]})
 
-    def _explain(self, snapshot: Snapshot, decisions: _Decisions) -> bool:
+    def _explain(self, snapshot: ClusterSnapshot, decisions: _Decisions) -> bool:
         """Tell those that got no place why, where it is time to; return whether all were told that had to be."""
         if not decisions.is_whole:
             return False
@@ -319,7 +322,7 @@ class Controller:
         return True
 
     def _unplaced(
-        self, snapshot: Snapshot, index: Index, workload: PendingWorkload, choice: Choice
+        self, snapshot: ClusterSnapshot, index: Index, workload: PendingWorkload, choice: Choice
     ) -> Sequence[Action]:
         """Return what tells one workload why it has no place, what it is offered, and who has to make it again."""
         assert workload.claim is not None, "only what can be read is evaluated"
@@ -337,7 +340,7 @@ class Controller:
         return actions
 
     def _report(
-        self, snapshot: Snapshot, workload: PendingWorkload, decision: Decision[Placement]
+        self, snapshot: ClusterSnapshot, workload: PendingWorkload, decision: Decision[Placement]
     ) -> list[Action]:
         """Return what writes a decision into the claim, and an event where the answer is another than before."""
         notice, first = self._notices[workload.gang], decision.reasons[0]
@@ -352,7 +355,7 @@ class Controller:
             actions.append(event(workload.ref, first, is_warning=decision.choice is None))
         return actions
 
-    def _reschedule(self, snapshot: Snapshot, index: Index) -> Sequence[Action]:
+    def _reschedule(self, snapshot: ClusterSnapshot, index: Index) -> Sequence[Action]:
         """Have one pod recreated, or one job routed again, that was placed where somebody else was quicker.
 
         Webhooks and the controller decide apart, and learn from each other a moment late; kube-scheduler counts
@@ -372,7 +375,7 @@ class Controller:
                     return actions
         return ()
 
-    def _settle(self, snapshot: Snapshot) -> list[Action]:
+    def _settle(self, snapshot: ClusterSnapshot) -> list[Action]:
         """Have claims say so where their jobs run: who released them may have ended, or not been heard, before."""
         actions: list[Action] = []
         if self._now_s - self._settled_s < self.policy.settle_every_s:

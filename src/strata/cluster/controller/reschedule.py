@@ -8,14 +8,14 @@ from strata.cluster.api.actions import Action, Delete, Patch, event, ref_of
 from strata.cluster.api.jobs import suspension
 from strata.cluster.api.kinds import POD, Object, annotations_of, meta
 from strata.cluster.api.pod_claims import CLAIM, claim_of_pod, job_claim, named_claim
-from strata.cluster.cache.cache import Snapshot
+from strata.cluster.cache.snapshot import ClusterSnapshot
 from strata.cluster.scheduling.evaluation import evaluate
 from strata.cluster.scheduling.index import Index
 from strata.decision import Reason
 from strata.errors import BadFile
 
 
-def recreated(snapshot: Snapshot, index: Index, pod: Object, profile: str) -> Sequence[Action]:
+def recreated(snapshot: ClusterSnapshot, index: Index, pod: Object, profile: str) -> Sequence[Action]:
     """Return what has a pod's owner make another, where it has one and there is room."""
     if not any(owner.get("controller") for owner in meta(pod).get("ownerReferences") or ()):
         return ()
@@ -29,7 +29,7 @@ def recreated(snapshot: Snapshot, index: Index, pod: Object, profile: str) -> Se
     return event(ref, Reason("recreated", ref.name, {"profile": profile})), Delete(ref)
 
 
-def held_back(snapshot: Snapshot, index: Index, gang: str) -> Sequence[Action]:
+def held_back(snapshot: ClusterSnapshot, index: Index, gang: str) -> Sequence[Action]:
     """Return what suspends a job of whose pods none can be bound, where there is room: it is routed anew then.
 
     With a pod that is bound it would lose work; Kueue's jobs are Kueue's to hold back.
